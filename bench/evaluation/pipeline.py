@@ -32,6 +32,8 @@ from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.machine import library_version, utc_now
+from foundation.sources import PACKAGES as ALL_PACKAGES
+from foundation.sources import loaded_files
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.models.card import Card
 from retrievers.models.recipe import Recipe
@@ -281,12 +283,14 @@ def current_conditions(device: str) -> Conditions:
     from bench import __version__
 
     commit = _run_git(ROOT, "rev-parse", "HEAD")
+    changed = _run_git(ROOT, "status", "--porcelain", "--untracked-files=no")
+    new = _run_git(ROOT, "ls-files", "--others", "--exclude-standard", "--", *ALL_PACKAGES)
     versions = {name: library_version(name) for name in LIBRARIES}
     return Conditions(
         time=utc_now(),
         bench=__version__,
         commit=commit,
-        dirty=bool(commit and _run_git(ROOT, "status", "--porcelain", "--untracked-files=no")),
+        dirty=bool(changed or new or loaded_files()),
         python=platform.python_version(),
         machine=f"{platform.system()} {platform.machine()}",
         device=device,

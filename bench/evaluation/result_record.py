@@ -90,7 +90,8 @@ class Conditions(Record):
         time: ISO 8601 in UTC, to the second, so that it sorts as text.
         bench: version of this program.
         commit: git commit of the code; "" outside a checkout.
-        dirty: whether tracked files differed from the commit.
+        dirty: whether tracked files differed from the commit, the packages had untracked files, or
+            code was loaded from a file of the user.
         python: version of Python.
         machine: operating system and architecture.
         device: requested device of the encoder; ``auto`` is a GPU if there is one.

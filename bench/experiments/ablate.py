@@ -94,8 +94,8 @@ def _prepare(request: AblateRequest) -> tuple[Experiment, Conditions]:
     """Load and check a grid."""
     grid = load_grid(request.grid, request.variant, request.seeds)
     workspace = open_workspace(request)
-    conditions = current_conditions(workspace.device)
-    return prepare_experiment(grid, workspace, conditions), conditions
+    experiment = prepare_experiment(grid, workspace, current_conditions(workspace.device))
+    return experiment, current_conditions(workspace.device)  # now with files that rows have loaded
 
 
 def _command(request: AblateRequest) -> str:

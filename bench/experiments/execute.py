@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -37,7 +37,7 @@ from foundation.errors import (
 )
 from foundation.files import FileLock
 from foundation.machine import utc_now
-from foundation.records import Record, read_json, write_json
+from foundation.records import Record, find_differing_keys, read_json, write_json
 
 DONE_FILE, FAILED_FILE = "done.json", "failed.txt"
 MODIFIED = " modified"
@@ -69,9 +69,8 @@ def describe_code(conditions: Conditions) -> str:
     Args:
         conditions: conditions of this process.
     """
-    if not conditions.commit:
-        return f"version {conditions.bench}"
-    return conditions.commit + (MODIFIED if conditions.dirty else "")
+    code = conditions.commit or f"version {conditions.bench}"
+    return code + (MODIFIED if conditions.dirty else "")
 
 
 def read_finished(task: CellTask, out: Path) -> FinishedTask | None:
@@ -247,8 +246,18 @@ def _describe_cell(cell: GridCell, outcome: ExperimentOutcome) -> str:
     return f"done, {sum(spent):,.0f} s"
 
 
-def run_timed(stage: ExperimentStage, settings: Table, model: str, out: Path) -> Cost:
-    """Run a ``stage`` with ``settings``, from ``model``, in the folder ``out``, and time it."""
+def run_timed(
+    stage: ExperimentStage, settings: Table, model: str, out: Path, inputs: Mapping[str, str]
+) -> Cost:
+    """Run a ``stage`` with ``settings``, from ``model``, in the folder ``out``, and time it.
+
+    Raises:
+        BenchError: data or code differ from ``inputs``, the hashes at the start of the experiment.
+    """
+    if changed := find_differing_keys(inputs, stage.hash_inputs(settings)):
+        raise BenchError(
+            f"changed since the experiment began: {', '.join(changed)}", "type the command again"
+        )
     began, used = time.perf_counter(), sum(os.times()[:4])
     cost = stage.run(settings, model, out)
     return msgspec.structs.replace(
@@ -259,7 +268,7 @@ def run_timed(stage: ExperimentStage, settings: Table, model: str, out: Path) ->
 def run_task(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
     """Run ``task`` with its ``stage`` below ``out``, in a new process."""
     start, folder = task.starts_from(out), task.folder(out)
-    cost: Cost = run_in_subprocess(run_timed, stage, task.settings, start, folder)
+    cost: Cost = run_in_subprocess(run_timed, stage, task.settings, start, folder, task.inputs)
     return cost
 
 

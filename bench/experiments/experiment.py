@@ -301,6 +301,7 @@ class CellTask:
         key: hash of the settings, the inputs, the libraries and the previous task.
         before: previous task; None for the first.
         model: name of the initial model, if there is no previous task.
+        inputs: hashes of the inputs, which are part of the key.
     """
 
     stage: str
@@ -308,6 +309,7 @@ class CellTask:
     key: str
     before: "CellTask | None" = None
     model: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     def folder(self, out: Path) -> Path:
         """Return the folder of the task below ``out``."""
@@ -405,9 +407,9 @@ def plan_experiment(
         before = task(row, seed, earlier, model, here) if earlier else None
         stage = find_stage(stages, name, row.settings[name])
         settings = stage.with_seed(row.settings[name], seed)
-        start = before.key if before else model
-        key = _hash_content([name, settings, stage.hash_inputs(settings), dict(here), start])
-        return CellTask(name, settings, key, before, "" if before else model)
+        start, inputs = before.key if before else model, stage.hash_inputs(settings)
+        key = _hash_content([name, settings, inputs, dict(here), start])
+        return CellTask(name, settings, key, before, "" if before else model, inputs)
 
     cells = [
         GridCell(row.name, seed, task(row, seed, list(row.settings), grid.model, here or {}))

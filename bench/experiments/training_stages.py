@@ -36,6 +36,7 @@ from retrievers.training.engine.run_folder import ModelSize
 from retrievers.training.engine.save import find_checkpoint
 from retrievers.training.finetune import finetune_preset
 from retrievers.training.finetune.finetune_preset import Finetuning
+from retrievers.training.objectives.objective import Objective, hash_code, read_objective
 from retrievers.training.pretrain import preset as pretrain_preset
 from retrievers.training.pretrain.preset import Pretraining, to_table
 
@@ -108,10 +109,12 @@ class PretrainStage(ExperimentStage):
         return settings if self.shared else super().with_seed(settings, seed)
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
-        """Return hashes of the corpora and of the initial model's files in ``settings``."""
+        """Return hashes of corpora, initial model and objective's code in ``settings``."""
         start = settings.get("start", {"model": ""})  # after [base], its key covers the start
         named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
-        return hash_corpora(self.workspace, settings) | (hash_checkpoint(named) if named else {})
+        code = hash_plugin("objective", read_objective(settings["objective"]))
+        hashes = hash_corpora(self.workspace, settings) | code
+        return hashes | (hash_checkpoint(named) if named else {})
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Pre-train ``model`` with ``settings`` in ``out``, or continue an interrupted run."""
@@ -213,8 +216,10 @@ class AdaptStage(ExperimentStage):
         return {**settings, "method": method_table(method)}
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
-        """Return hashes of the corpora in ``settings``, whose order is part of the settings."""
-        return hash_corpora(self.workspace, settings)
+        """Return hashes of the corpora and of the code of objective and method in ``settings``."""
+        code = hash_plugin("objective", read_objective(settings["objective"]))
+        code |= hash_plugin("method", read_method(settings["method"], "[adapt]: method"))
+        return hash_corpora(self.workspace, settings) | code
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Train ``model`` on each domain of ``settings`` in ``out``, or continue."""
@@ -365,6 +370,11 @@ def _read_finetuning(settings: Table) -> Finetuning:
 def hash_corpora(workspace: Workspace, settings: Table) -> dict[str, str]:
     """Return the SHA-256 of each corpus of ``settings``, found in ``workspace``."""
     return {dataset.name: dataset.corpus.sha256 for dataset in workspace.datasets(settings["on"])}
+
+
+def hash_plugin(role: str, plugin: Objective | Method) -> dict[str, str]:
+    """Return the SHA-256 of each source of an objective or method, by ``role`` and name."""
+    return {f"{role} {name}": digest for name, digest in hash_code(plugin).items()}
 
 
 def hash_checkpoint(model: str, role: str = "") -> dict[str, str]:

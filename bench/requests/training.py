@@ -57,12 +57,15 @@ class PretrainRequest(TrainingFields):
         on: Collections, suites, folders (only their documents are read) or files with one document
             a line (text, or JSON with "text"; plain or .gz).
         out: Folder to write the checkpoint to.
+        objective: Objective, or a .py file that defines one, whose code is run. Default: the
+            preset's.
         start: Model to start from: a card, folder or Hub id. Default: the preset's.
 
     Examples:
         python -m bench pretrain retromae-small --on stdlib-code/train --out models/code
         python -m bench pretrain retromae-paper --start path/to/bert --on msmarco/dev --out models/retromae
         python -m bench pretrain my-preset.toml --on beir/scifact beir/nfcorpus --out models/mine
+        python -m bench pretrain mlm-small --objective path/to/objective.py --on stdlib-code/train --out models/own
         accelerate launch --num_processes 8 -m bench pretrain retromae-paper --on msmarco/dev --out models/r
         python -m bench finetune dpr-small --model models/code --on stdlib-code/train --out models/tuned
     """
@@ -70,6 +73,7 @@ class PretrainRequest(TrainingFields):
     preset: Any = field(kw_only=False)
     on: tuple[str, ...] = field(kw_only=False, converter=to_names)
     out: Path = field(kw_only=False, converter=to_path)
+    objective: str | None = field(default=None, converter=to_optional_text)
     start: str | None = field(default=None, converter=to_optional_text)
 
 
@@ -133,8 +137,11 @@ class AdaptRequest(TrainingFields):
         preset: Preset for pre-training (see `list presets`), or a .toml file.
         on: Collections, suites or folders, in training order.
         out: Folder to write the checkpoints to.
-        method: plain, ewc, das, adapter, replay, joint or distill.
+        method: plain, ewc, das, adapter, replay, joint or distill, or a .py file that defines a
+            method, whose code is run.
         method_settings: Settings of the method.
+        objective: Objective, or a .py file that defines one, whose code is run. Default: the
+            preset's.
         start: Model to start from: a card, folder or Hub id. Default: the preset's.
 
     Examples:
@@ -148,6 +155,7 @@ class AdaptRequest(TrainingFields):
     out: Path = field(kw_only=False, converter=to_path)
     method: str = "plain"
     method_settings: Mapping[str, Any] = NO_CHANGES
+    objective: str | None = field(default=None, converter=to_optional_text)
     start: str | None = field(default=None, converter=to_optional_text)
 
 

@@ -95,8 +95,9 @@ def load_pretraining(request: PretrainRequest | AdaptRequest) -> Pretraining:
     """
     given = request.preset
     preset = given if isinstance(given, Pretraining) else pretrain_preset.load_preset(given)
-    start = {"start.model": request.start} if request.start else {}
-    return pretrain_preset.changed(preset, {**start, **request.changes}, "--set")
+    options = {"objective.name": request.objective, "start.model": request.start}
+    chosen = {name: value for name, value in options.items() if value}
+    return pretrain_preset.changed(preset, {**chosen, **request.changes}, "--set")
 
 
 def _context(request: TrainingFields, out: Path) -> TrainingContext:

@@ -16,8 +16,8 @@ from typing import Any, get_args
 import msgspec
 
 from foundation.errors import BenchError
-from foundation.files import sha256_of_file
 from foundation.machine import has_vnni
+from foundation.sources import hash_sources
 from retrievers.models.card import BRANCH, Card, CardAdapter, replace_fields
 from retrievers.models.locate import describe_source, locate_checkpoint
 from retrievers.models.read_adapter import (
@@ -312,9 +312,7 @@ def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
         spec = None
     if spec is None or spec.origin is None:
         raise BenchError(f"card {card.name}: there is no module {module!r}", "install it")
-    source = Path(spec.origin)
-    files = {source.name: sha256_of_file(source)}
-    return msgspec.structs.replace(recipe, encoder=card.encoder, files=files)
+    return msgspec.structs.replace(recipe, encoder=card.encoder, files=hash_sources(module))
 
 
 def count_parameters(model: Model) -> Parameters | None:

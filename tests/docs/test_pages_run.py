@@ -64,9 +64,9 @@ COLLECTIONS = [
 ]
 # Options that make a command small.
 SMALLER: dict[str, list[str]] = {
-    "pretrain": ["--steps", "2", "--set", "batch_size=4"],
-    "finetune": ["--steps", "2", "--set", "batch_size=4"],
-    "adapt": ["--steps", "2", "--set", "batch_size=4"],
+    "pretrain": ["--steps", "2", "--set=batch_size=4"],
+    "finetune": ["--steps", "2", "--set=batch_size=4"],
+    "adapt": ["--steps", "2", "--set=batch_size=4"],
     "ablate": ["--dry-run", "--allow-mismatch", "--data-dir", "."],
     "speed": ["--repeats", "1", "--parts", "latency"],
 }
@@ -210,6 +210,12 @@ def small_grid(folder: Path) -> None:
     Path("grid.toml").write_text(table + 'field = "evaluate.max_document_tokens"\nvalues = [5]\n')
 
 
+def own_objective(folder: Path) -> None:
+    objective, method = blocks("docs/how-to/own-objective.md", "python")
+    Path("bag_of_words.py").write_text(objective, encoding="utf-8")
+    Path("newest.py").write_text(method, encoding="utf-8")
+
+
 def training_files(folder: Path) -> None:
     """Texts, and triples of ids of a collection."""
     record = {"pos": ["a text"], "neg": ["another text"]}
@@ -225,6 +231,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "own-model": own_model,
     "own-collection": own_collection,
     "own-suite": own_suite,
+    "own-objective": own_objective,
     "several-machines": two_machines,
     "exchange": two_run_files,
     "troubleshooting": truncated_collection,

@@ -1,9 +1,10 @@
 """Continual pre-training: one checkpoint per domain, each trained from the previous one.
 
-A method is a module of this package with a subclass of `Method`. The module's name is the method's
-name, and modules are not listed anywhere. Facts about earlier domains that a method needs are
-measured between two trainings and stored in a file, so that no text of an earlier domain is read
-again. The same call continues a sequence that was killed. Domains can be appended to a sequence.
+A method is a module of this package with a subclass of `Method`, or a file of the user. Its name is
+the module's name, or the path of the file. Modules are not listed anywhere. Facts about earlier
+domains that a method needs are measured between two trainings and stored in a file, so that no text
+of an earlier domain is read again. The same call continues a sequence that was killed. Domains can
+be appended to a sequence.
 """
 
 import importlib
@@ -23,6 +24,7 @@ from torch import Tensor
 from foundation.errors import BenchError, did_you_mean
 from foundation.files import replace_entries
 from foundation.records import Record, convert_table
+from foundation.sources import SUFFIX, load_class
 from retrievers.encoders.device import pick_device
 from retrievers.models.card import Card
 from retrievers.models.resolve import resolve_model
@@ -30,7 +32,7 @@ from retrievers.training.engine.arguments import Progress, TrainingContext, worl
 from retrievers.training.engine.run_folder import lock_folder
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.objectives.objective import Objective
+from retrievers.training.objectives.objective import Objective, hash_code
 from retrievers.training.pretrain.preset import Pretraining, Start, to_table
 from retrievers.training.pretrain.pretrain import PretrainResult, check_length, pretrain
 from retrievers.training.pretrain.start import open_start
@@ -82,8 +84,9 @@ class Method(Record, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Name of the method and of its module."""
-        return type(self).__module__.rpartition(".")[2]
+        """Name of the method and of its module, or the path of its file."""
+        module = type(self).__module__
+        return module if module.endswith(SUFFIX) else module.rpartition(".")[2]
 
     def texts(self, step: "DomainStep") -> Sequence[str]:
         """Return the texts that the training of ``step`` reads."""
@@ -113,14 +116,16 @@ def method_names() -> tuple[str, ...]:
 
 
 def method_type(name: str) -> type[Method]:
-    """Return the class of the method called ``name``.
+    """Return the class of the method called ``name``, or defined in the file ``name``.
 
     Raises:
         BenchError: If no method has this name.
     """
+    if name.endswith(SUFFIX):
+        return load_class(name, Method)
     names = method_names()
     if name not in names:
-        hint = did_you_mean(name, names, f"use one of {', '.join(names)}")
+        hint = did_you_mean(name, names, f"use one of {', '.join(names)}, or a {SUFFIX} file")
         raise BenchError(f"no method of continual learning is called {name!r}", hint)
     module = importlib.import_module(f"{__name__.rpartition('.')[0]}.{name}")
     return next(
@@ -249,6 +254,7 @@ def _train(
         context.with_folder(domain_folder(context.out, last, domains[-1].name)),
         trained_on=tuple(name for each in read for name in each.trained_on or (each.name,)),
         like=like,
+        code={"method": hash_code(method)},
     )
 
 
@@ -297,24 +303,23 @@ class DomainStep:
         path = self.state_file(self.index)
         texts = self._learnt_domain.texts
         # Everything that decides the state except earlier states and checkpoints.
-        made_from = json.dumps(
-            {
-                "method": method.name,
-                "measured": measured,
-                "texts": len(texts),
-                "sample": hash_sample(texts),
-                "preset": to_table(self.preset),
-            }
-        )
+        made_from = {
+            "method": method.name,
+            "measured": measured,
+            "texts": len(texts),
+            "sample": hash_sample(texts),
+            "preset": to_table(self.preset),
+        }
+        with_code = json.dumps({**made_from, "code": hash_code(method)})
         if (stored := _read_made_from(path)) is not None:
-            if stored != made_from:
+            if stored not in (with_code, json.dumps(made_from)):  # earlier versions had no code
                 raise BenchError(
                     f"{path} was measured for a different sequence", "Use another folder."
                 )
             return str(path)
         tensors = {name: value.cpu().contiguous() for name, value in measure().items()}
         with replace_entries(path.parent) as folder:
-            save_file(tensors, str(folder / path.name), metadata={MADE_FROM: made_from})
+            save_file(tensors, str(folder / path.name), metadata={MADE_FROM: with_code})
         return str(path)
 
     def open(self) -> tuple[MaskedLM, Any]:

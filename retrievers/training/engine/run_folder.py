@@ -205,6 +205,8 @@ class RunFolder:
             raise BenchError(
                 f"cannot read what was trained in {self.path}: {error}", "Use another folder."
             ) from error
+        if "code" not in stored:  # a training of an earlier version
+            training.pop("code", None)
         if different := find_differing_keys(training, stored):
             raise BenchError(
                 f"{self.path} holds a different training: {', '.join(different)} changed",

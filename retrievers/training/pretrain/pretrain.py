@@ -4,7 +4,7 @@ The same call continues a training that was killed from its last complete checkp
 texts that it would have read. A finished training is not repeated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from retrievers.training.engine.trainer import (
     SharedArguments,
     explain_errors,
 )
-from retrievers.training.objectives.objective import Collator
+from retrievers.training.objectives.objective import Collator, check_batch, hash_code
 from retrievers.training.pretrain.preset import Pretraining, Start, to_table
 from retrievers.training.pretrain.start import StartModel, open_start
 from retrievers.training.pretrain.texts import (
@@ -60,6 +60,7 @@ class PretrainTraining(msgspec.Struct, frozen=True):
         sample: sha256 (hex) of about 1,000 evenly spaced documents.
         trained_on: collections that the texts come from, and those that the start was trained on.
         processes: number of processes that share each step.
+        code: hashes of the sources of the objective and of the continual learning method.
     """
 
     preset: dict[str, Any]
@@ -68,6 +69,7 @@ class PretrainTraining(msgspec.Struct, frozen=True):
     sample: str
     trained_on: tuple[str, ...]
     processes: int
+    code: Mapping[str, Mapping[str, str]]
 
 
 class PretrainResult(msgspec.Struct, frozen=True):
@@ -97,6 +99,7 @@ def pretrain(
     *,
     trained_on: tuple[str, ...] = (),
     like: Card | None = None,
+    code: Mapping[str, Mapping[str, str]] | None = None,
 ) -> PretrainResult:
     """Pre-train an encoder on documents.
 
@@ -110,6 +113,7 @@ def pretrain(
         trained_on: names of the collections of the documents, for the card.
         like: card whose pooling, similarity, prompts and lengths the result is used with. None for
             ``[CLS]`` vectors and the lengths of the training.
+        code: hashes of further sources that decide the result, by role.
 
     Raises:
         BenchError: If there are no documents, a package is missing, the start cannot be loaded, the
@@ -123,6 +127,8 @@ def pretrain(
     check_length(preset, started)
     texts = training_texts(preset, documents, started.tokenizer, context.report)
     collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
+    batch = collate([Stream(texts, 1, preset.seed)[0]])
+    check_batch(batch, preset.objective.name)
     training = PretrainTraining(
         preset=to_table(preset),
         steps=count_steps(preset, texts, collate),
@@ -130,10 +136,12 @@ def pretrain(
         sample=hash_sample(documents),
         trained_on=tuple(dict.fromkeys([*started.trained_on, *trained_on])),
         processes=world_size(),
+        code={"objective": hash_code(preset.objective), **(code or {})},
     )
     folder = RunFolder(context.out, training)
     run = _TrainingRun(preset, started, collate, training, context, like)
     module = run.module()  # before claiming the folder, since the settings may not fit the encoder
+    check_batch(batch, preset.objective.name, module.forward)
     if finished := folder.result(PretrainResult):
         return finished
     with folder.claim(context.device):
@@ -191,6 +199,11 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
             num_items_in_batch: not used.
         """
         losses = model(**inputs)
+        if not isinstance(losses, dict) or "loss" not in losses:
+            raise BenchError(
+                "forward of the objective's module returns no loss",
+                'Return a dictionary of scalars, such as {"loss": loss}.',
+            )
         self.meter.add(losses, count_tokens(inputs))
         return (losses["loss"], losses) if return_outputs else losses["loss"]
 

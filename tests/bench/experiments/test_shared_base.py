@@ -5,13 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bench.experiments.ablate import _prepare
+from bench.experiments.execute import run_task
 from bench.outcomes import ExitCode
+from bench.requests.training import AblateRequest
 from bench.training.training_sets import TrainSplit, draw_queries
 from datasets_cfg.dataset import open_dataset
+from foundation.errors import BenchError
 from tests.support.collections import Bench, write_collection, write_qrels
 from tests.support.experiments import run_stages_in_this_process
 
@@ -122,6 +127,48 @@ def test_rows_share_one_base_and_a_killed_run_gives_the_same_result(bench, tmp_p
     again = bench(*typed(bench, "killed"), "--json")
     assert again.code == ExitCode.OK, again.stderr
     assert scores_of(json.loads(again.stdout)) == scores_of(report)
+
+
+MASKED = """
+import {helper}
+from retrievers.training.objectives.mlm import MLM
+
+class Masked(MLM):
+    pass
+"""
+
+
+def test_cells_of_an_objective_whose_code_was_edited_are_trained_again(
+    bench, tmp_path, monkeypatch
+):
+    """Its own file and a file that it imports; other objectives keep their cells."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "one.py").write_text("")
+    (tmp_path / "other.py").write_text("")
+    (tmp_path / "masked.py").write_text(MASKED.format(helper="one"))
+    grid = GRID.replace('{ name = "retromae" },', '"masked.py",')
+    (tmp_path / "grid.toml").write_text(grid)
+
+    def keys():
+        request = AblateRequest("grid.toml", device="cpu", cache_dir=bench.cache)
+        experiment, conditions = _prepare(request)
+        assert conditions.dirty
+        return {cell.row: cell.task.key for cell in experiment.cells}
+
+    before = keys()
+    assert keys() == before
+    (tmp_path / "masked.py").write_text(MASKED.format(helper="other"))
+    after = keys()
+    assert {row for row in after if after[row] != before[row]} == {"objective=RetroMAE"}
+
+
+def test_a_task_whose_inputs_changed_after_the_start_is_not_run(bench, tmp_path):
+    request = AblateRequest("grid.toml", device="cpu", cache_dir=bench.cache)
+    experiment, _ = _prepare(request)
+    task = experiment.tasks()[0]
+    stale = replace(task, inputs={**task.inputs, "objective mlm.py": "0"})
+    with pytest.raises(BenchError, match=r"changed since the experiment began: objective mlm\.py"):
+        run_task(experiment.stages[task.stage], stale, tmp_path)
 
 
 @pytest.mark.parametrize(

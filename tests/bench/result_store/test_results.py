@@ -280,6 +280,18 @@ def test_conditions_name_the_commit_and_ignore_untracked_files(checkout):
     assert not found.dirty
 
 
+def test_new_files_of_the_packages_and_files_of_the_user_mark_the_conditions(checkout, monkeypatch):
+    monkeypatch.setattr(pipeline, "loaded_files", lambda: ("mine.py",))
+    assert current_conditions("cpu").dirty
+    monkeypatch.undo()
+    monkeypatch.setattr(pipeline, "ROOT", checkout)
+    folder = checkout / "retrievers" / "training" / "objectives"
+    folder.mkdir(parents=True)
+    (folder / "mine.py").write_text("")
+    pipeline._run_git.cache_clear()
+    assert current_conditions("cpu").dirty
+
+
 def test_a_concurrent_reader_sees_the_old_result_or_the_new_one(tmp_path):
     fewer = changed(measures={"nDCG@10": RESULT.measures["nDCG@10"]})
     variants = [

@@ -95,6 +95,31 @@ def test_a_pretrained_folder_is_evaluated_by_its_name(bench, tmp_path, caplog):
     assert json.loads(again.stdout)["losses"]["last"]["step"] == 2
 
 
+OWN = """
+from retrievers.training.objectives.mlm import MLM
+
+class Masked(MLM, kw_only=True):
+    weight: float = 1.0
+"""
+
+
+def test_the_objective_is_a_file_whose_code_is_announced(bench, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "own.py").write_text(OWN)
+    options = ("--objective", "own.py", "--set", "objective.weight=0.5")
+    done = bench(*pretrain(*options))
+    assert done.code == ExitCode.OK, done.stderr
+    assert "out/m: own.py, 2 steps" in done.stdout
+    assert caplog.messages.count(f"running the code of {tmp_path / 'own.py'}") == 1
+    training = json.loads((tmp_path / "out/m/training.json").read_text())
+    assert training["preset"]["objective"] == {"name": "own.py", "mask": 0.15, "weight": 0.5}
+    assert {*training["code"]["objective"]} == {"own.py", "retrievers.training.objectives.mlm"}
+    (tmp_path / "own.py").write_text(OWN + "# edited")
+    again = bench(*pretrain(*options))
+    assert again.code == ExitCode.BAD_INPUT
+    assert "different training: code.objective.own.py changed" in again.stderr
+
+
 def test_a_finetuned_folder_is_evaluated_at_once(bench):
     done = bench(*finetune())
     assert done.code == 0, done.stderr

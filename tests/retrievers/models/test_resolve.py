@@ -314,7 +314,14 @@ def test_a_third_party_class_needs_permission(
     before = model.recipe.fingerprint
     with (tmp_path / "their_code.py").open("a") as file:
         file.write("# changed\n")
-    assert resolve_model(card, trust_code=True).recipe.fingerprint != before
+    edited = resolve_model(card, trust_code=True).recipe.fingerprint
+    assert edited != before
+    (tmp_path / "their_helper.py").write_text("")
+    with (tmp_path / "their_code.py").open("a") as file:
+        file.write("import their_helper\n")
+    sys.modules.pop("their_code")
+    assert {*resolve_model(card, trust_code=True).recipe.files} == {"their_code.py", "their_helper"}
+    open_encoder(model, "cpu")
     sys.modules.pop("their_code")
     with pytest.raises(BenchError, match="makes no vectors"):
         open_encoder(resolve_model("bm25"))

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from retrievers.training.continual.sequence import (
     adapt,
     domain_folder,
     method_names,
+    method_table,
     read_method,
 )
 from retrievers.training.engine.arguments import Progress
@@ -71,6 +73,33 @@ def plain(start, tmp_path_factory) -> tuple[PretrainResult, ...]:
 @pytest.fixture(scope="module")
 def das(start, tmp_path_factory) -> tuple[PretrainResult, ...]:
     return run(start, tmp_path_factory.mktemp("sequences") / "das", "das")
+
+
+BACKWARDS = """
+from retrievers.training.continual.sequence import Method
+
+class Backwards(Method, kw_only=True):
+    most: int = 8
+
+    def texts(self, step):
+        return step.domains[-1].texts[::-1][:self.most]
+"""
+
+
+def test_a_method_is_a_file_and_its_edit_is_another_training(start, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    path = tmp_path / "backwards.py"
+    path.write_text(BACKWARDS)
+    method = read_method({"name": str(path), "most": 9}, "test")
+    assert method_table(method) == {"name": str(path), "most": 9}
+    options = {"most": 9}
+    trained = run(start, tmp_path / "out", str(path), 1, **options)
+    assert run(start, tmp_path / "out", str(path), 1, **options) == trained
+    path.write_text(BACKWARDS + "# edited")
+    with pytest.raises(
+        BenchError, match=r"different training: code\.method\.backwards\.py changed"
+    ):
+        run(start, tmp_path / "out", str(path), 1, **options)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """All objectives: found by file, strict, deterministic, and the same with padding."""
 
+import hashlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,13 @@ from retrievers.training.engine.save import load_heads, save_heads
 from retrievers.training.objectives.cocondenser import CoCondenser
 from retrievers.training.objectives.condenser import Condenser
 from retrievers.training.objectives.dupmae import DupMAE
-from retrievers.training.objectives.objective import objective_names, read_objective
+from retrievers.training.objectives.objective import (
+    hash_code,
+    objective_names,
+    read_objective,
+)
 from retrievers.training.objectives.retromae import RetroMAE
+from retrievers.training.pretrain.preset import changed, to_table
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny
@@ -62,6 +69,77 @@ def test_an_objective_is_added_with_one_file(
     assert (trained.objective, trained.steps) == ("shrink", 2)
     with pytest.raises(BenchError, match="wieght"):
         read_objective({"name": "shrink", "wieght": 1})
+
+
+def test_an_objective_is_a_file_and_its_edit_is_another_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("mine").mkdir()
+    Path("mine/shrink.py").write_text(
+        FIRST_WORDS.replace("1.0", "DEFAULT").replace(
+            "from torch", "from shrink_settings import DEFAULT\nfrom torch"
+        )
+    )
+    Path("mine/shrink_settings.py").write_text("DEFAULT = 0.5")
+    start = small.write_start(tmp_path / "bert", small.texts())
+    preset = small.preset(start, objective="mine/shrink.py", steps=2)
+    assert to_table(preset)["objective"] == {"name": "mine/shrink.py", "weight": 0.5}
+    trained = pretrain(preset, small.texts(), small.on_cpu(tmp_path / "out"))
+    assert trained.objective == "mine/shrink.py"
+    assert pretrain(preset, small.texts(), small.on_cpu(tmp_path / "out")) == trained
+
+    with Path("mine/shrink.py").open("a") as file:
+        file.write("# edited")
+    preset = changed(preset, {"objective.weight": 0.5}, "test")
+    with pytest.raises(BenchError, match=r"different training: code.objective.shrink.py changed"):
+        pretrain(preset, small.texts(), small.on_cpu(tmp_path / "out"))
+
+
+def test_the_code_of_an_objective_is_its_file_and_those_that_it_extends() -> None:
+    package = "retrievers.training.objectives"
+    found = hash_code(read_objective("cocondenser"))
+    assert {*found} == {"cocondenser.py", f"{package}.condenser", f"{package}.mlm"}
+    source = Path(objectives.__path__[0], "cocondenser.py").read_bytes()
+    assert found["cocondenser.py"] == hashlib.sha256(source).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("3", "is int, not a dictionary"),
+        ("{'input_ids': tokens.ids}", "has no int64 or bool array whose name ends in _mask"),
+        ("{'input_ids': 'text', 'attention_mask': tokens.real}", "has input_ids as str"),
+        (
+            "{'input_ids': tokens.ids.astype('int32'), 'attention_mask': tokens.real}",
+            "has input_ids as int32, not int64, bool, float32",
+        ),
+        ("{'ids': tokens.ids, 'attention_mask': tokens.real}", "missing a required argument"),
+    ],
+)
+def test_a_wrong_batch_is_refused_before_the_training(
+    returned: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    right = '{"input_ids": tokens.ids, "attention_mask": tokens.real}'
+    (tmp_path / "shrink.py").write_text(FIRST_WORDS.replace(right, returned))
+    start = small.write_start(tmp_path / "bert", small.texts())
+    preset = small.preset(start, objective={"name": str(tmp_path / "shrink.py")}, steps=2)
+    with pytest.raises(BenchError, match=message):
+        pretrain(preset, small.texts(), small.on_cpu(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_module_without_a_loss_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "shrink.py").write_text(FIRST_WORDS.replace('"loss"', '"cost"'))
+    start = small.write_start(tmp_path / "bert", small.texts())
+    preset = small.preset(start, objective={"name": str(tmp_path / "shrink.py")}, steps=2)
+    with pytest.raises(BenchError, match="returns no loss"):
+        pretrain(preset, small.texts(), small.on_cpu(tmp_path / "out"))
 
 
 EVERY = [read_objective({"name": name}) for name in objective_names()]

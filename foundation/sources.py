@@ -1,0 +1,167 @@
+"""Python code of the user: classes loaded from files, and hashes of sources with their imports."""
+
+import ast
+import hashlib
+import logging
+import sys
+import sysconfig
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from foundation.errors import BenchError, first_line
+
+SUFFIX = ".py"
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench", "reports")  # of this program
+_FOLDERS = ("stdlib", "platstdlib", "purelib", "platlib")
+_INSTALLED = [Path(sysconfig.get_paths()[name]) for name in _FOLDERS]
+_INSTALLED += [ROOT / name for name in PACKAGES]
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_sources: dict[str, tuple[object, bytes]] = {}  # by module, with what a reload replaces
+_loaded: dict[str, ModuleType] = {}  # modules of files that the user named
+
+
+def loaded_files() -> tuple[str, ...]:
+    """Return the paths of the files that `load_class` has run in this process."""
+    return tuple(_loaded)
+
+
+def load_class(path: str, base: type[T]) -> type[T]:
+    """Return the class that a Python file of the user defines, and log that its code is run.
+
+    The class's ``__module__`` is ``path``. The file can import modules of its folder.
+
+    Args:
+        path: path of the file.
+        base: class that the file's class extends.
+
+    Raises:
+        BenchError: the file is missing, fails, or does not define exactly one such public class.
+    """
+    values = [value for value in vars(_run_file(path)).values() if isinstance(value, type)]
+    own = [each for each in values if each.__module__ == path and each.__name__[0] != "_"]
+    classes = [each for each in own if issubclass(each, base)]
+    if len(classes) != 1:
+        found = ", ".join(each.__name__ for each in classes) or "none"
+        raise BenchError(
+            f"{path} must define one subclass of {base.__name__}; found: {found}",
+            f"Define one, from {base.__module__} import {base.__name__}.",
+        )
+    return classes[0]
+
+
+def _run_file(path: str) -> ModuleType:
+    """Run a file as a module, unless this content has been run already."""
+    file = Path(path).resolve()
+    try:
+        source = file.read_bytes()
+    except OSError as error:
+        raise BenchError(f"cannot read {path}: {error.strerror}", "Check the path.") from error
+    known = _loaded.get(path)
+    if known and known.__file__ == str(file) and _sources[path][1] == source:
+        return known
+    logger.warning("running the code of %s", file)
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    module = ModuleType(path)
+    module.__file__ = str(file)
+    sys.modules[path] = module  # where annotations are looked up
+    try:
+        exec(compile(source, str(file), "exec"), vars(module))
+    except Exception as error:
+        del sys.modules[path]
+        problem = f"{type(error).__name__}: {first_line(error)}"
+        raise BenchError(f"{path} cannot be run: {problem}", "Fix the file.") from error
+    _loaded[path], _sources[path] = module, (module, source)
+    return module
+
+
+def hash_sources(module: str, follow: Callable[[str], bool] = lambda name: False) -> dict[str, str]:
+    """Return the SHA-256 of a module's file and of the user's modules that it imports.
+
+    Modules of this program, of the standard library and below ``site-packages`` do not count. Only
+    ``import`` statements are followed.
+
+    Args:
+        module: name of the module, or path of a file that `load_class` has run.
+        follow: whether a module of this program counts if it is imported.
+
+    Returns:
+        Hexadecimal hashes by file name for the module, and by module name for its imports.
+    """
+    hashes: dict[str, str] = {}
+    waiting, seen = [module], {module}
+    while waiting:
+        name = waiting.pop(0)
+        path = _find_file(name)
+        if path is None or not path.is_file():
+            continue
+        source = _read_source(name, path)
+        hashes[path.name if name == module else name] = hashlib.sha256(source).hexdigest()
+        if path.suffix != SUFFIX:
+            continue
+        package = name if path.stem == "__init__" else name.rpartition(".")[0]
+        for imported in _imported_modules(source, package):
+            if imported not in seen and (follow(imported) or _is_of_user(imported)):
+                waiting.append(imported)
+            seen.add(imported)
+    return hashes
+
+
+def _find_file(name: str) -> Path | None:
+    """Return the file of a module, or the folder of a namespace package. None if unknown."""
+    if file := getattr(sys.modules.get(name), "__file__", None):
+        return Path(file)
+    try:
+        spec = find_spec(name)
+    except Exception:  # the package around it is absent, or cannot be imported
+        return None
+    if spec is None:
+        return None
+    folders = list(spec.submodule_search_locations or ())
+    found = spec.origin if spec.has_location else next(iter(folders), None)
+    return Path(found) if found else None
+
+
+def _read_source(name: str, path: Path) -> bytes:
+    """Return the source of a module, which for an imported one is not read again until a reload."""
+    module = sys.modules.get(name)
+    owner = getattr(module, "__spec__", None) or module
+    if owner is None:
+        return path.read_bytes()
+    if name not in _sources or _sources[name][0] is not owner:
+        _sources[name] = owner, path.read_bytes()
+    return _sources[name][1]
+
+
+def _is_of_user(name: str) -> bool:
+    """Return True if a module belongs neither to this program nor to an installed distribution."""
+    path = _find_file(name.partition(".")[0])  # finding a submodule would import its package
+    return path is not None and not (
+        {"site-packages", "dist-packages"} & {*path.parts}
+        or any(path.resolve().is_relative_to(folder) for folder in _INSTALLED)
+    )
+
+
+@cache
+def _imported_modules(source: bytes, package: str) -> tuple[str, ...]:
+    """Return the names that a source file of ``package`` imports, and the packages around them."""
+    names: list[str] = []
+    with suppress(SyntaxError, ValueError, ImportError):  # it cannot be imported either
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                names += [f"{base}.{alias.name}" for alias in node.names]  # modules or members
+    parts = [name.split(".") for name in names]
+    return tuple(".".join(each[:end]) for each in parts for end in range(1, len(each) + 1))
