@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from foundation.arrays import Int32Array, Int64Array
-from retrievers.encoders.protocol import Segments, join, probe_texts
+from retrievers.encoders.protocol import Segments, join
 from retrievers.models.recipe import Recipe, TruncationSide
+from retrievers.probe import probe_texts
 
 
 @dataclass(frozen=True, eq=False)

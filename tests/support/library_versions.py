@@ -1,15 +1,15 @@
 """Two versions of the libraries: the installed one, and one that is pretended."""
 
 import pytest
-import transformers
 from tokenizers import normalizers
 
 from bench.result_store import reuse
 from bench.store import versions
 from foundation.machine import library_version
+from retrievers.encoders import tower
 from retrievers.models import loading
 
-ONCE = transformers.AutoTokenizer.from_pretrained
+LOAD = loading.load_tokenizer
 
 
 def pretend_version(
@@ -27,8 +27,8 @@ def pretend_version(
     def named(name: str) -> str:
         return version if name == "transformers" else library_version(name)
 
-    def from_pretrained(*args: object, **options: object) -> object:
-        tokenizer = ONCE(*args, **options)
+    def load_tokenizer(*args: object) -> object:
+        tokenizer = LOAD(*args)
         backend = tokenizer.backend_tokenizer
         if other_tokens:
             replace = normalizers.Replace("the", "river")
@@ -46,5 +46,6 @@ def pretend_version(
 
     patch.setattr(versions, "library_version", named)
     patch.setattr(reuse, "library_version", named)
-    patch.setattr(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
+    patch.setattr(loading, "load_tokenizer", load_tokenizer)
+    patch.setattr(tower, "load_tokenizer", load_tokenizer)
     patch.setattr(loading, "read_weights", read_weights)
