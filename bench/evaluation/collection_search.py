@@ -435,7 +435,10 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
         record: dict[str, Any] = msgspec.to_builtins(preflight(encoder, titles, texts, queries))
         return record
 
-    report = store.remember(encoder, f"preflight {dataset.corpus.sha256}", check)
+    allowed = " with unknown tokens" if getattr(encoder, "allow_unknown_tokens", False) else ""
+    tokens = store.tokens_sha256(encoder, "document")
+    about = f"preflight {dataset.corpus.sha256} {tokens}".rstrip() + allowed
+    report = store.remember(encoder, about, check)
     if report["stop"]:
         raise BenchError(
             f"{encoder.recipe.model} on {dataset.name}: {'; '.join(report['stop'])}",

@@ -98,6 +98,15 @@ class TextTokenizer:
         """Count the special tokens around a text, or around a pair if ``paired``."""
         return int(self.tokenizer.num_special_tokens_to_add(paired))
 
+    def unknown_share(self, segments: Sequence[Segments], unknown: int | None) -> float:
+        """Return the share of the tokens of texts that are the token ``unknown``, 0 to 1."""
+        texts = [first if second is None else (first, second) for first, second in segments]
+        with self._lock:
+            self.tokenizer.no_truncation()
+            encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ids = _concatenate([encoding.ids for encoding in encodings])
+        return float((ids == unknown).mean()) if len(ids) and unknown is not None else 0.0
+
     def __call__(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
         """Return the token ids of texts and pairs, special tokens included.
 

@@ -134,6 +134,21 @@ class TransformerEncoder(Encoder):
         segments = self._document_segments(titles, texts)
         return list(map(int, self._towers.document.tokenize(segments, None).lengths))
 
+    @property
+    def allow_unknown_tokens(self) -> bool:
+        """Whether texts may consist mostly of tokens that the model does not know."""
+        return self._towers.model.allow_unknown_tokens
+
+    def unknown_share(self, titles: Sequence[str], texts: Sequence[str]) -> float:
+        """Return the share of tokens of documents that the tokenizer does not know, 0 to 1.
+
+        Args:
+            titles: title of each document.
+            texts: text of each document.
+        """
+        tower, segments = self._towers.document, self._document_segments(titles, texts)
+        return tower.text_tokenizer.unknown_share(segments, tower.tokenizer.unk_token_id)
+
     def hash_tokens(self, role: Role) -> str:
         """Return a hash of the token ids of fixed texts with the prompt and length of ``role``.
 
