@@ -108,7 +108,8 @@ OUTPUT: dict[str, tuple[Any, tuple[str, int]]] = {
 SET_CARD = (
     "Override a field of the card; repeatable. Fields: max_query_tokens and max_document_tokens "
     "(truncation length), query_prompt (prefix of every query), store_dtype (float16 halves the "
-    "disk space of vectors; results are kept separately)."
+    "disk space of vectors; results are kept separately), allow_unknown_tokens (true evaluates a "
+    "model whose tokenizer does not know most of the words)."
 )
 SET_PRESET = (
     "Override a field of the preset; repeatable. Examples: optimizer.lr=1e-5, batch_size=16, "

@@ -216,6 +216,7 @@ class CardSettings(Record):
     max_document_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     query_prompt: str | None = None
     store_dtype: StoreDtype = "float32"
+    allow_unknown_tokens: bool = False
 
 
 def read_card_settings(typed: dict[str, Any]) -> dict[str, Any]:

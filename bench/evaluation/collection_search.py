@@ -1,5 +1,6 @@
 """Retrievers, which find the documents of a collection for its queries: by vectors, or by BM25."""
 
+import hashlib
 import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -135,11 +136,13 @@ class BM25Retriever:
         model: the model.
         max_memory: memory limit of this process in bytes; None for no limit.
         index: "", because no vector index is searched.
+        tokens_sha256: "", because BM25 has its own tokens.
     """
 
     model: Model
     max_memory: int | None = None
     index: str = ""
+    tokens_sha256: str = ""
 
     def recall_queries(self, dataset: Dataset) -> None:
         """Return None, because the search of ``dataset`` is exact."""
@@ -239,6 +242,12 @@ class VectorRetriever:
         known = self.store.remember(self.encoder, f"parameters {COUNTING_VERSION}", count)
         return msgspec.convert(known, Parameters)
 
+    @cached_property
+    def tokens_sha256(self) -> str:
+        """Digest of the token ids of fixed texts, as query and as document."""
+        sides = [self.store.tokens_sha256(self.encoder, role) for role in ("query", "document")]
+        return hashlib.sha256(" ".join(sides).encode()).hexdigest() if all(sides) else ""
+
     def check(self, dataset: Dataset, depth: int) -> int:
         """Estimate the peak memory of searching ``dataset`` to ``depth``, in bytes.
 
@@ -309,12 +318,13 @@ class VectorRetriever:
             BenchError: the folder has no index, or one of another model or corpus.
         """
         recipe, view, dim = self.encoder.recipe, self.options.view, self.encoder.dim
+        tokens = self.store.tokens_sha256(self.encoder, "document")
         if self.options.from_index is not None:
-            return CorpusIndex.from_export(self.options.from_index, dataset, recipe)
+            return CorpusIndex.from_export(self.options.from_index, dataset, recipe, tokens)
         if view:
             dim = view.width(dim) + (view.similarity == "euclidean")
         folder = self.store.folder_of(recipe.side("document"))
-        return CorpusIndex.of(dataset, recipe, dim, self.options.index, view, folder)
+        return CorpusIndex.of(dataset, recipe, dim, self.options.index, view, folder, tokens)
 
     def build_index(self, dataset: Dataset) -> IndexFolder:
         """Build and store the index of ``dataset``, after encoding missing documents."""
@@ -425,7 +435,10 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
         record: dict[str, Any] = msgspec.to_builtins(preflight(encoder, titles, texts, queries))
         return record
 
-    report = store.remember(encoder, f"preflight {dataset.corpus.sha256}", check)
+    allowed = " with unknown tokens" if getattr(encoder, "allow_unknown_tokens", False) else ""
+    tokens = store.tokens_sha256(encoder, "document")
+    about = f"preflight {dataset.corpus.sha256} {tokens}".rstrip() + allowed
+    report = store.remember(encoder, about, check)
     if report["stop"]:
         raise BenchError(
             f"{encoder.recipe.model} on {dataset.name}: {'; '.join(report['stop'])}",

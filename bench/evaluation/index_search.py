@@ -275,6 +275,7 @@ class CorpusIndex:
         spec: IndexSpec,
         view: View | None,
         folder: Path,
+        tokens_sha256: str = "",
     ) -> "CorpusIndex":
         """Return the index in the store.
 
@@ -285,6 +286,7 @@ class CorpusIndex:
             spec: specification of the index.
             view: view of stored vectors of every pooling; None for vectors as stored.
             folder: folder of the vectors.
+            tokens_sha256: digest of the vectors, see `ShardManifest`.
         """
         manifest = IndexManifest(
             spec=str(spec),
@@ -299,25 +301,31 @@ class CorpusIndex:
             build_s=0.0,
             bytes=0,
             sha256="",
+            tokens_sha256=tokens_sha256,
         )
         return cls(IndexFolder(folder / INDEXES / manifest.key), manifest)
 
     @classmethod
-    def from_export(cls, folder: Path, dataset: Dataset, recipe: Recipe) -> "CorpusIndex":
+    def from_export(
+        cls, folder: Path, dataset: Dataset, recipe: Recipe, tokens_sha256: str = ""
+    ) -> "CorpusIndex":
         """Return the index in a folder that ``bench index`` wrote.
 
         Args:
             folder: folder of the index.
             dataset: collection to search.
             recipe: of the model.
+            tokens_sha256: digest of the vectors to search with, see `ShardManifest`.
 
         Raises:
-            BenchError: the folder has no index, or one of a different model or corpus.
+            BenchError: the folder has no index, or one of a different model or corpus, or of
+                library versions that tokenise differently.
         """
         index_folder = IndexFolder(folder)
         manifest = index_folder.manifest()
         wanted, indexed = recipe.side("document"), manifest.recipe.side("document")
-        if wanted.fingerprint != indexed.fingerprint:
+        other_tokens = manifest.tokens_sha256 and manifest.tokens_sha256 != tokens_sha256
+        if wanted.fingerprint != indexed.fingerprint or other_tokens:
             raise BenchError(
                 f"{folder} is an index of {manifest.recipe.model}: its vectors differ from those "
                 f"of {recipe.model} with these settings",

@@ -179,6 +179,7 @@ def evaluate(job: Job) -> Evaluation:
         preflight=searched.preflight,
         conditions=current_conditions(job.device),
         parameters=parameters,
+        tokens_sha256=retriever.tokens_sha256,
     )
     checking.result()
     return evaluation

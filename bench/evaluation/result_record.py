@@ -2,8 +2,8 @@
 
 Results are comparable only under the same `Protocol`. Recipes may differ, and are shown.
 
-History of the schema: 4 adds ``run_sha256``, ``recall_queries`` and ``conditions.program``. Records
-of older schemas are not read.
+History of the schema: 4 adds ``run_sha256``, ``recall_queries`` and ``conditions.program``, and
+later ``tokens_sha256``, which may be absent. Records of older schemas are not read.
 """
 
 import hashlib
@@ -149,6 +149,8 @@ class Result(Record, kw_only=True):
         per_query_sha256: hash of the file of scores per query; "" before saving.
         run_sha256: hash of the file of the ranking; "" before saving.
         recall_queries: number of queries behind ``index_recall``; None for all.
+        tokens_sha256: hash of the token ids of fixed texts, which depend on the versions of
+            libraries; "" without a tokenizer, and in older records.
     """
 
     schema: int = SCHEMA
@@ -175,6 +177,7 @@ class Result(Record, kw_only=True):
     per_query_sha256: str = ""
     run_sha256: str = ""
     recall_queries: int | None = None
+    tokens_sha256: str = ""
 
     def __post_init__(self) -> None:
         if self.main_measure not in self.measures:
@@ -182,8 +185,9 @@ class Result(Record, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Hash of model, protocol and index, 12 hexadecimal digits."""
-        content = msgspec.json.encode((self.fingerprint, self.protocol, self.index))
+        """Hash of model, protocol, index and token ids, 12 hexadecimal digits."""
+        tokens = [self.tokens_sha256] if self.tokens_sha256 else []
+        content = msgspec.json.encode((self.fingerprint, self.protocol, self.index, *tokens))
         return hashlib.sha256(content).hexdigest()[:12]
 
 

@@ -474,4 +474,5 @@ def _card_settings(use: ModelFields) -> list[str]:
     """Return the settings of the card that are overridden, as ``--set`` takes them."""
     default = ModelFields()
     names = [name for name in CARD_SETTINGS if getattr(use, name) != getattr(default, name)]
-    return [f"{name}={getattr(use, name)}" for name in names]
+    values = {name: getattr(use, name) for name in names}
+    return [f"{name}={'true' if value is True else value}" for name, value in values.items()]

@@ -17,7 +17,10 @@ from retrievers.models.recipe import ModelDtype, StoreDtype
 Names = str | Path | Sequence[str | Path]
 Place = str | Path | RemotePath
 # Fields of a card, which the command line sets by ``--set FIELD=VALUE``.
-CARD_SETTINGS = ("max_query_tokens", "max_document_tokens", "query_prompt", "store_dtype")
+CARD_SETTINGS = (
+    *("max_query_tokens", "max_document_tokens", "query_prompt", "store_dtype"),
+    "allow_unknown_tokens",
+)
 RESULTS: Any = "results"  # folder of stored results, before its conversion
 
 
@@ -193,6 +196,8 @@ class ModelFields(Request):
         query_prompt: Prefix of every query.
         store_dtype: Precision of stored vectors. float16 halves their disk space; results are kept
             separately.
+        allow_unknown_tokens: Evaluate a model even if more than half of the tokens of a sample of
+            documents are unknown to it.
         trust_code: Allow a card to run encoder code of a third party.
     """
 
@@ -206,6 +211,7 @@ class ModelFields(Request):
     max_document_tokens: int | None = None
     query_prompt: str | None = None
     store_dtype: StoreDtype = "float32"
+    allow_unknown_tokens: bool = False
     trust_code: bool = False
 
     def model_settings(self, without: Collection[str] = ()) -> Mapping[str, Any]:

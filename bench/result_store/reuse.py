@@ -15,12 +15,14 @@ import numpy as np
 
 from bench.evaluation.judging import judge
 from bench.evaluation.pipeline import Job, current_conditions, evaluate
-from bench.evaluation.result_record import Conditions, Evaluation
+from bench.evaluation.result_record import Conditions, Evaluation, Result
 from bench.evaluation.scoring import score
 from bench.result_store.result import RESULT_FILE, load, result_folder, save
+from bench.store.versions import TOKENIZING
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError
 from foundation.locations import Location, files_below
+from foundation.machine import library_version
 from foundation.printable import format_names
 
 SAME_VALUE = 1e-9  # tolerance for per-query values from another machine
@@ -113,14 +115,26 @@ def reuse_or_evaluate(job: Job, out: Location) -> Evaluation:
 
 
 def _has_same_scores(job: Job, measures: tuple[str, ...], stored: Evaluation) -> bool:
-    """Return True if a result has these measures for the same vectors, protocol and index."""
+    """Return True if a result has these measures for equal vectors, protocol and index."""
     result = stored.record
     return (
         not job.recipe.encoder  # an external encoder may read files that are not hashed
         and result.fingerprint == job.recipe.fingerprint
         and (result.protocol, result.index) == (job.protocol, job.retriever.index)
         and result.measures.keys() >= set(measures)
+        and _has_same_tokens(job, result)
     )
+
+
+def _has_same_tokens(job: Job, result: Result) -> bool:
+    """Return True if the installed libraries give the token ids of a result.
+
+    A record without a digest must be of the same versions.
+    """
+    if result.tokens_sha256 or not job.retriever.tokens_sha256:
+        return result.tokens_sha256 == job.retriever.tokens_sha256
+    libraries = result.conditions.libraries
+    return all(libraries.get(name, "") == library_version(name) for name in TOKENIZING)
 
 
 def _is_result_of(job: Job, here: Conditions, stored: Evaluation) -> bool:

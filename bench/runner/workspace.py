@@ -47,13 +47,14 @@ from foundation.errors import BenchError
 from foundation.locations import Location, cache_folder
 from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
 from retrievers.encoders.open import open_encoder
-from retrievers.encoders.protocol import Encoder, probe_texts
+from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.python_object import wrap_encoder
 from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.card import card_names
 from retrievers.models.locate import is_card, is_url
 from retrievers.models.resolve import resolve_endpoint, resolve_model
 from retrievers.models.resolve_card import card_of_endpoint
+from retrievers.probe import probe_texts
 
 DEFAULTS = EvaluationOptions()
 

@@ -96,7 +96,7 @@ def _run_arguments(request: SpeedRequest) -> tuple[str, ...]:
         if value == default[name]:
             continue
         if name in CARD_SETTINGS:
-            words += ["--set", f"{name}={value}"]
+            words += ["--set", f"{name}={'true' if value is True else value}"]
         else:
             words += [option] if value is True else [option, str(value)]
     return tuple(words)

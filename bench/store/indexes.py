@@ -38,6 +38,7 @@ class IndexManifest(Record, kw_only=True):
         sha256: checksum of the index file.
         recall: share of the exact top k that was found, by ``recall@k``, by search settings (see
             `bench.evaluation.index_search`).
+        tokens_sha256: digest of the token ids of fixed texts, see `ShardManifest`.
         checksum: sha256 of all other fields.
     """
 
@@ -55,13 +56,15 @@ class IndexManifest(Record, kw_only=True):
     bytes: int
     sha256: str
     recall: dict[str, dict[str, float]] = {}
+    tokens_sha256: str = ""
     checksum: str = ""
 
     @property
     def key(self) -> str:
         """Name of the folder in the store, equal for equal content."""
         side = self.recipe.side("document").fingerprint
-        facts = (side, self.view, self.corpus_sha256, self.spec, self.faiss)
+        facts = [side, self.view, self.corpus_sha256, self.spec, self.faiss]
+        facts += [self.tokens_sha256] if self.tokens_sha256 else []
         return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:16]
 
 

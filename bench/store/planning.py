@@ -51,6 +51,7 @@ class PendingShard:
 
     keys: UInt64Array
     rows: Int64Array
+    tokens_sha256: str = ""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -58,7 +59,7 @@ class PendingShard:
     @property
     def name(self) -> str:
         """Name of the shard."""
-        return shard_name(self.keys)
+        return shard_name(self.keys, self.tokens_sha256)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +88,9 @@ class Planner:
     def __init__(self) -> None:
         self._checked: dict[Shard, tuple[int, int]] = {}
 
-    def plan(self, folder: Path, recipe: Recipe, keys: UInt64Array) -> EncodingPlan:
+    def plan(
+        self, folder: Path, recipe: Recipe, keys: UInt64Array, tokens_sha256: str = ""
+    ) -> EncodingPlan:
         """Find texts in the shards of a folder, and split the missing ones into shards.
 
         Damaged shards are removed.
@@ -96,8 +99,9 @@ class Planner:
             folder: folder of one side of the recipe.
             recipe: that side.
             keys: keys of the texts, uint64 ``(n, 2)``.
+            tokens_sha256: digest of the shards to read and to make.
         """
-        present = dict(_read_shards(folder))
+        present = dict(read_shards(folder, tokens_sha256))
         while True:
             shards = tuple(present)
             stored = np.concatenate([np.empty((0, 2), np.uint64), *present.values()])
@@ -113,7 +117,7 @@ class Planner:
             for shard in broken:
                 del present[shard]
         rows = np.flatnonzero(positions < 0)
-        missing = tuple(_split_into_shards(keys, rows, rows_per_shard(recipe)))
+        missing = tuple(_split_into_shards(keys, rows, rows_per_shard(recipe), tokens_sha256))
         vectors = None if missing else StoredVectors(shards, positions, recipe.dim)
         return EncodingPlan(keys, vectors, missing)
 
@@ -131,13 +135,15 @@ class Planner:
         return True
 
 
-def _read_shards(folder: Path) -> Iterator[tuple[Shard, UInt64Array]]:
-    """Yield shards with their keys, by name."""
+def read_shards(folder: Path, tokens_sha256: str) -> Iterator[tuple[Shard, UInt64Array]]:
+    """Yield the shards in ``folder`` with the digest ``tokens_sha256`` and their keys, by name."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if MANIFEST_NAME.fullmatch(path.name):
             with suppress(FileNotFoundError):  # another process has just removed it
                 try:
-                    yield read_shard(path)
+                    shard, keys = read_shard(path)
+                    if shard.manifest.tokens_sha256 == tokens_sha256:
+                        yield shard, keys
                 except BenchError:
                     discard_if_damaged(path)
 
@@ -149,12 +155,14 @@ def rows_per_shard(recipe: Recipe) -> int:
     return SHARD_ROWS if recipe.dtype == "float32" else HALF_SHARD_ROWS
 
 
-def _split_into_shards(keys: UInt64Array, rows: Int64Array, most: int) -> Iterator[PendingShard]:
+def _split_into_shards(
+    keys: UInt64Array, rows: Int64Array, most: int, tokens_sha256: str
+) -> Iterator[PendingShard]:
     """Yield the distinct texts among some rows, in order, as shards of limited size."""
     distinct = rows[first_occurrences(keys[rows])]
     for start in range(0, len(distinct), most):
         some = distinct[start : start + most]
-        yield PendingShard(keys[some], some)
+        yield PendingShard(keys[some], some, tokens_sha256)
 
 
 @dataclass(frozen=True)

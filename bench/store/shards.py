@@ -99,9 +99,15 @@ def keys_from_bytes(content: bytes | memoryview) -> UInt64Array:
     return np.frombuffer(content, "<u8").astype(np.uint64, copy=False).reshape(-1, 2)
 
 
-def shard_name(keys: UInt64Array) -> str:
-    """Return the name of the shard of ``keys``: their hash, 32 hexadecimal digits."""
-    return hashlib.blake2b(keys.astype("<u8").tobytes(), digest_size=KEY_BYTES).hexdigest()
+def shard_name(keys: UInt64Array, tokens_sha256: str = "") -> str:
+    """Return the name of a shard: a hash of its keys and token ids, 32 hexadecimal digits.
+
+    Args:
+        keys: keys of the texts.
+        tokens_sha256: see `ShardManifest`.
+    """
+    content = keys.astype("<u8").tobytes() + tokens_sha256.encode()
+    return hashlib.blake2b(content, digest_size=KEY_BYTES).hexdigest()
 
 
 def first_occurrences(keys: UInt64Array) -> Int64Array:
@@ -164,7 +170,11 @@ logger = logging.getLogger(__name__)
 
 
 class ShardManifest(Record):
-    """Content of a shard's files: vectors ``(rows, dim)`` of texts in one role."""
+    """Content of a shard's files: vectors ``(rows, dim)`` of texts in one role.
+
+    ``tokens_sha256`` is a hash of the token ids of fixed texts, which depend on the versions of
+    libraries. It is "" without a tokenizer, and in shards of older versions.
+    """
 
     format: int
     role: Role
@@ -173,6 +183,7 @@ class ShardManifest(Record):
     dtype: StoreDtype
     vectors_sha256: str
     keys_sha256: str
+    tokens_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -248,7 +259,12 @@ def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
 
 
 def write_shard(
-    folder: Path, role: Role, recipe: Recipe, keys: UInt64Array, vectors: Float32Array
+    folder: Path,
+    role: Role,
+    recipe: Recipe,
+    keys: UInt64Array,
+    vectors: Float32Array,
+    tokens_sha256: str = "",
 ) -> Path:
     """Write a shard and return the path of its manifest.
 
@@ -258,6 +274,7 @@ def write_shard(
         recipe: recipe of the vectors.
         keys: keys of the texts, uint64 ``(n, 2)``.
         vectors: float32 ``(n, dim)``.
+        tokens_sha256: see `ShardManifest`.
 
     Raises:
         BenchError: a value is too large for float16.
@@ -273,8 +290,9 @@ def write_shard(
         dtype=recipe.store_dtype,
         vectors_sha256=hashlib.sha256(content.data).hexdigest(),
         keys_sha256=hashlib.sha256(key_bytes).hexdigest(),
+        tokens_sha256=tokens_sha256,
     )
-    path = folder / f"{shard_name(keys)}.json"
+    path = folder / f"{shard_name(keys, tokens_sha256)}.json"
     shard = Shard(path, manifest)
     contents: list[bytes | memoryview] = [content.data, key_bytes, msgspec.json.encode(manifest)]
     with replace_files([shard.path, shard.keys_path, path]) as files:  # the manifest last

@@ -3,7 +3,8 @@
 The folder of the store has one folder per recipe, named after its fingerprint, with ``recipe.json``
 and shards of some thousands of texts (``bench.store.shards``). Documents are stored under the
 recipe's document side, queries under its query side, and facts under the recipe itself. For a model
-without prompts the three are the same folder.
+without prompts the three are the same folder. Each shard states a digest of the token ids of fixed
+texts: shards of library versions that tokenise differently share a folder, and never a plan.
 
 Missing texts are split into shards in the order of the corpus. An interrupted run therefore
 continues and ends with the same files, and another split, subset or collection encodes only the
@@ -23,9 +24,10 @@ import msgspec
 import numpy as np
 
 from bench.store.planning import EncodeShard, EncodingPlan, PendingShard, Planner, ShardEncoder
-from bench.store.shards import StoredVectors, corpus_keys, query_keys, write_shard
+from bench.store.shards import Shard, StoredVectors, corpus_keys, query_keys, write_shard
+from bench.store.versions import TOKENIZING, adopt_shards, check_drift, library_versions
 from datasets_cfg.corpus import Corpus
-from foundation.arrays import Float32Array, UInt64Array
+from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
 from foundation.files import FolderLock, read_file, replace_file
 from foundation.records import Record, decode_json, write_json
@@ -47,6 +49,8 @@ class VectorStore:
         self.folder = folder
         self._in_use: dict[Path, FolderLock] = {}
         self._planner = Planner()
+        self._probed: set[tuple[Path, Role, str]] = set()
+        self._not_adopted: set[Shard] = set()
 
     def plan(self, encoder: Encoder, corpus: Corpus) -> EncodingPlan:
         """Find out which texts of a corpus are stored, without encoding any.
@@ -59,7 +63,11 @@ class VectorStore:
             corpus: documents.
         """
         keys = corpus_keys(corpus, self._make_folder(self.folder / KEYS_FOLDER))
-        return self._plan(encoder.recipe.side("document"), keys)
+
+        def encode(rows: Int64Array) -> Float32Array:
+            return encoder.encode_documents(*corpus.documents_at(rows))
+
+        return self._plan_and_adopt(encoder, "document", keys, encode)
 
     def documents(
         self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Callback | None = None
@@ -77,7 +85,7 @@ class VectorStore:
             OSError: the disk is full.
         """
         encoded = self.encode_documents(encoder, corpus, plan, advance)
-        return self._vectors_of(encoder.recipe.side("document"), plan, encoded)
+        return self._vectors_of(encoder, "document", plan, encoded)
 
     def encode_documents(
         self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Callback | None = None
@@ -104,7 +112,7 @@ class VectorStore:
                 return ahead(titles, texts)
             return lambda advance: encoder.encode_documents(titles, texts, advance)
 
-        return self._shard_encoder(encoder, "document", prepare, advance).encode(plan.missing)
+        return self._encode(encoder, "document", plan, prepare, advance)
 
     def queries(self, encoder: Encoder, texts: Sequence[str]) -> Float32Array:
         """Return the vectors of queries, float32 ``(q, dim)``, encoding missing ones.
@@ -121,10 +129,31 @@ class VectorStore:
             some = [texts[row] for row in batch.rows.tolist()]
             return lambda advance: encoder.encode_queries(some, advance)
 
-        side = encoder.recipe.side("query")
-        plan = self._plan(side, query_keys(texts))
-        encoded = self._shard_encoder(encoder, "query", prepare, None).encode(plan.missing)
-        return self._vectors_of(side, plan, encoded).rows(np.arange(len(texts)))
+        def encode(rows: Int64Array) -> Float32Array:
+            return encoder.encode_queries([texts[row] for row in rows.tolist()])
+
+        plan = self._plan_and_adopt(encoder, "query", query_keys(texts), encode)
+        encoded = self._encode(encoder, "query", plan, prepare, None)
+        return self._vectors_of(encoder, "query", plan, encoded).rows(np.arange(len(texts)))
+
+    def tokens_sha256(self, encoder: Encoder, role: Role) -> str:
+        """Return the digest of the token ids of fixed texts, "" for encoders without a tokenizer.
+
+        It is computed once for each version of the libraries.
+
+        Args:
+            encoder: encoder with a method ``hash_tokens``, or any other.
+            role: whose prompt and truncation are used.
+
+        Raises:
+            BenchError: the tokenizer cannot be loaded.
+            OSError: the disk is full.
+        """
+        hash_tokens: Callable[[Role], str] | None = getattr(encoder, "hash_tokens", None)
+        if hash_tokens is None:
+            return ""
+        about, side = f"tokens, {library_versions(TOKENIZING)}", encoder.recipe.side(role)
+        return str(self._remember(side, about, lambda: {"sha256": hash_tokens(role)})["sha256"])
 
     def remember(
         self, encoder: Encoder, about: str, compute: Callable[[], dict[str, Any]]
@@ -139,7 +168,12 @@ class VectorStore:
         Raises:
             OSError: the disk is full.
         """
-        path = self._recipe_folder(encoder.recipe) / fact_file_name(about)
+        return self._remember(encoder.recipe, about, compute)
+
+    def _remember(
+        self, recipe: Recipe, about: str, compute: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        path = self._recipe_folder(recipe) / fact_file_name(about)
         try:
             return read_fact(path)
         except FileNotFoundError:
@@ -157,38 +191,67 @@ class VectorStore:
         """Return the folder of ``side``, a recipe or one side of it."""
         return self.folder / side.fingerprint[:32]
 
-    def _plan(self, side: Recipe, keys: UInt64Array) -> EncodingPlan:
+    def _plan(self, encoder: Encoder, role: Role, keys: UInt64Array) -> EncodingPlan:
+        side = encoder.recipe.side(role)
         folder = self.folder_of(side)
         self._protect_from_deletion(folder)
-        return self._planner.plan(folder, side, keys)
+        return self._planner.plan(folder, side, keys, self.tokens_sha256(encoder, role))
 
-    def _vectors_of(self, side: Recipe, plan: EncodingPlan, encoded: int) -> StoredVectors:
+    def _plan_and_adopt(
+        self,
+        encoder: Encoder,
+        role: Role,
+        keys: UInt64Array,
+        encode: Callable[[Int64Array], Float32Array],
+    ) -> EncodingPlan:
+        """Plan, after checking shards of older versions, whose digest is unknown."""
+        plan, tokens = self._plan(encoder, role, keys), self.tokens_sha256(encoder, role)
+        if not tokens or not plan.missing:
+            return plan
+        side = encoder.recipe.side(role)
+        rows = np.concatenate([batch.rows for batch in plan.missing])
+        folder, missing = self.folder_of(side), keys[rows]
+        adopt_shards(
+            folder, side, tokens, missing, lambda some: encode(rows[some]), self._not_adopted
+        )
+        return self._plan(encoder, role, keys)
+
+    def _vectors_of(
+        self, encoder: Encoder, role: Role, plan: EncodingPlan, encoded: int
+    ) -> StoredVectors:
         """Return all vectors of a plan whose missing shards were encoded."""
-        done = self._plan(side, plan.keys) if plan.missing else plan
+        done = self._plan(encoder, role, plan.keys) if plan.missing else plan
         if done.vectors is None:
+            folder = self.folder_of(encoder.recipe.side(role))
             raise BenchError(
-                f"{done.missing_rows:,} vectors in {self.folder_of(side)} disappeared",
+                f"{done.missing_rows:,} vectors in {folder} disappeared",
                 "repeat the command",
             )
         return replace(done.vectors, encoded=encoded)
 
-    def _shard_encoder(
+    def _encode(
         self,
         encoder: Encoder,
         role: Role,
+        plan: EncodingPlan,
         prepare: Callable[[PendingShard], EncodeShard],
         advance: Callback | None,
-    ) -> ShardEncoder:
-        """Return the encoder of shards of one side."""
-        side = encoder.recipe.side(role)
+    ) -> int:
+        """Encode the missing shards of one side, after comparing the model with its first use."""
+        side, tokens = encoder.recipe.side(role), self.tokens_sha256(encoder, role)
         folder = self._recipe_folder(side)
+        if tokens and plan.missing and (folder, role, tokens) not in self._probed:
+            about = f"probe of a {role}, tokens {tokens}"
+            check_drift(encoder, role, lambda compute: self._remember(side, about, compute))
+            self._probed.add((folder, role, tokens))
         timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
 
         def keep(batch: PendingShard, vectors: Float32Array) -> None:
             with timer.phase("write"):
-                write_shard(folder, role, side, batch.keys, vectors)
+                write_shard(folder, role, side, batch.keys, vectors, tokens)
 
-        return ShardEncoder(folder, prepare, keep, advance, overlap=side.kind != "endpoint")
+        overlap = side.kind != "endpoint"
+        return ShardEncoder(folder, prepare, keep, advance, overlap).encode(plan.missing)
 
     def _protect_from_deletion(self, folder: Path) -> None:
         """Keep other processes from removing a folder while this process lives."""

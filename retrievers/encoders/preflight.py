@@ -2,7 +2,8 @@
 
 Vectors that are not finite, or zero, stop the evaluation. Warnings, with figures, name causes of
 wrong or low scores: vectors that hardly differ, or lack unit length under cosine similarity;
-truncated texts; a vector that depends on the rest of its batch.
+truncated texts; tokens that the tokenizer does not know; a vector that depends on the rest of its
+batch. If most tokens are unknown, the evaluation stops, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ BATCH_TOLERANCE = {"float32": 1e-4, "unknown": 1e-4, "float16": 1e-2, "bfloat16"
 MIN_SPREAD = 0.05  # root mean square distance from the mean vector, as a share of the norm
 UNIT_TOLERANCE = 1e-2
 MAX_TRUNCATED = 0.1
+MANY_UNKNOWN, MOST_UNKNOWN = 0.1, 0.5
 ENCODED_ALONE = 8
 
 
@@ -57,6 +59,7 @@ class Preflight(Record, kw_only=True):
             in a batch.
         stop: reasons not to continue; empty if the model is usable.
         warnings: findings for a person, with figures.
+        unknown: share of the documents' tokens that are unknown; None without a tokenizer.
     """
 
     documents: VectorStatistics
@@ -64,6 +67,7 @@ class Preflight(Record, kw_only=True):
     batch_difference: float
     stop: tuple[str, ...]
     warnings: tuple[str, ...]
+    unknown: float | None = None
 
 
 def preflight(
@@ -96,12 +100,23 @@ def preflight(
             f"a document alone and in a batch differ by {difference:.1e} of its length "
             f"(usual for {recipe.dtype}: below {tolerance:.0e}): padding may leak in"
         )
+    stop = [line for role, measured in facts.items() for line in _defects(role, measured)]
+    share: Callable[..., float] | None = getattr(encoder, "unknown_share", None)
+    unknown = share(titles, texts) if share else None
+    if unknown is not None and unknown > MANY_UNKNOWN:
+        allowed = unknown <= MOST_UNKNOWN or getattr(encoder, "allow_unknown_tokens", False)
+        line = f"documents: {unknown:.0%} of the tokens are unknown to the tokenizer"
+        if allowed:
+            warnings.append(line)
+        else:
+            stop.append(f"{line} (--set allow_unknown_tokens=true evaluates it nevertheless)")
     return Preflight(
         documents=documents,
         queries=questions,
         batch_difference=difference,
-        stop=tuple(line for role, measured in facts.items() for line in _defects(role, measured)),
+        stop=tuple(stop),
         warnings=tuple(warnings),
+        unknown=unknown,
     )
 
 

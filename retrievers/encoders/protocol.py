@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Protocol
 
 from foundation.arrays import Float32Array
@@ -12,12 +11,6 @@ from foundation.errors import BenchError
 from retrievers.models.recipe import Recipe, TitleJoin
 
 Callback = Callable[[int], None]
-PROBE_FILE = Path(__file__).with_name("probe.txt")  # 64 texts, one per line
-
-
-def probe_texts() -> list[str]:
-    """Return the fixed texts that reveal a changed server and calibrate int8."""
-    return PROBE_FILE.read_text(encoding="utf-8").splitlines()
 
 
 class Encoder(Protocol):

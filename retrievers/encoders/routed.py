@@ -26,7 +26,7 @@ from retrievers.adapters.folder import AdaptedNetwork, find_adapters
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.transformer import SharedNetworks, TransformerEncoder
 from retrievers.models.read_adapter import ROUTER, ROUTING, Routing
-from retrievers.models.recipe import Recipe
+from retrievers.models.recipe import Recipe, Role
 from retrievers.models.resolve import Model
 
 QUERIES = 1_000  # queries per domain: a mean needs no more
@@ -200,6 +200,19 @@ class RoutedEncoder(Encoder):
         """
         parts = [part.for_dataset(name) for part in self.parts]
         return replace(self, recipe=self.recipe.for_dataset(name), parts=parts)
+
+    @property
+    def allow_unknown_tokens(self) -> bool:
+        """See `TransformerEncoder`."""
+        return self.base.allow_unknown_tokens
+
+    def unknown_share(self, titles: Sequence[str], texts: Sequence[str]) -> float:
+        """Return the share of unknown tokens of ``titles`` with ``texts``, 0 to 1."""
+        return self.base.unknown_share(titles, texts)
+
+    def hash_tokens(self, role: Role) -> str:
+        """Return the hash of token ids for ``role`` of an adapter's encoder: all have the same."""
+        return self.parts[0].hash_tokens(role)
 
     def route(self, texts: Sequence[str]) -> Int64Array:
         """Return the adapter's number for each query in ``texts``, int64 ``(n,)``."""

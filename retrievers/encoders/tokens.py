@@ -1,5 +1,6 @@
 """Token ids of texts, as a checkpoint's fast tokenizer gives them."""
 
+import hashlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from foundation.arrays import Int32Array, Int64Array
-from retrievers.encoders.protocol import Segments
-from retrievers.models.recipe import TruncationSide
+from retrievers.encoders.protocol import Segments, join
+from retrievers.models.recipe import Recipe, TruncationSide
+from retrievers.probe import probe_texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +98,15 @@ class TextTokenizer:
         """Count the special tokens around a text, or around a pair if ``paired``."""
         return int(self.tokenizer.num_special_tokens_to_add(paired))
 
+    def unknown_share(self, segments: Sequence[Segments], unknown: int | None) -> float:
+        """Return the share of the tokens of texts that are the token ``unknown``, 0 to 1."""
+        texts = [first if second is None else (first, second) for first, second in segments]
+        with self._lock:
+            self.tokenizer.no_truncation()
+            encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ids = _concatenate([encoding.ids for encoding in encodings])
+        return float((ids == unknown).mean()) if len(ids) and unknown is not None else 0.0
+
     def __call__(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
         """Return the token ids of texts and pairs, special tokens included.
 
@@ -113,3 +124,26 @@ class TextTokenizer:
             encodings = self.tokenizer.encode_batch_fast(texts)
         types = [encoding.type_ids for encoding in encodings] if self.typed else None
         return Tokens.of([encoding.ids for encoding in encodings], types)
+
+
+def hash_probe(tokenizer: Any, side: Recipe) -> str:
+    """Return the sha256 of the token ids of fixed texts, of which each second has a title.
+
+    Args:
+        tokenizer: fast tokenizer of transformers that is not used elsewhere.
+        side: one side of a recipe, with its prompt, title rule and length.
+    """
+    split = bool(getattr(tokenizer, "split_special_tokens", False))
+    backend, cut = tokenizer.backend_tokenizer, side.truncation_side
+    texts = TextTokenizer(backend, cut, typed=False, split_special_tokens=split)
+    prompt, separator = side.prompts.query or side.prompts.document, tokenizer.sep_token or ""
+    probe = probe_texts()
+    titles = ["" if number % 2 else text[:40] for number, text in enumerate(reversed(probe))]
+    segments = [
+        join(side.title_join, prompt, title, text, separator)
+        for title, text in zip(titles, probe, strict=True)
+    ]
+    fewest = texts.special_tokens(paired=True) + 1
+    tokens = texts(segments, max(side.max_tokens, fewest))
+    content = tokens.lengths.astype("<i8").tobytes() + tokens.ids.astype("<i4").tobytes()
+    return hashlib.sha256(content).hexdigest()

@@ -33,12 +33,13 @@ from retrievers.encoders.packed import (
     is_plain_bert,
     pool,
 )
-from retrievers.encoders.protocol import PhaseTimer, Segments, probe_texts
+from retrievers.encoders.protocol import PhaseTimer, Segments
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
 from retrievers.models.read_adapter import check_unchanged
 from retrievers.models.read_checkpoint import Checkpoint
 from retrievers.models.recipe import Recipe, StoredPooling
+from retrievers.probe import probe_texts
 
 FEW_TOKENS = 128  # one thread computes so many tokens in some tens of milliseconds
 CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back

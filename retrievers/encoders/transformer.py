@@ -16,9 +16,9 @@ import numpy as np
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join
-from retrievers.encoders.tokens import Tokens
+from retrievers.encoders.tokens import Tokens, hash_probe
 from retrievers.models.read_checkpoint import Checkpoint
-from retrievers.models.recipe import Recipe
+from retrievers.models.recipe import Recipe, Role
 from retrievers.models.resolve import Model
 
 if TYPE_CHECKING:
@@ -133,6 +133,36 @@ class TransformerEncoder(Encoder):
         """Count the tokens of ``titles`` with ``texts`` before truncation, with special tokens."""
         segments = self._document_segments(titles, texts)
         return list(map(int, self._towers.document.tokenize(segments, None).lengths))
+
+    @property
+    def allow_unknown_tokens(self) -> bool:
+        """Whether texts may consist mostly of tokens that the model does not know."""
+        return self._towers.model.allow_unknown_tokens
+
+    def unknown_share(self, titles: Sequence[str], texts: Sequence[str]) -> float:
+        """Return the share of tokens of documents that the tokenizer does not know, 0 to 1.
+
+        Args:
+            titles: title of each document.
+            texts: text of each document.
+        """
+        tower, segments = self._towers.document, self._document_segments(titles, texts)
+        return tower.text_tokenizer.unknown_share(segments, tower.tokenizer.unk_token_id)
+
+    def hash_tokens(self, role: Role) -> str:
+        """Return a hash of the token ids of fixed texts with the prompt and length of ``role``.
+
+        Roles with equal recipes of their side have equal hashes. No weights are loaded.
+
+        Raises:
+            BenchError: the tokenizer cannot be loaded.
+        """
+        from retrievers.models.loading import load_tokenizer
+
+        model, side = self._towers.model, self.recipe.side(role)
+        checkpoint = model.query if role == "query" and model.query else model.checkpoint
+        tokenizer = load_tokenizer(checkpoint, side.truncation_side, side.lower_case)
+        return hash_probe(tokenizer, side)
 
     def _query_segments(self, texts: Sequence[str]) -> list[Segments]:
         return [(self.recipe.prompts.query + text, None) for text in texts]

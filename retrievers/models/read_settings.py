@@ -16,9 +16,12 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from foundation.errors import BenchError
 from foundation.files import read_file, resolve_inside
+from foundation.machine import library_version
 from foundation.records import read_json, read_object
 from retrievers.models.card import CARD_FILE, Card, CardPrompts, CardStage, load_card
 from retrievers.models.recipe import Pooling, Stage, StageKind, TruncationSide
@@ -28,6 +31,7 @@ COPY_AGAIN = "copy or download the checkpoint again"
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
 # Attention by relative distance: the length is not bounded by a table of positions.
 UNBOUNDED = ("t5", "mt5")
+ROTARY = re.compile(r"(global_|local_)?rope_\w+|rotary_pct")  # fields of networks without a table
 POOLING: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 ST_POOLING: Mapping[str, str] = MappingProxyType({ours: mode for mode, ours in POOLING.items()})
 LEGACY_POOLING = {
@@ -97,6 +101,7 @@ class _Settings(_File, frozen=True):
     similarity_fn_name: Literal["cosine", "dot"] | None = None
     truncate_dim: int | None = None
     model_type: Literal["SentenceTransformer"] = "SentenceTransformer"
+    requirements: dict[str, str] | list[str] = []
 
 
 class _Modality(_File, frozen=True):
@@ -128,9 +133,15 @@ class _Transformer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query_expansion: Annotated[dict[str, Any], msgspec.Meta(max_length=0)] | None = None
 
 
-class _Pooling(_File, frozen=True):
+class _ModuleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``config.json`` of a module, each field of which may change the vectors."""
+
+
+class _Pooling(_ModuleFile, frozen=True):
     """``config.json`` of a pooling module: a mode, or one flag for each (`LEGACY_POOLING`)."""
 
+    embedding_dimension: int | None = None
+    word_embedding_dimension: int | None = None
     pooling_mode: str | list[str] | None = None
     include_prompt: bool = True
     pooling_mode_cls_token: bool = False
@@ -141,23 +152,26 @@ class _Pooling(_File, frozen=True):
     pooling_mode_lasttoken: bool = False
 
 
-class StageFile(_File, frozen=True):
+class StageFile(_ModuleFile, frozen=True):
     """``config.json`` of a dense or layer-norm module.
 
     Attributes:
-        out_features: output dimension of a dense module.
+        in_features, out_features: dimensions of a dense module.
         dimension: dimension of a layer norm.
         bias: whether there is a bias.
         activation_function: class of the activation.
         module_input_name, module_output_name: only sentence embeddings are supported.
+        use_residual: whether a dense module adds its input, which is not supported.
     """
 
+    in_features: int | None = None
     out_features: Count | None = None
     dimension: Count | None = None
     bias: bool = True
     activation_function: Activation = "torch.nn.modules.activation.Tanh"
     module_input_name: Literal["sentence_embedding"] | None = "sentence_embedding"
     module_output_name: Literal["sentence_embedding"] | None = "sentence_embedding"
+    use_residual: Literal[False] | None = None
 
     @property
     def activation(self) -> str:
@@ -214,8 +228,17 @@ def read_config(folder: Path) -> dict[str, Any]:
 def position_limit(config: Mapping[str, Any]) -> int | None:
     """Return the longest input in tokens of a model with ``config``.
 
-    None if there is no limit.
+    None if there is no limit: rotary positions are computed, and DeBERTa's distances are clipped.
     """
+    is_rotary = any(map(ROTARY.fullmatch, config)) or (
+        config.get("position_embedding_type") in ("rotary", "rope")
+    )
+    has_table = not is_rotary and config.get("position_biased_input") is not False
+    return stated_positions(config) if has_table else None
+
+
+def stated_positions(config: Mapping[str, Any]) -> int | None:
+    """Return the length in tokens that a model with ``config`` was made for, or None."""
     kind, limit = config.get("model_type"), config.get("max_position_embeddings")
     if kind in UNBOUNDED or not isinstance(limit, int):
         return None
@@ -307,6 +330,7 @@ def read_st_folder(folder: Path) -> Card:
             "supported: Transformer, Pooling, any Dense and LayerNorm, then Normalize",
         )
     settings = _read_if_present(folder / "config_sentence_transformers.json", _Settings)
+    _check_requirements(folder, settings.requirements)
     if settings.truncate_dim is not None:
         raise BenchError(
             f"{folder}: truncate_dim = {settings.truncate_dim} is not supported",
@@ -314,7 +338,7 @@ def read_st_folder(folder: Path) -> Card:
         )
     inner = resolve_inside(folder, modules[0].path)
     transformer, tokenizer = _read_transformer(inner), read_tokenizer_facts(inner)
-    length = _find_length(inner, transformer.max_seq_length or tokenizer.max_tokens)
+    length = _find_length(inner, transformer.max_seq_length, tokenizer.max_tokens)
     dot, normalize = settings.similarity_fn_name == "dot", names[-1] == "Normalize"
     prompts = settings.prompts or {}
     return Card(
@@ -337,10 +361,36 @@ def read_st_folder(folder: Path) -> Card:
     )
 
 
-def _find_length(inner: Path, stated: int | None) -> int:
-    """Return the length at which texts are truncated: the stated one, or fewer positions."""
-    limit = position_limit(read_config(inner)) if (inner / "config.json").is_file() else None
-    known = [n for n in (stated, limit) if n is not None and n < NO_LIMIT]
+def _check_requirements(folder: Path, requirements: dict[str, str] | list[str]) -> None:
+    """Raise if a library lacks a version that the model requires .
+
+    sentence-transformers itself does not make the vectors here, so its version does not matter.
+    """
+    if isinstance(requirements, dict):
+        requirements = [f"{name} {versions}" for name, versions in requirements.items()]
+    for line in requirements:
+        try:
+            wanted = Requirement(line)
+        except InvalidRequirement as error:
+            raise BenchError(f"{folder}: the requirement {line!r} is not valid: {error}") from error
+        name = {"pytorch": "torch"}.get(canonicalize_name(wanted.name), wanted.name)
+        found = library_version(name)
+        is_met = bool(found) and wanted.specifier.contains(found, prereleases=True)
+        if canonicalize_name(name) != "sentence-transformers" and not is_met:
+            state = f"{name} {found} is installed" if found else f"{name} is not installed"
+            raise BenchError(
+                f"{folder} requires {line}, and {state}", f"pip install '{name}{wanted.specifier}'"
+            )
+
+
+def _find_length(inner: Path, stated: int | None, tokenizers: int | None) -> int:
+    """Return the length at which texts are truncated.
+
+    It is the stated one, or that of the tokenizer and the network; never more than the positions.
+    """
+    config = read_config(inner) if (inner / "config.json").is_file() else {}
+    limit = position_limit(config) if stated else stated_positions(config)
+    known = [n for n in (stated or tokenizers, limit) if n is not None and n < NO_LIMIT]
     length = min(known, default=DEFAULT_LENGTH)
     if length < 1:
         raise BenchError(f"{inner / 'config.json'} has no positions for texts")
@@ -413,7 +463,7 @@ def read_stage_file(folder: Path) -> StageFile:
     Raises:
         BenchError: it is missing or damaged.
     """
-    return read_json(folder / "config.json", StageFile)
+    return read_json(folder / "config.json", StageFile, WRITE_A_CARD)
 
 
 def _read_modules(folder: Path) -> list[_Module]:

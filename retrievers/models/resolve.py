@@ -59,6 +59,7 @@ class Model:
         query: files of a separate query encoder, or None.
         adapter: folder of the adapter to attach, or None.
         routing: routing of its adapters; None if they are not routed.
+        allow_unknown_tokens: whether to use it on texts whose tokens it mostly does not know.
     """
 
     card: Card
@@ -67,6 +68,7 @@ class Model:
     query: Checkpoint | None = None
     adapter: Path | None = None
     routing: Routing | None = None
+    allow_unknown_tokens: bool = False
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -114,6 +116,7 @@ def resolve_model(
     query_prompt: str | None = None,
     max_query_tokens: int | None = None,
     max_document_tokens: int | None = None,
+    allow_unknown_tokens: bool = False,
     trust_code: bool = False,
     endpoint_model: str | None = None,
 ) -> Model:
@@ -130,6 +133,7 @@ def resolve_model(
         query_prompt: put before every query, instead of all prompts of the card.
         max_query_tokens: replaces the card's.
         max_document_tokens: replaces the card's.
+        allow_unknown_tokens: see `Model`.
         trust_code: allow a card that names a third party's class.
         endpoint_model: name of the model on the endpoint.
 
@@ -160,7 +164,7 @@ def resolve_model(
     if dtype == "int8":
         check_int8(recipe)
         recipe = msgspec.structs.replace(recipe, backend="int8-calibrated")
-    return replace_field(resolved, recipe=recipe)
+    return replace_field(resolved, recipe=recipe, allow_unknown_tokens=allow_unknown_tokens)
 
 
 def _resolve(card: Card, base: Path, trust_code: bool) -> Model:

@@ -13,6 +13,7 @@ from bench.cli.command_table import COMMANDS
 from bench.cli.main import parse_command
 from bench.requests.deciding import CheckRequest, CompareRequest, LeaderboardRequest
 from bench.requests.evaluating import EvaluateRequest, RunRequest, ScoreRequest
+from bench.requests.fields import CARD_SETTINGS
 from bench.requests.training import AblateRequest, FinetuneRequest, PretrainRequest
 from tests.support.collections import Bench, write_collection
 
@@ -72,7 +73,7 @@ def test_run_and_evaluate_differ_only_in_the_number_of_models_and_collections():
     python_only = {"fingerprint", "similarity", "offline"}
     extra = {"names", "limit", "workers", "engine", "address"}
     options = {option.name for option in COMMANDS["run"].options()} - {"json", "dry_run", "set"}
-    settings = {"max_query_tokens", "max_document_tokens", "query_prompt", "store_dtype"}
+    settings = {*CARD_SETTINGS}
     assert options | python_only | settings == shared | extra | {"model"}
     assert isinstance(parsed.request, RunRequest)
 

@@ -24,7 +24,7 @@ from torch import nn
 from foundation.errors import BenchError, first_line
 from retrievers.models.loading import HEAD_ATTRIBUTES, load_tokenizer, read_weights
 from retrievers.models.read_checkpoint import LOAD_ERRORS, Checkpoint
-from retrievers.models.read_settings import position_limit
+from retrievers.models.read_settings import stated_positions
 from retrievers.training.engine.save import find_checkpoint, load_heads
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.objective import Objective
@@ -56,7 +56,7 @@ class StartModel:
     @property
     def max_tokens(self) -> int:
         """Longest input in tokens."""
-        limit = position_limit(self.encoder.config.to_dict())
+        limit = stated_positions(self.encoder.config.to_dict())
         if limit is None:
             raise BenchError("the model's configuration states no maximal length")
         return limit

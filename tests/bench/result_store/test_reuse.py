@@ -1,5 +1,6 @@
 """``run`` shows a stored result only where everything that it depends on is the same and whole."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -18,8 +19,10 @@ from bench.result_store.find import find_results
 from bench.result_store.result import RESULT_FILE, load
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
+from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import write_collection, write_hashing_card
 from tests.support.leaderboards import lower_scores
+from tests.support.library_versions import pretend_version
 
 
 @pytest.fixture
@@ -274,3 +277,47 @@ def test_the_digest_of_the_program_is_of_all_sources_that_scores_come_from(tmp_p
     assert program_digest.__wrapped__(tmp_path) == digests[-1]
     assert digests[0] == ""
     assert len(set(digests)) == 3
+
+
+@pytest.fixture
+def decide(bench, folder, tmp_path):
+    """Ask for the scores of a transformer with a new cache, and say whether they were computed."""
+    tiny.write_bert(tmp_path / "bert")
+    card = tiny.write_card(tmp_path / "bert.toml", checkpoint="bert", pooling="mean")
+    caches = itertools.count()
+
+    def decided() -> bool:
+        workspace = Workspace(tmp_path / f"cache {next(caches)}", device="cpu")
+        opened, model = workspace.open(str(folder)), workspace.load(str(card))
+        job = workspace.prepare(opened, model, known=find_results(bench.out))
+        reuse.reuse_or_evaluate(job, bench.out)
+        return job.stored is None
+
+    return decided
+
+
+def test_a_result_is_reused_by_versions_with_the_same_token_ids(decide, monkeypatch):
+    assert decide()
+    assert not decide()
+    with monkeypatch.context() as patch:
+        pretend_version(patch, "99")
+        assert not decide()
+        pretend_version(patch, "99", other_tokens=True)
+        assert decide()
+        assert not decide()
+    assert not decide()  # the result of this version is still there
+
+
+def test_a_result_of_unknown_token_ids_is_reused_by_the_same_versions_only(
+    bench, decide, monkeypatch
+):
+    assert decide()
+    (path,) = bench.out.rglob(RESULT_FILE)
+    record = json.loads(path.read_bytes())
+    del record["tokens_sha256"]  # of an older version, with its key
+    older = msgspec.convert(record, type(load(path).record))
+    path.write_text(json.dumps(record))
+    path.parent.rename(path.parent.with_name(older.key))
+    assert not decide()
+    pretend_version(monkeypatch, "99")
+    assert decide()

@@ -12,8 +12,9 @@ from foundation.errors import BenchError
 from foundation.machine import has_vnni
 from retrievers.encoders.open import open_encoder
 from retrievers.encoders.preflight import preflight
-from retrievers.encoders.protocol import PROBE_FILE, Encoder
+from retrievers.encoders.protocol import Encoder
 from retrievers.models.resolve import resolve_model
+from retrievers.probe import PROBE_FILE
 from tests.support import tiny_checkpoints as tiny
 
 TEXTS = [

@@ -4,9 +4,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from retrievers.encoders.open import open_encoder
 from retrievers.encoders.preflight import Preflight, measure_vectors, preflight
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Recipe
+from retrievers.models.resolve import resolve_model
+from tests.support import tiny_checkpoints as tiny
 
 TEXTS = [f"text about {subject}" for subject in ("wings", "heat", "slabs", "flow", "noise", "drag")]
 
@@ -109,3 +112,25 @@ def test_an_empty_sample_does_not_divide_by_zero():
     found = preflight(Fake(), [], [], [])
     assert found.stop == found.warnings == ()
     assert found.documents.count == 0
+
+
+@pytest.mark.parametrize(
+    ("texts", "allow", "stops", "warns"),
+    [
+        (["the river of stone", "alpha beta"], False, False, False),
+        (["the river of stone 7", "alpha beta"], False, False, True),
+        (["7 8 9 river", "1 2"], False, True, False),
+        (["7 8 9 river", "1 2"], True, False, True),
+    ],
+)
+def test_unknown_tokens_are_a_warning_and_most_of_them_an_error(
+    tmp_path, texts, allow, stops, warns
+):
+    tiny.write_bert(tmp_path / "bert")
+    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="mean")
+    model = resolve_model(str(card), allow_unknown_tokens=allow)
+    found = preflight(open_encoder(model, "cpu"), [""] * len(texts), texts, ["river"])
+    words = [word for text in texts for word in text.split()]
+    assert found.unknown == pytest.approx(sum(map(str.isdigit, words)) / len(words))
+    assert ["unknown" in line for line in found.stop] == [True] * stops
+    assert ["unknown" in line for line in found.warnings if "token" in line] == [True] * warns

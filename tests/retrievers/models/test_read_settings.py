@@ -206,3 +206,76 @@ def test_absurd_lengths_that_mean_no_limit_are_read(tmp_path: Path) -> None:
     for length in (10**30, 1e30, 1_000_000):
         tiny.write_json(folder / "tokenizer_config.json", {"model_max_length": length})
         assert read_st_folder(folder).max_query_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("module", "content"),
+    [
+        ("2_Dense", {**DENSE, "use_residual": True}),
+        ("2_Dense", {**DENSE, "temperature": 2}),
+        ("1_Pooling", {"pooling_mode_mean_tokens": True, "weights": [1, 2]}),
+    ],
+)
+def test_a_field_that_may_change_vectors_is_refused(
+    tmp_path: Path, module: str, content: dict[str, Any]
+) -> None:
+    folder = tiny.write_st_folder(tmp_path, "Dense")
+    tiny.write_json(folder / "2_Dense" / "config.json", DENSE)
+    read_st_folder(folder)
+    tiny.write_json(folder / module / "config.json", content)
+    with pytest.raises(BenchError, match=f"{module}.*(use_residual|temperature|weights)"):
+        read_st_folder(folder)
+
+
+def test_a_field_without_an_effect_is_accepted(tmp_path: Path) -> None:
+    folder = tiny.write_st_folder(tmp_path, "Dense")
+    tiny.write_json(folder / "2_Dense" / "config.json", {**DENSE, "use_residual": False})
+    pooling = {"pooling_mode": "mean", "embedding_dimension": 32}
+    tiny.write_json(folder / "1_Pooling" / "config.json", pooling)
+    assert read_st_folder(folder).pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    ("config", "length"),
+    [
+        ({"rope_theta": 1e4, "max_position_embeddings": 64}, 128),
+        ({"max_position_embeddings": 64}, 64),
+    ],
+)
+def test_a_stated_length_is_cut_only_to_a_table_of_positions(
+    tmp_path: Path, config: dict[str, Any], length: int
+) -> None:
+    folder = tiny.write_st_folder(tmp_path)
+    tiny.write_json(folder / "config.json", config)
+    tiny.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 128})
+    assert read_st_folder(folder).max_document_tokens == length
+    tiny.write_json(folder / "sentence_bert_config.json", {})
+    assert read_st_folder(folder).max_document_tokens == 64  # as sentence-transformers does
+
+
+@pytest.mark.parametrize(
+    "requirements",
+    [["transformers>=4", "pytorch>=1"], {"transformers": ">=4", "sentence_transformers": ">99"}],
+)
+def test_requirements_that_are_met_are_accepted(tmp_path: Path, requirements: Any) -> None:
+    read_st_folder(tiny.write_st_folder(tmp_path, requirements=requirements))
+
+
+@pytest.mark.parametrize(
+    ("requirements", "said"),
+    [
+        (
+            ["transformers>=99"],
+            r"requires transformers>=99, and transformers \d[\d.]+ is installed",
+        ),
+        ({"pytorch": ">=99"}, r"requires pytorch >=99, and torch \S+ is installed"),
+        (["no-such-library"], "and no-such-library is not installed"),
+        (["transformers ~ 3"], "the requirement .* is not valid"),
+    ],
+)
+def test_requirements_that_are_not_met_are_an_error(
+    tmp_path: Path, requirements: Any, said: str
+) -> None:
+    folder = tiny.write_st_folder(tmp_path, requirements=requirements)
+    with pytest.raises(BenchError, match=said):
+        read_st_folder(folder)

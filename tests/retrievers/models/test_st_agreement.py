@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import transformers
 
 from foundation.errors import BenchError
 from retrievers.encoders.open import open_encoder
@@ -163,3 +164,18 @@ def test_unreadable_settings_are_not_treated_as_absent(
         path.symlink_to(tmp_path / "gone")
     with pytest.raises(BenchError, match=f"cannot read .*{name}"):
         resolve_model(str(folder))
+
+
+def test_rotary_positions_do_not_end_where_the_configuration_does(tmp_path: Path) -> None:
+    sizes = {**tiny.SIZES, "vocab_size": len(tiny.VOCABULARY), "max_position_embeddings": 64}
+    config = transformers.LlamaConfig(**sizes, pad_token_id=0, bos_token_id=2, eos_token_id=3)
+    model = tiny.seeded(lambda: transformers.LlamaModel(config))
+    folder = tiny.write_st_folder(tmp_path / "llama")
+    pooling = {"embedding_dimension": 32, "pooling_mode": "mean"}
+    tiny.write_json(folder / "1_Pooling" / "config.json", pooling)
+    model.save_pretrained(str(folder))
+    tiny.write_tokenizer(folder)
+    tiny.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 128})
+    assert_agrees(folder, ["the river of stone " * 25, *LONG])
+    longer = resolve_model(str(folder), max_document_tokens=256)
+    assert longer.recipe.max_document_tokens == 256

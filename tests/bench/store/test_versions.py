@@ -1,0 +1,156 @@
+"""Another version of a library is another model, if it gives other token ids or vectors."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bench.store import VectorStore, planning
+from bench.store.shards import MANIFEST_NAME
+from foundation.errors import DriftError
+from retrievers.encoders.open import open_encoder
+from retrievers.models.resolve import resolve_model
+from tests.support import tiny_checkpoints as tiny
+from tests.support.library_versions import pretend_version
+from tests.support.stores import corpus_of, encode, everything
+
+DOCUMENTS = [(title, text) for title, text in zip(tiny.TITLES, tiny.SENTENCES, strict=True)]
+MORE = [("the river", "a cloud of the stone"), ("", "the beta"), ("delta", "gamma the delta")]
+
+
+@pytest.fixture
+def card(tmp_path):
+    tiny.write_bert(tmp_path / "bert")
+    return tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="mean")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return corpus_of(DOCUMENTS, tmp_path / "corpus")
+
+
+@pytest.fixture
+def fresh(card, tmp_path, monkeypatch):
+    """Returns a store of this folder and an encoder, as another process opens them."""
+    monkeypatch.setattr(planning, "SHARD_ROWS", 2)
+
+    def opened(folder: str = "vectors"):
+        encoder = open_encoder(resolve_model(str(card)), "cpu")
+        return VectorStore(tmp_path / folder), encoder
+
+    return opened
+
+
+def forget_digests(folder):
+    """Turn the shards into those of an older version."""
+    for path in folder.rglob("*.json"):
+        if MANIFEST_NAME.fullmatch(path.name):
+            manifest = json.loads(path.read_bytes())
+            del manifest["tokens_sha256"]
+            path.write_text(json.dumps(manifest))
+
+
+def test_versions_that_tokenise_alike_share_vectors(fresh, corpus, monkeypatch):
+    store, encoder = fresh()
+    encode(store, corpus, encoder)
+    store.queries(encoder, tiny.SENTENCES)
+    pretend_version(monkeypatch, "99")
+    store, encoder = fresh()
+    assert store.plan(encoder, corpus).missing_rows == 0
+    assert encode(store, corpus, encoder).encoded == 0
+
+
+def test_versions_that_tokenise_differently_never_mix(fresh, corpus, tmp_path, monkeypatch):
+    half = corpus_of(DOCUMENTS[:3], tmp_path / "half")
+    store, encoder = fresh()
+    encode(store, half, encoder)
+    queries = store.queries(encoder, tiny.SENTENCES)
+    whole = everything(encode(*(fresh("reference")[0], corpus, encoder)))
+    with monkeypatch.context() as patch:
+        pretend_version(patch, "99", other_tokens=True)
+        store, encoder = fresh()
+        vectors = encode(store, corpus, encoder)
+        assert vectors.encoded == len(DOCUMENTS)
+        expected = encoder.encode_documents(*corpus.documents_at(np.arange(len(corpus))))
+        np.testing.assert_allclose(everything(vectors), expected, rtol=0, atol=1e-5)
+        assert np.abs(expected - whole).max() > 1e-2
+        assert np.abs(store.queries(encoder, tiny.SENTENCES) - queries).max() > 1e-2
+    store, encoder = fresh()
+    assert store.plan(encoder, half).missing_rows == 0
+    assert store.queries(encoder, tiny.SENTENCES).tobytes() == queries.tobytes()
+    np.testing.assert_allclose(everything(encode(store, corpus, encoder)), whole, atol=1e-5)
+
+
+def test_the_tokenizer_is_loaded_once_for_each_version(fresh, corpus, monkeypatch):
+    store, encoder = fresh()
+    encode(store, corpus, encoder)
+    store, encoder = fresh()
+    monkeypatch.setattr(type(encoder), "hash_tokens", None)
+    assert store.tokens_sha256(encoder, "document") == ""  # this encoder has none
+    monkeypatch.setattr(type(encoder), "hash_tokens", lambda self, role: pytest.fail("loaded"))
+    assert encode(store, corpus, encoder).encoded == 0
+
+
+@pytest.mark.parametrize("role", ["document", "query"])
+def test_vectors_of_an_older_version_are_adopted_if_a_sample_agrees(
+    role, fresh, corpus, tmp_path, capsys
+):
+    store, encoder = fresh()
+    before = everything(encode(store, corpus, encoder))
+    queries = store.queries(encoder, tiny.SENTENCES)
+    forget_digests(tmp_path / "vectors")
+    store, encoder = fresh()
+    if role == "document":
+        vectors = encode(store, corpus, encoder)
+        assert vectors.encoded == 0
+        assert everything(vectors).tobytes() == before.tobytes()
+    else:
+        assert store.queries(encoder, tiny.SENTENCES).tobytes() == queries.tobytes()
+    assert "encoding" not in capsys.readouterr().err
+
+
+def test_vectors_of_an_older_version_are_encoded_afresh_if_a_sample_differs(
+    fresh, corpus, tmp_path, monkeypatch, capsys
+):
+    store, encoder = fresh()
+    encode(store, corpus_of(DOCUMENTS[:2], tmp_path / "some"), encoder)
+    forget_digests(tmp_path / "vectors")
+    pretend_version(monkeypatch, "99", other_tokens=True)
+    store, encoder = fresh()
+    vectors = encode(store, corpus, encoder)
+    assert vectors.encoded == len(DOCUMENTS)
+    said = capsys.readouterr().err
+    assert "2 stored vectors are not those that" in said
+    assert "transformers 99" in said
+    assert said.count("stored vectors") == 1
+
+
+def test_a_version_that_gives_other_vectors_has_drifted(fresh, corpus, tmp_path, monkeypatch):
+    store, encoder = fresh()
+    encode(store, corpus, encoder)
+    pretend_version(monkeypatch, "99", other_weights=0.05)
+    store, encoder = fresh()
+    assert encode(store, corpus, encoder).encoded == 0  # nothing is loaded
+    with pytest.raises(DriftError, match="as a document differs") as drift:
+        encode(store, corpus_of(MORE, tmp_path / "more"), encoder)
+    assert "transformers 99" in str(drift.value)
+    assert "cache --prune tiny" in drift.value.hint
+
+
+def test_rounding_is_not_drift(fresh, corpus, tmp_path, monkeypatch):
+    store, encoder = fresh()
+    encode(store, corpus, encoder)
+    pretend_version(monkeypatch, "99", other_weights=1e-7)
+    store, encoder = fresh()
+    assert encode(store, corpus_of(MORE, tmp_path / "more"), encoder).encoded == len(MORE)
+
+
+def test_the_digest_depends_on_prompt_and_length_of_its_role(tmp_path):
+    tiny.write_bert(tmp_path / "bert")
+    settings = {"checkpoint": "bert", "pooling": "mean", "max_document_tokens": 8}
+    card = tiny.write_card(tmp_path / "tiny.toml", **settings)
+    plain = open_encoder(resolve_model(str(card)), "cpu")
+    prompted = open_encoder(resolve_model(str(card), query_prompt="the river "), "cpu")
+    assert plain.hash_tokens("query") != plain.hash_tokens("document")
+    assert plain.hash_tokens("document") == prompted.hash_tokens("document")
+    assert plain.hash_tokens("query") != prompted.hash_tokens("query")
