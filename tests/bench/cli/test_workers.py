@@ -81,7 +81,8 @@ def test_workers_join_and_leave_and_nothing_is_encoded_twice_or_lost(collection,
     assert late.code == 0
     assert '"encoded": 0' in late.stdout
     assert (
-        "0 texts encoded by this worker; the vectors of all 9,216 documents are in" in late.stderr
+        "0 texts encoded by this worker; the vectors of all 9,216 documents are stored"
+        in late.stderr
     )
     run = bench("run", collection, "--model", card, "--device", "cpu")
     assert run.code == 0
