@@ -273,6 +273,7 @@ class Workspace:
             return LoadedModel(model, None)
         encoder = open_encoder(model, self.device, networks=networks)
         if isinstance(encoder, EndpointEncoder):
+            model = replace(model, recipe=encoder.recipe)  # with the dimension
             now = encoder.server.encode_queries(probe_texts())
             fact = self.store.remember(encoder.server, "probe", lambda: {"vectors": now.tolist()})
             check_same_server(model.recipe.model, np.array(fact["vectors"], np.float32), now)

@@ -273,7 +273,10 @@ def git(*arguments, folder):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_conditions_name_the_commit_and_ignore_untracked_files(checkout):
+def test_conditions_name_the_commit_and_ignore_new_files_outside_the_packages(
+    checkout, monkeypatch
+):
+    monkeypatch.setattr(pipeline, "loaded_files", lambda: ())
     (checkout / "untracked").write_text("")
     found = current_conditions("cpu")
     assert found.commit == git("rev-parse", "HEAD", folder=checkout)

@@ -86,7 +86,6 @@ def test_the_preset_of_retromae_has_the_figures_of_the_paper():
             "decoder_lairs",
             "decoder_layers",
         ),
-        ({"objective": "retromae"}, "objective", ""),
         (
             {"start": {"scratch": {"tokenizer": "bert", "layers": 2, "width": 10, "heads": 3}}},
             "intermediate",
