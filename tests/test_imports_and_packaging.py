@@ -289,7 +289,7 @@ def test_the_wheel_holds_every_module_collection_card_and_page_and_nothing_else(
         name_of(path)
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.suffix in (".py", ".toml", ".txt", ".html", ".css", ".js")
+        if path.suffix in (".py", ".toml", ".txt", ".html", ".css", ".js", ".gz", ".md")
     } | {f"{package}/py.typed" for package in PACKAGES}
     packaged = {
         path.relative_to(installed).as_posix()
