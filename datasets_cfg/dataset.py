@@ -268,7 +268,7 @@ def _facts_of_split(facts: Facts, split: str) -> Facts:
 
 
 def embedded_folder(facts: Facts) -> Path | None:
-    """Return the folder of a collection that comes with this program; None for any other."""
+    """Return the folder of an embedded collection, or None."""
     folder = EMBEDDED / facts.name.replace("/", "-")
     return folder if folder.is_dir() else None
 

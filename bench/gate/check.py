@@ -60,7 +60,7 @@ DEVIATION = 0.2  # of the differences of different checkpoints; siblings have .1
 
 @dataclass(frozen=True)
 class Scope:
-    """What a check compares.
+    """Scope of a check: candidate, references and collections.
 
     Attributes:
         references: baseline, and anchor if there is one.

@@ -115,7 +115,7 @@ class PairVerdict(Record, kw_only=True):
 
 
 class Sensitivity(Record):
-    """What the queries of a check can show, if differences have a stated standard deviation.
+    """Smallest effects that the queries of a check can show, for a stated standard deviation.
 
     Attributes:
         queries: number of queries.

@@ -1,6 +1,6 @@
-"""Requests: what a use case is asked to do, from Python and from the command line.
+"""Requests of the use cases, from Python and from the command line.
 
-Each use case is one function beside its domain that takes one request and returns one record, such
+Each use case is one function next to its domain that takes one request and returns one record, such
 as ``bench.runner.run.run(RunRequest) -> RunReport``. `bench.cli` parses words into requests, and
 `bench.api` builds the same ones from Python arguments. The docstring of a request is the only place
 that documents its fields: ``--help`` and the reference of the Python API are made from it.

@@ -222,7 +222,7 @@ class ModelFields(Request):
 
 @frozen(kw_only=True, slots=False)
 class MismatchFields(Request):
-    """What happens with a collection that is not the published one.
+    """Treatment of a collection that differs from the published one.
 
     Attributes:
         allow_mismatch: Continue even if a collection differs from the published one. The result is

@@ -122,7 +122,7 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
 
 
 def estimate(request: RunRequest) -> tuple[list[EncodingCost], list[MissingEvaluation]]:
-    """Estimate the cost of each evaluation, and return those that cannot be done.
+    """Estimate the cost of each evaluation, and return the gaps.
 
     Raises:
         BenchError: wrong input, or nothing can be evaluated.

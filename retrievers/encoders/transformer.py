@@ -136,7 +136,7 @@ class TransformerEncoder(Encoder):
 
     @property
     def allow_unknown_tokens(self) -> bool:
-        """Whether texts may consist mostly of tokens that the model does not know."""
+        """True if texts may consist mostly of unknown tokens."""
         return self._towers.model.allow_unknown_tokens
 
     def unknown_share(self, titles: Sequence[str], texts: Sequence[str]) -> float:

@@ -21,7 +21,7 @@ SKIPPED = ("onnx/*", "openvino/*", "coreml/*", "*checkpoint-*/*")
 
 @dataclass(frozen=True)
 class Place:
-    """What the name of a model stands for.
+    """Location of a model.
 
     Attributes:
         name: the name as it was typed.

@@ -273,7 +273,7 @@ def lacks_normalize(folder: Path) -> bool:
 
 
 def find_inner_folder(folder: Path) -> str:
-    """Return the path of the transformer inside ``folder``; empty if it is the folder itself.
+    """Return the path of the transformer inside ``folder``, or an empty path for the folder itself.
 
     Old sentence-transformers folders nest it.
 
@@ -290,7 +290,7 @@ def find_inner_folder(folder: Path) -> str:
 
 
 def read_card(folder: Path, typed: str, *, may_classify: bool = False) -> Card | None:
-    """Return the card in ``folder``, or one of its sentence-transformers files; None without both.
+    """Return the card in ``folder`` or one made from its sentence-transformers files, or None.
 
     Args:
         folder: folder of a checkpoint.
