@@ -21,7 +21,7 @@ from bench.boards.leaderboard_record import Leaderboard
 from bench.cli.command_table import COMMANDS, Command
 from bench.cli.commands.names import NameLine
 from bench.cli.main import format_default
-from bench.comparing.changed_queries import ChangedQueries
+from bench.comparing.comparison import ChangedQueries
 from bench.comparing.pairs import Comparison
 from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import SuiteMean

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from bench.comparing.changed_queries import ChangedQueries, ChangedQuery, ShownDocument
+from bench.comparing.comparison import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Resampling
 from foundation.printable import format_names, to_one_line

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from bench.boards.build import build_leaderboard, select_results
 from bench.boards.leaderboard_record import Leaderboard
 from bench.boards.rows import find_distinct_results, group_by_column
-from bench.comparing.changed_queries import check_scores_against_rankings
+from bench.comparing.comparison import check_scores_against_rankings
 from bench.comparing.statistics import Resampling
 from bench.requests.deciding import LeaderboardRequest
 from bench.runner.workspace import open_workspace

@@ -1,22 +1,72 @@
-"""The answer to a question: which difference of set-up explains the evidence."""
+"""The use case ``explain``: which difference of set-up explains the evidence.
 
+The search tries single deviations, then pairs, ranks those that fit, and gives a verdict.
+
+The vectors of a server are examined in two steps. First it gets a sample of texts in small
+requests, one after the other, and the search looks for the setting that explains the vectors. Then
+it gets the texts one by one over many connections at a time: each must have the same vector again.
+A vector that is much closer to the one of another text went to the wrong request.
+"""
+
+import math
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
+import numpy as np
 from attrs import evolve
+from scipy.spatial.distance import cdist
 
 from bench.evaluation.collection_search import LoadedModel
-from bench.explain.answer import Answer
-from bench.explain.deviation_search import answer_question
-from bench.explain.evidence import SetupEvidence
+from bench.explain.answer import Answer, Explanation, Verdict
+from bench.explain.evidence import (
+    CEILING,
+    FLOOR,
+    PRECISIONS,
+    Fit,
+    GivenVectors,
+    SetupEvidence,
+    combine_fits,
+    encode_texts,
+)
 from bench.explain.passes import find_base
 from bench.explain.question import Question, save_canary
+from bench.explain.setup import (
+    INT8_WEIGHTS,
+    Deviation,
+    EvaluationSetup,
+    deviations,
+    forward_key,
+)
 from bench.requests.deciding import ExplainRequest
 from bench.requests.fields import ModelFields
 from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace
+from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
+from retrievers.encoders.protocol import Encoder
 from retrievers.models.locate import is_card
+from retrievers.models.recipe import Role
+
+FULL_SINGLES = 10  # hypotheses that the probe leaves over, evaluated on all items
+PROBED_PAIRS = 160
+FULL_PAIRS = 6
+PAIRS_AFTER_A_FIT = 12
+MOST_CHANCE = 0.05  # expected coincidences above which an agreement names no cause
+SHOWN = 5  # explanations whose cost is measured
+
+SERVED_DOCUMENTS, SERVED_QUERIES = 48, 16  # largest sample of a server
+CONNECTIONS = 16
+ROUNDS = 10
+SECONDS = 15.0  # after which no other round begins
+SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
+CLOSER = 4.0  # a squared distance to another text that is smaller by this factor is a mix-up,
+APART = 0.05  # if the relative squared distance to the text itself is larger than this
+BEYOND = 30.0  # times the largest typical error of its precision that one vector may have
+LEVELS = dict(PRECISIONS)  # largest typical error of each precision, as a decimal logarithm
 
 
 def explain(request: ExplainRequest) -> Answer | None:
@@ -73,7 +123,6 @@ def _load_other(
 
 
 def _load(workspace: Workspace, name: str, fields: ModelFields) -> LoadedModel:
-    """Load one model."""
     (model,) = load_models(workspace, (name,), fields)
     return model
 
@@ -100,3 +149,296 @@ def _evidence(request: ExplainRequest, question: Question) -> list[SetupEvidence
             "--checkpoint",
         )
     return evidence
+
+
+@dataclass(frozen=True)
+class ServerVectors:
+    """Comparison of a server's vectors with its checkpoint's.
+
+    Attributes:
+        answer: what explains the vectors of single requests.
+        cause: reason why they are not as stated, or "". With a reason, there was no load.
+        sent, changed, mixed: number of requests under load, of vectors that changed, and of those
+            that belong to another text.
+    """
+
+    answer: Answer
+    cause: str
+    sent: int = 0
+    changed: int = 0
+    mixed: int = 0
+
+    @property
+    def precision(self) -> str:
+        """Precision of the vectors."""
+        return self.answer.precision or "int8"
+
+
+def examine_server(
+    workspace: Workspace, model: LoadedModel, dataset: Dataset, encoder: Encoder, stated: str
+) -> ServerVectors:
+    """Compare the vectors of a server with those of its checkpoint, also under load.
+
+    Args:
+        workspace: folders and device.
+        model: checkpoint of the server.
+        dataset: collection whose texts are sent.
+        encoder: encoder of the server, with the model's prompts. Several threads call it at a time.
+        stated: precision that the server is meant to have, such as ``bfloat16``.
+    """
+    question = Question(
+        model,
+        [dataset],
+        workspace.dataset,
+        workspace.device,
+        sampled_documents=SERVED_DOCUMENTS,
+        sampled_queries=SERVED_QUERIES,
+    )
+    evidence = question.of_encoder(encoder, encoder.recipe.model)
+    found = answer_question(question, [evidence], most_seconds=SEARCH_SECONDS)
+    single = ServerVectors(found, _describe_cause(found, stated))
+    if single.cause:
+        return single
+    most = BEYOND * 10 ** LEVELS[single.precision]
+    counts = _repeat_under_load(encoder.for_dataset(dataset.name), evidence.given, most)
+    return ServerVectors(found, "", *counts)
+
+
+def _describe_cause(answer: Answer, stated: str) -> str:
+    """Return the difference that explains the vectors, or "" if they are as stated."""
+    if answer.verdict == "none":
+        return "; ".join(["no deviation explains the vectors", *(one.name for one in answer.seen)])
+    best = answer.explanations[0] if answer.explanations else None
+    if best and not (stated == "int8" and best.deviations == (INT8_WEIGHTS,)):
+        return f"the cause is: {best.name} ({'; '.join(best.apply)})"
+    if not best and LEVELS[answer.precision] > LEVELS[stated]:
+        return f"the vectors are as exact as {answer.precision}, and {stated} is stated"
+    return ""
+
+
+def _repeat_under_load(
+    encoder: Encoder, given: Mapping[Role, GivenVectors], most: float
+) -> tuple[int, int, int]:
+    """Send texts one by one over many connections, and count requests, changes and mix-ups.
+
+    A vector changed if its relative squared distance to the one of ``given`` is above ``most``.
+    """
+    tasks = [
+        (role, each.texts, slice(row, row + 1))
+        for role, each in given.items()
+        for row in range(len(each.texts.ids))
+    ]
+    first = np.concatenate([each.vectors for each in given.values()])
+    squares = np.maximum(np.einsum("ij,ij->i", first, first)[:, None], FLOOR)
+    sent = changed = mixed = 0
+    start = time.monotonic()
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        while sent < ROUNDS * len(tasks) and time.monotonic() < start + SECONDS:
+            again = list(pool.map(lambda task: encode_texts(encoder, *task), tasks))
+            distances = cdist(np.concatenate(again), first, "sqeuclidean") / squares
+            errors = distances.diagonal()
+            is_mixed = (distances.min(axis=1) * CLOSER < errors) & (errors > APART)
+            sent += len(tasks)
+            changed += int((is_mixed | (errors > most)).sum())
+            mixed += int(is_mixed.sum())
+    return sent, changed, mixed
+
+
+def answer_question(
+    question: Question, evidence: Sequence[SetupEvidence], most_seconds: float = math.inf
+) -> Answer:
+    """Return the answer that all evidence together supports.
+
+    No pair is tried after ``most_seconds``.
+    """
+    return _DeviationSearch(question, evidence, time.monotonic() + most_seconds).answer()
+
+
+@dataclass(frozen=True)
+class _Hypothesis:
+    """Deviations that are tried together, with the set-up that they lead to and its fit."""
+
+    deviations: tuple[Deviation, ...]
+    setup: EvaluationSetup
+    fit: Fit
+
+
+@dataclass(frozen=True)
+class _DeviationSearch:
+    """A search over the deviations that are possible for the model of a question."""
+
+    question: Question
+    evidence: Sequence[SetupEvidence]
+    deadline: float
+
+    def answer(self) -> Answer:
+        question, facts = self.question, self.question.dataset.facts
+        other = question.other.name if question.other else ""
+        singles = deviations(question.passes.model, question.setup, other, facts)
+        base = self._fit(question.setup, False)
+        probed = self._fit_all([(deviation,) for deviation in singles], True)
+        tried = self._fit_all(_keep_undecided(probed, FULL_SINGLES), False)
+        accepted = _accept(tried, base)
+        pairs: list[_Hypothesis] = []
+        if accepted[0].fit.is_rough if accepted else not base.fits:
+            question.announce("no single deviation explains it exactly: trying pairs")
+            pairs = self._fit_all(self._rank_pairs(probed), True)
+            tried += self._fit_all(_keep_undecided(pairs, FULL_PAIRS), False)
+            tried.sort(key=lambda each: -each.fit.likelihood)
+            accepted = _accept(tried, base)
+        chance = _expect_coincidences([*probed, *pairs])
+        verdict = _verdict(base, accepted, chance)
+        closest = None if accepted else next(iter(tried), None)
+        notes = [note for each in self.evidence for note in each.notes]
+        if verdict == "none":
+            notes += [note for each in self.evidence for note in each.observe(question.setup)]
+        return Answer(
+            model=question.model.name,
+            collections=tuple(dataset.name for dataset in question.datasets),
+            evidence=tuple(each.name for each in self.evidence),
+            verdict=verdict,
+            share=base.share,
+            precision=base.precision,
+            explanations=tuple(
+                self._explanation(group, place < SHOWN)
+                for place, group in enumerate(_group_equal(accepted))
+            ),
+            closest=self._explanation([closest]) if closest and closest.fit.beats(base) else None,
+            seen=tuple(notes),
+            chance=chance,
+            singles=len(probed),
+            pairs=len(pairs),
+            encoded=question.passes.encoded,
+            measure=facts.main_measure,
+            sampled=not self._needs_collection,
+        )
+
+    def _explanation(self, group: Sequence[_Hypothesis], with_cost: bool = False) -> Explanation:
+        """Return the record of hypotheses that the evidence cannot tell apart, the best first."""
+        best, *others = group
+        details = filter(None, (each.detail(best.setup) for each in self.evidence))
+        return Explanation(
+            deviations=tuple(each.name for each in best.deviations),
+            share=best.fit.share,
+            precision=best.fit.precision,
+            apply=tuple(each.apply for each in best.deviations),
+            cost=self.question.cost(best.setup, self._needs_collection) if with_cost else None,
+            equals=tuple(" and ".join(one.name for one in each.deviations) for each in others),
+            detail="; ".join(details),
+        )
+
+    @property
+    def _needs_collection(self) -> bool:
+        return any(each.needs_collection for each in self.evidence)
+
+    def _fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
+        return combine_fits([each.fit(setup, probe) for each in self.evidence])
+
+    def _fit_all(self, all_: Sequence[tuple[Deviation, ...]], probe: bool) -> list[_Hypothesis]:
+        """Return hypotheses with their fit, to the probe or to all, the most likely first.
+
+        Those that are impossible, such as an absent split, are left out.
+        """
+        hypotheses = []
+        since_exact = 0
+        for place, together in enumerate(all_, 1):
+            setup = self.question.setup
+            for deviation in together:
+                setup = deviation.on(setup)
+            try:
+                fit = self._fit(setup, probe)
+            except BenchError as error:
+                self.question.announce(f"left out a hypothesis: {error}")
+                continue
+            hypotheses.append(_Hypothesis(together, setup, fit))
+            if place % 10 == 0:
+                self.question.announce(f"{place} of {len(all_)} hypotheses tried")
+            # Pairs come best first: soon after one that fits, the rest are farther off.
+            is_exact = fit.fits and not fit.is_rough
+            since_exact += bool(since_exact) or (is_exact and len(together) > 1)
+            is_late = len(together) > 1 and time.monotonic() > self.deadline
+            if since_exact > PAIRS_AFTER_A_FIT or is_late:
+                break
+        return sorted(hypotheses, key=lambda each: -each.fit.likelihood)
+
+    def _rank_pairs(self, probed: Sequence[_Hypothesis]) -> Sequence[tuple[Deviation, ...]]:
+        """Return pairs that change different fields, those first whose halves come closest.
+
+        A deviation that changes nothing of the evidence is in no pair. If documents of the whole
+        collection are encoded, at most one of a pair may need new forward passes of them.
+        """
+        unchanged = self.question.setup
+        base = self._fit(unchanged, True)
+        # If the dimension differs, nothing but a cut changes the fit: then all are combined.
+        is_cut = bool((base.errors >= CEILING).all())
+        singles = [
+            each for each in probed if is_cut or not np.array_equal(each.fit.errors, base.errors)
+        ]
+        distances = [each.fit.logarithms.mean() for each in singles]
+        pairs = sorted(
+            combinations(range(len(singles)), 2),
+            key=lambda pair: sum(sorted(distances[each] for each in pair) * np.array([2, 1])),
+        )
+        chosen = [(*singles[a].deviations, *singles[b].deviations) for a, b in pairs]
+        encodes = {
+            each.deviations[0].name: forward_key(each.setup) != forward_key(unchanged)
+            for each in singles
+        }
+        return [
+            (a, b)
+            for a, b in chosen
+            if not set(a.changes) & set(b.changes)
+            and not (self._needs_collection and encodes[a.name] and encodes[b.name])
+        ][:PROBED_PAIRS]
+
+
+def _accept(tried: Sequence[_Hypothesis], base: Fit) -> list[_Hypothesis]:
+    """Return hypotheses that fit, better than the set-up as it is."""
+    good = [
+        each
+        for each in tried
+        if each.fit.fits
+        and each.fit.beats(base)
+        and not (base.fits and each.deviations[0].is_rounding)
+    ]
+    # Another that fits is listed too, unless the best is closer on most items.
+    return [each for each in good if not good[0].fit.beats(each.fit)]
+
+
+def _expect_coincidences(tried: Sequence[_Hypothesis]) -> float:
+    """Return how many hypotheses are expected to agree with unrelated scores by coincidence.
+
+    For each number: the density of hypotheses around it, within a hundred tolerances, times the
+    tolerance. Vectors, runs and scores by query have too many items to agree by chance.
+    """
+    errors = [each.fit.errors for each in tried if each.fit.level is None]
+    most = max(map(len, errors), default=0)
+    if not 0 < most <= 12:
+        return 0.0
+    near = np.array([each for each in errors if len(each) == most]) <= 100
+    return float(len(errors) * np.prod(np.maximum(near.mean(axis=0) / 100, 1e-4)))
+
+
+def _keep_undecided(probed: Sequence[_Hypothesis], most: int) -> list[tuple[Deviation, ...]]:
+    """Return the hypotheses of a probe that the best of them does not rule out, if it fits."""
+    decided = bool(probed) and probed[0].fit.fits
+    kept = [each for each in probed if not (decided and probed[0].fit.beats(each.fit))]
+    return [each.deviations for each in kept[:most]]
+
+
+def _verdict(base: Fit, accepted: Sequence[_Hypothesis], chance: float) -> Verdict:
+    if accepted:
+        return "explained" if chance <= MOST_CHANCE else "possible"
+    return "reproduced" if base.fits else "none"
+
+
+def _group_equal(accepted: Sequence[_Hypothesis]) -> list[list[_Hypothesis]]:
+    """Merge hypotheses that the evidence cannot tell apart."""
+    groups: list[list[_Hypothesis]] = []
+    for each in accepted:
+        same = next((group for group in groups if group[0].fit.equals(each.fit)), None)
+        if same is None:
+            groups.append([each])
+        else:
+            same.append(each)
+    return groups

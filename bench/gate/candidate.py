@@ -1,16 +1,21 @@
-"""The sides of a check: the candidate, evaluated where needed, and the models it is compared with.
+"""The sides of a check: the candidate, evaluated where needed, and what it is compared with.
 
 A collection that cannot be evaluated becomes a gap, and the others are still evaluated. All
 collections are opened before the first is encoded, so that another protocol is found at once.
+Published scores are means within a tolerance, since their queries are unknown. A server is compared
+with its checkpoint by vectors.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from bench.comparing.pairs import differing_fields
 from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Protocol
+from bench.explain.explain import CONNECTIONS, ServerVectors
+from bench.gate.check_record import BASELINE, PUBLISHED_SCORES, CheckRow, Outcome, PairVerdict
 from bench.outcomes import MissingEvaluations
 from bench.result_store.find import find_results
 from bench.result_store.reuse import check_stored_values, reuse_or_evaluate, warn_unchecked
@@ -18,8 +23,10 @@ from bench.runner.workspace import Workspace
 from datasets_cfg.readers import Queries
 from foundation.errors import BenchError
 from foundation.locations import Location
+from retrievers.models.card import ExpectedScore
 
 DIGITS = 8  # number of digits of a fingerprint in a name
+PUBLISHED = "published"  # as typed
 
 
 @dataclass(frozen=True)
@@ -134,16 +141,9 @@ def evaluate_candidate(
 def check_protocol(
     collection: str, protocol: Protocol, references: Iterable[Reference], opens: str = ""
 ) -> None:
-    """Raise if a reference was evaluated under another protocol than the candidate.
+    """Raise if a reference has another protocol on ``collection`` than the candidate's.
 
-    Args:
-        collection: name of the collection.
-        protocol: protocol of the candidate.
-        references: models to compare with.
-        opens: what to type for the collection; "" for its name.
-
-    Raises:
-        BenchError: a protocol differs; the message has the fields.
+    ``opens`` is what to type for the collection; "" for its name.
     """
     for other in references:
         if collection in other.results:
@@ -154,3 +154,86 @@ def check_protocol(
                     f"{collection}: {', '.join(map(str, fields))}",
                     f"python -m bench run {opens or collection} --model {result.model}",
                 )
+
+
+def check_published_use(baseline: object, anchor: object, expect_same: bool) -> None:
+    """Raise if published scores are given where per-query scores are needed."""
+    if baseline == PUBLISHED and not expect_same:
+        raise BenchError(
+            "published scores have no per-query scores, so they cannot be tested",
+            "add --expect-same to check that this is the published checkpoint",
+        )
+    if anchor == PUBLISHED:
+        raise BenchError(
+            "published scores have no per-query scores, so they cannot be an anchor",
+            "give --anchor the name of stored results, or use --baseline published",
+        )
+
+
+def check_published(
+    candidate: Candidate, expected: Sequence[ExpectedScore], names: Iterable[str]
+) -> PairVerdict:
+    """Compare measured scores on the collections ``names`` with the ``expected`` ones of a card."""
+    rows: list[CheckRow] = []
+    for name in names:
+        claims = [claim for claim in expected if claim.dataset == name]
+        why = candidate.failures.get(name, "" if claims else "no published score on the card")
+        if why:
+            rows.append(CheckRow(name=name, missing=why))
+        else:
+            rows += [_claim_row(claim, candidate) for claim in claims]
+    missing = [
+        row.missing if row.measure else f"{row.name}: {row.missing}" for row in rows if row.missing
+    ]
+    drifted = [row.failure for row in rows if row.failure]
+    outcome: Outcome = "MISSING" if missing else "DRIFT" if drifted else "OK"
+    return PairVerdict(
+        role=BASELINE,
+        name=PUBLISHED_SCORES,
+        outcome=outcome,
+        reasons=tuple(missing or drifted or ["every score is within the tolerance"]),
+        rows=tuple(rows),
+    )
+
+
+def _claim_row(claim: ExpectedScore, candidate: Candidate) -> CheckRow:
+    what = f"{claim.dataset}: {claim.measure}"
+    value = candidate.results[claim.dataset].record.measures.get(claim.measure)
+    missing = failure = ""
+    if value is None:
+        missing = f"{what} was not measured"
+    elif not abs(value - claim.value) <= claim.tolerance:  # true for nan, too
+        failure = f"{what} differs by {value - claim.value:+.4f} (tolerance {claim.tolerance:.4f})"
+    in_domain = candidate.is_in_domain(claim.dataset)
+    return CheckRow(
+        name=claim.dataset,
+        measure=claim.measure,
+        candidate=value,
+        baseline=claim.value,
+        failure=failure,
+        missing=missing,
+        candidate_in_domain=in_domain,
+        baseline_in_domain=in_domain,
+    )
+
+
+def check_server(found: ServerVectors, collection: str) -> PairVerdict:
+    """Decide whether a server returned the vectors of its checkpoint for texts of a collection."""
+    cause, answer = found.cause, found.answer
+    row = partial(CheckRow, measure="vectors that agree", baseline=1.0)
+    rows = [row(name=f"{collection}, one request at a time", candidate=answer.share, failure=cause)]
+    if found.sent:
+        if found.changed:
+            cause = (
+                f"under load, {found.changed:,} of {found.sent:,} vectors changed, "
+                f"{found.mixed:,} of them into the vector of another text"
+            )
+        name = f"{collection}, {CONNECTIONS} requests at a time"
+        rows.append(row(name=name, candidate=1 - found.changed / found.sent, failure=cause))
+    return PairVerdict(
+        role="checkpoint",
+        name=answer.model,
+        outcome="DRIFT" if cause else "OK",
+        reasons=(cause or f"the vectors agree within the precision of {found.precision}",),
+        rows=tuple(rows),
+    )

@@ -1,14 +1,13 @@
 """The use case ``check``: from names to scores, then from scores to a decision.
 
-The first half opens and evaluates (`bench.gate.candidate`), or takes evaluations that Python
-already has. The second half is the same for all: `bench.gate.decision.decide` for each model that
-the candidate is compared with, and the worst outcome.
+The candidate is evaluated (`bench.gate.candidate`), or Python already has its evaluations. Then
+`bench.gate.decision.decide` judges it against each reference, and the worst outcome counts.
 """
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +15,38 @@ import msgspec
 import numpy as np
 from attrs import evolve
 
-from bench.comparing.changed_queries import check_scores_against_rankings, open_evaluated_dataset
-from bench.comparing.comparison import model_of
-from bench.comparing.pairs import (
-    ComparedModel,
-    ComparisonSettings,
-    differing_recipes,
-    read_scores,
+from bench.comparing.comparison import (
+    check_scores_against_rankings,
+    model_of,
+    open_evaluated_dataset,
 )
+from bench.comparing.pairs import ComparedModel, ComparisonSettings, differing_recipes, read_scores
 from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.judging import mean_weights
 from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.scoring import parse_measure
-from bench.explain.question import Question
-from bench.gate.bound import draw_means, upper_bound
+from bench.explain.explain import examine_server
 from bench.gate.candidate import (
+    PUBLISHED,
     Candidate,
     Reference,
     candidate_name,
     check_protocol,
+    check_published,
+    check_published_use,
+    check_server,
     evaluate_candidate,
 )
 from bench.gate.check_record import ANCHOR, BASELINE, Check, LostQuery, PairVerdict, Sensitivity
-from bench.gate.decision import BY_SEVERITY, GateSettings, ScorePair, decide
-from bench.gate.published import PUBLISHED, check_published, check_published_use
-from bench.gate.served import check_server
+from bench.gate.decision import (
+    BY_SEVERITY,
+    GateSettings,
+    ScorePair,
+    decide,
+    draw_means,
+    upper_bound,
+)
 from bench.outcomes import ExitCode, RecordedWarnings
 from bench.requests.deciding import CheckRequest
 from bench.requests.fields import CARD_SETTINGS, ModelFields
@@ -75,14 +80,11 @@ class Scope:
     opened_by: Mapping[str, str]
 
 
-class CheckProgress:
-    """Receiver of what is known before a check encodes. This one ignores it."""
-
-    def start(self, candidate: str, scope: Scope, sensitivity: Sensitivity | None) -> None:
-        """Begin to check ``candidate``. The sensitivity is information, and decides nothing."""
+# Called with the candidate's name, the scope and the sensitivity before a check encodes.
+Announce = Callable[[str, Scope, Sensitivity | None], None]
 
 
-def check(request: CheckRequest, progress: CheckProgress | None = None) -> Check:
+def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
     """Evaluate a candidate and compare it, or compare a server with its checkpoint.
 
     Raises:
@@ -96,7 +98,13 @@ def check(request: CheckRequest, progress: CheckProgress | None = None) -> Check
         raise BenchError(f"check needs {missing}", usage)
     check_published_use(request.baseline, request.anchor, request.expect_same)
     measure = request.measure and parse_measure(request.measure).name
-    resampling, settings = Resampling(request.resamples, request.seed), _settings_of(request)
+    resampling = Resampling(request.resamples, request.seed)
+    settings = GateSettings(
+        margin=request.margin,
+        floor=request.floor,
+        expect_same=request.expect_same,
+        tolerance=request.tolerance,
+    )
     comparing = ComparisonSettings(measure, resampling=resampling)
     with RecordedWarnings() as recorded:
         workspace = open_workspace(request)
@@ -107,7 +115,7 @@ def check(request: CheckRequest, progress: CheckProgress | None = None) -> Check
         scope = _find_scope(request, workspace, claims)
         if not settings.expect_same:
             resampling.check_enough(len(scope.weights), sides=2)
-        candidate = _find_candidate(request, measure, workspace, model, scope, progress)
+        candidate = _find_candidate(request, measure, workspace, model, scope, announce)
         against = [
             check_published(candidate, claims, scope.weights)
             if other.name == PUBLISHED
@@ -132,12 +140,12 @@ def _check_server(request: CheckRequest) -> Check:
     use = evolve(request, dtype=None, endpoint_model=None)
     (model,) = load_models(workspace, (request.against,), use)
     dataset = workspace.dataset((request.on or ("stdlib-code",))[0])  # on every machine
-    question = Question(model, [dataset], workspace.dataset, workspace.device)
     encoder = open_endpoint(request.served, request.endpoint_model, model)
     stated = request.dtype or model.model.recipe.precision
-    verdict, answer = check_server(question, encoder, stated)
-    done = conclude(Candidate(encoder.recipe.model, {}), [verdict], GateSettings(expect_same=True))
-    return msgspec.structs.replace(done, answer=answer)
+    found = examine_server(workspace, model, dataset, encoder, stated)
+    server, settings = Candidate(encoder.recipe.model, {}), GateSettings(expect_same=True)
+    done = conclude(server, [check_server(found, dataset.name)], settings)
+    return msgspec.structs.replace(done, answer=found.answer)
 
 
 def _find_scope(
@@ -194,7 +202,7 @@ def _find_candidate(
     workspace: Workspace,
     model: LoadedModel | None,
     scope: Scope,
-    progress: CheckProgress | None,
+    announce: Announce,
 ) -> Candidate:
     """Evaluate the candidate, or take the evaluations that Python already has."""
     if model is None:
@@ -206,7 +214,7 @@ def _find_candidate(
     sizes = {name: one.record.queries for name, one in scope.references[0].results.items()}
     plain = not request.expect_same and sizes.keys() >= scope.weights.keys()
     sensitivity = expected_sensitivity(sizes, scope.weights) if plain else None
-    (progress or CheckProgress()).start(name, scope, sensitivity)
+    announce(name, scope, sensitivity)
     known = [one for each in {name, model.name} for one in find_results(request.results, each)]
     opens = _openable_collections(scope, workspace)
     sides = (workspace, model.with_name(name), opens, scope.references)
@@ -217,22 +225,14 @@ def _find_candidate(
     return replace(candidate, renamed=f"The candidate is called {name} here, {text} {model.name}")
 
 
-def expected_sensitivity(
-    queries: Mapping[str, int], weights: Mapping[str, float], deviation: float = DEVIATION
-) -> Sensitivity:
-    """Return what queries can show before anything is encoded. It decides nothing.
-
-    Args:
-        queries: number of queries of each collection.
-        weights: weight of each collection in the mean.
-        deviation: assumed standard deviation of the differences.
-    """
-    errors = [weight * deviation / math.sqrt(queries[name]) for name, weight in weights.items()]
+def expected_sensitivity(queries: Mapping[str, int], weights: Mapping[str, float]) -> Sensitivity:
+    """Return what the numbers of ``queries`` can show, whatever is encoded. It decides nothing."""
+    errors = [weight * DEVIATION / math.sqrt(queries[name]) for name, weight in weights.items()]
     total = sum(queries[name] for name in weights)
     unchanged = [draw_means(np.zeros(queries[name]), name) for name in sorted(weights)]
     return Sensitivity(
         queries=total,
-        deviation=deviation,
+        deviation=DEVIATION,
         detectable=detectable_effect(math.hypot(*errors), max(1, total - len(weights))),
         provable=upper_bound(unchanged, [weights[name] for name in sorted(weights)]),
     )
@@ -267,18 +267,7 @@ def check_against(
     settings: GateSettings,
     comparing: ComparisonSettings,
 ) -> PairVerdict:
-    """Compare the candidate with stored results and decide.
-
-    Args:
-        candidate: checkpoint with its results.
-        other: baseline or anchor.
-        weights: weight of each collection in the mean.
-        settings: limits.
-        comparing: measure and resampling.
-
-    Raises:
-        BenchError: the results have different protocols.
-    """
+    """Compare the candidate with stored results of the same protocol and decide."""
     ours, theirs = candidate.results, other.results
     gaps = {name: "no result" for name in weights if name not in ours}
     gaps |= {name: f"{other.name} has no result" for name in weights if name not in theirs}
@@ -350,15 +339,7 @@ def conclude(
     warnings: Sequence[str] = (),
     left_out: Sequence[str] = (),
 ) -> Check:
-    """Combine the verdicts into one decision, with warnings.
-
-    Args:
-        candidate: model under test.
-        against: verdict for the baseline, and for the anchor if there is one.
-        settings: limits.
-        warnings: warnings of the evaluation.
-        left_out: collections of the baseline that ``on`` does not name.
-    """
+    """Combine the verdicts into one decision, with the warnings of evidence and evaluation."""
     worst = max(against, key=lambda verdict: BY_SEVERITY.index(verdict.outcome))
     other = f"(against the {worst.role}, {worst.name})"
     every = [*warnings] if settings.expect_same else [*_warnings(candidate, against), *warnings]
@@ -385,38 +366,28 @@ def conclude(
 def _warnings(candidate: Candidate, against: Sequence[PairVerdict]) -> Iterator[str]:
     """Yield warnings about the evidence."""
     for verdict in against:
-        other = f"the {verdict.role}, {verdict.name},"
+        ours, other = f"the candidate, {candidate.name},", f"the {verdict.role}, {verdict.name},"
         if verdict.same_model:
             yield (
                 f"{candidate.name} and {other} are the same model: settings and files are equal. "
                 "To check that nothing changed, use --expect-same"
             )
         if verdict is against[0]:
-            yield from _in_domain(f"the candidate, {candidate.name},", other, verdict)
+            for who, names in (
+                (ours, [row.name for row in verdict.rows if row.candidate_in_domain]),
+                (other, [row.name for row in verdict.rows if row.baseline_in_domain]),
+            ):
+                if names:
+                    yield (
+                        f"{who} was trained on {', '.join(names)}, so the difference there says "
+                        "little about other collections"
+                    )
         for row in verdict.rows:
             if row.difference is not None and row.difference > SUSPICIOUS_GAIN:
                 yield (
                     f"{row.name}: a gain of {row.difference:.4f} is suspiciously large; look for "
                     "test queries in the training data (python -m bench verify)"
                 )
-
-
-def _in_domain(candidate: str, other: str, verdict: PairVerdict) -> Iterator[str]:
-    """Yield warnings about models that were trained on collections of the check."""
-    both = [r.name for r in verdict.rows if r.candidate_in_domain and r.baseline_in_domain]
-    ours = [r.name for r in verdict.rows if r.candidate_in_domain and r.name not in both]
-    theirs = [r.name for r in verdict.rows if r.baseline_in_domain and r.name not in both]
-    cases = (
-        (f"{candidate} and {other} were", both, ""),
-        (f"{candidate} was", ours, f"; {other} was not"),
-        (f"{other} was", theirs, "; the candidate was not"),
-    )
-    for who, names, others in cases:
-        if names:
-            yield (
-                f"{who} trained on {', '.join(names)}, so the difference there says little about "
-                f"other collections{others}"
-            )
 
 
 def _hint_for_gaps(other: Reference, scope: Scope) -> str:
@@ -462,12 +433,6 @@ def _format_explain(model: str, words: Sequence[str], use: ModelFields) -> str:
     words = [*words, *(word for name, value in typed.items() if value for word in (name, value))]
     words += [word for pair in _card_settings(use) for word in ("--set", pair)]
     return shlex.join(["python", "-m", "bench", "explain", model, *words])
-
-
-def _settings_of(request: CheckRequest) -> GateSettings:
-    """Return the limits of a request."""
-    names = (field.name for field in fields(GateSettings))
-    return GateSettings(**{name: getattr(request, name) for name in names})
 
 
 def _card_settings(use: ModelFields) -> list[str]:

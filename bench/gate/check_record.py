@@ -19,7 +19,6 @@ class CheckRow(Record, kw_only=True):
 
     Attributes:
         name: name of the collection, or "mean".
-        measure: measure of the scores.
         candidate, baseline: mean scores; None for a gap.
         paired: difference with its interval; None for a gap or a published score. Its ``p`` is
             twice the one-sided p of a loss, so that a gain has a p near 1, and ``p_adjusted`` is
@@ -50,14 +49,7 @@ class CheckRow(Record, kw_only=True):
 
 
 class LostQuery(Record, kw_only=True):
-    """Query on which the candidate is worse.
-
-    Attributes:
-        collection: name of the collection.
-        query_id: id of the query.
-        text: its text; "" if the collection is not available.
-        candidate, baseline: scores of the query.
-    """
+    """Query on which the candidate scores less; ``text`` is "" without the collection."""
 
     collection: str
     query_id: str
@@ -72,18 +64,15 @@ class PairVerdict(Record, kw_only=True):
     Attributes:
         role: ``baseline``, ``anchor``, or ``checkpoint`` of a server.
         name: name of the other model.
-        outcome: OK, INCONCLUSIVE, MISSING, DRIFT or REGRESSION.
         reasons: sentences that explain the outcome.
         rows: a row for each collection, or for each published score.
-        mean: row of the mean; None if a collection is missing, there is only one, or measures
-            differ.
+        mean: None if a collection is missing, there is only one, or measures differ.
         needed: for INCONCLUSIVE, the number of queries with differences like these that would be
             enough to decide; None if no number is, or it is unknown.
         worst: queries with the largest losses, the largest first.
         recipes: settings and files that differ, ``a`` for the other model and ``b`` for the
             candidate.
-        same_model: whether both are the same model, with equal settings and files. It decides
-            nothing.
+        same_model: whether settings and files of both models are equal. It decides nothing.
     """
 
     role: str
@@ -99,7 +88,7 @@ class PairVerdict(Record, kw_only=True):
 
     @property
     def compares_published(self) -> bool:
-        """True if the scores compared with are published ones."""
+        """True if the candidate is compared with published scores."""
         return self.name == PUBLISHED_SCORES
 
     @property
@@ -115,7 +104,7 @@ class PairVerdict(Record, kw_only=True):
 
 
 class Sensitivity(Record):
-    """Smallest effects that the queries of a check can show, for a stated standard deviation.
+    """Smallest effects that the queries of a check can show.
 
     Attributes:
         queries: number of queries.
@@ -135,7 +124,6 @@ class Check(Record, kw_only=True):
 
     Attributes:
         candidate: name of the candidate.
-        outcome: OK, INCONCLUSIVE, MISSING, DRIFT or REGRESSION.
         exit_code: exit code of the command.
         reasons: sentences that explain the outcome.
         margin: largest mean loss that passes.
@@ -164,5 +152,4 @@ class Check(Record, kw_only=True):
     answer: Answer | None = None
 
     def __repr__(self) -> str:
-        """Return the outcome and its reasons, in a line."""
         return f"<Check {self.candidate}: {self.outcome}; {'; '.join(self.reasons)}>"

@@ -9,8 +9,8 @@ in 95 % of samples whatever the losses are:
 * betting: the capital of Waudby-Smith and Ramdas (JRSS-B 2024), predictable plug-in bets, capped at
   half. It depends on the order of the queries and knows a single mean: no column for several
   collections;
-* Gaffke: `bench.gate.bound`, which the gate uses: Dirichlet weights over the losses and one worst
-  loss for each collection (Learned-Miller and Thomas, 2020).
+* Gaffke: `bench.gate.decision`, which the gate uses: Dirichlet weights over the losses and one
+  worst loss for each collection (Learned-Miller and Thomas, 2020).
 
 Tables, of the worst number of queries each: coverage on drawn losses (0 to 100 % of the queries
 changed, rare losses that gains balance, 30 to 3,000 queries, 1 to 14 unequal collections); how
@@ -44,8 +44,7 @@ from tabulate import tabulate
 
 from bench.comparing.pairs import differing_fields
 from bench.comparing.statistics import Resampling
-from bench.gate.bound import LEVEL, draw_means, upper_bound
-from bench.gate.decision import GateSettings, ScorePair, decide
+from bench.gate.decision import LEVEL, GateSettings, ScorePair, decide, draw_means, upper_bound
 from bench.result_store.find import find_results
 from foundation.locations import parse_location
 

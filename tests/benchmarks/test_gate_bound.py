@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.gate.bound import draw_means, upper_bound
+from bench.gate.decision import draw_means, upper_bound
 from tests.benchmarks import gate_bound
 
 DRAWS, INNER = 1_000, 1_999

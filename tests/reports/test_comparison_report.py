@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.comparing.changed_queries import ChangedQueries, ChangedQuery, ShownDocument
+from bench.comparing.comparison import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Difference
 from foundation.printable import make_printable

@@ -9,11 +9,10 @@ from msgspec import structs, to_builtins
 
 from bench.comparing.pairs import FieldDifference
 from bench.comparing.statistics import Resampling, ScoreMatrix, paired_difference
-from bench.gate.candidate import Candidate
+from bench.gate.candidate import Candidate, check_published
 from bench.gate.check import conclude
 from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict
 from bench.gate.decision import GateSettings
-from bench.gate.published import check_published
 from reports.check import junit, markdown, verdict_paragraph, verdict_paragraphs
 from reports.format import interval
 from retrievers.models.card import ExpectedScore

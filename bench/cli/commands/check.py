@@ -13,23 +13,20 @@ from foundation.files import replace_file
 from reports.check import describe_sensitivity, junit, markdown
 
 
-class _Printer(check_case.CheckProgress):
-    """Progress of a check on stderr."""
-
-    def start(self, candidate: str, scope: Scope, sensitivity: Sensitivity | None) -> None:
-        """Print models and collections, and what the queries can show, before hours of encoding."""
-        against = " and ".join(f"the {other.role}, {other.name}" for other in scope.references)
-        print(f"{candidate} against {against}, on {', '.join(scope.weights)}", file=sys.stderr)
-        if scope.left_out:
-            print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
-        if sensitivity:
-            print(describe_sensitivity(sensitivity), file=sys.stderr)
+def _announce(candidate: str, scope: Scope, sensitivity: Sensitivity | None) -> None:
+    """Print models and collections, and what the queries can show, before hours of encoding."""
+    against = " and ".join(f"the {other.role}, {other.name}" for other in scope.references)
+    print(f"{candidate} against {against}, on {', '.join(scope.weights)}", file=sys.stderr)
+    if scope.left_out:
+        print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
+    if sensitivity:
+        print(describe_sensitivity(sensitivity), file=sys.stderr)
 
 
 def check(request: CheckRequest, output: OutputOptions) -> int:
     """Print the verdict, write the JUnit file, and return the exit code of the verdict."""
     with RecordedWarnings() as recorded:
-        done = check_case.check(request, _Printer())
+        done = check_case.check(request, _announce)
     if output.junit is not None:
         with replace_file(output.junit) as file:
             file.write(junit(done).encode())

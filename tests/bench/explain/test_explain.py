@@ -19,7 +19,7 @@ import transformers
 
 from bench.evaluation.runs import read_run_file
 from bench.explain.answer import Answer
-from bench.explain.deviation_search import answer_question
+from bench.explain.explain import answer_question
 from bench.explain.question import READERS, Question, observe_run
 from bench.gate.check_record import Check
 from bench.runner.workspace import Workspace

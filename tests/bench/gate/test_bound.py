@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import integrate, optimize, stats
 
-from bench.gate.bound import draw_means, queries_needed, upper_bound
+from bench.gate.decision import draw_means, queries_needed, upper_bound
 
 DRAWS = 499
 LOSSES = arrays(float, st.integers(1, 40), elements=st.floats(-1, 1))

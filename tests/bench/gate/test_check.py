@@ -11,11 +11,10 @@ from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import mean_weights, suite_weights
 from bench.evaluation.result_record import Evaluation
 from bench.evaluation.runs import Run
-from bench.gate.candidate import Candidate, Reference
+from bench.gate.candidate import Candidate, Reference, check_published
 from bench.gate.check import check_against, conclude, expected_sensitivity
 from bench.gate.check_record import PairVerdict
 from bench.gate.decision import BY_SEVERITY, GateSettings
-from bench.gate.published import check_published
 from bench.outcomes import ExitCode
 from foundation.errors import BenchError
 from retrievers.models.card import ExpectedScore
