@@ -1,21 +1,33 @@
 """Strict records, decoded from JSON and TOML, and collections of named TOML files."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import repeat
 from pathlib import Path
+from reprlib import repr as short_repr
 from threading import Lock
-from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
 from foundation.files import Readable, check_not_lfs_pointer, read_file, replace_file
-from foundation.record_errors import NAME_PATTERN, describe_problem, list_fields
 
 SUFFIX = ".toml"
-Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Hook = Callable[[type, Any], Any] | None
 R = TypeVar("R", bound=msgspec.Struct)
 
 _INSPECTION_LOCK = Lock()
@@ -116,7 +128,7 @@ def convert_table(
     table: Mapping[str, Any],
     kind: type[T],
     source: object,
-    dec_hook: Callable[[type, Any], Any] | None = None,
+    dec_hook: Hook = None,
 ) -> T:
     """Convert a decoded table into a record of type ``kind``.
 
@@ -130,8 +142,11 @@ def convert_table(
         BenchError: the table is not such a record. The hint names the closest field.
     """
     plain = dict(table)
-    decode = partial(msgspec.convert, plain, dec_hook=dec_hook)
-    return _decode(decode, kind, source, "TOML", "")
+
+    def convert(kind: Any) -> Any:
+        return msgspec.convert(plain, kind, dec_hook=dec_hook)
+
+    return _decode(convert, kind, source, "TOML", "", dec_hook)
 
 
 def find_differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> list[str]:
@@ -163,28 +178,28 @@ def _read_content(path: Readable) -> bytes:
     return content
 
 
-def _decode(decode: Callable[[Any], Any], kind: type[T], source: object, form: str, hint: str) -> T:
-    """Call ``decode`` with the type ``kind``. If it fails, decode as ``Any`` to name the value."""
+def _decode(
+    decode: Callable[[Any], Any],
+    kind: type[T],
+    source: object,
+    form: str,
+    hint: str,
+    dec_hook: Hook = None,
+) -> T:
+    """Call ``decode`` with the type ``kind``. If it fails, decode as ``Any`` to find the field."""
     _inspect_once(kind)
     try:
-        decoded: T = decode(kind)
-        return decoded
-    except msgspec.ValidationError as error:
-        message, suggestion = describe_problem(str(error), kind, _decode_any(decode))
-        raise BenchError(f"{source}: {message}", hint or suggestion) from error
+        try:
+            decoded: T = decode(kind)
+            return decoded
+        except msgspec.ValidationError as error:
+            message, suggestion = _describe_problem(decode(Any), kind, error, dec_hook)
+            raise BenchError(f"{source}: {message}", hint or suggestion) from error
     except RecursionError as error:
         raise BenchError(f"{source} is nested too deeply", hint) from error
     # ValueError: a number of more digits than Python converts, or text that is not UTF-8
     except (msgspec.DecodeError, ValueError) as error:
         raise BenchError(f"{source} is not {form}: {error}", hint) from error
-
-
-def _decode_any(decode: Callable[[Any], Any]) -> Any:
-    """Decode content of any type for an error message, or return None if that is impossible."""
-    try:
-        return decode(Any)
-    except (RecursionError, ValueError, msgspec.DecodeError):
-        return None
 
 
 def _inspect_once(kind: type[Any]) -> None:
@@ -206,16 +221,14 @@ class TomlFiles(Generic[R]):
         dec_hook: see `msgspec.convert`.
         choice: dotted name of the field that decides which other fields its table has.
         instead_of: by dotted name, sibling fields that are dropped when the field is set.
-        renamed: names of shipped files by their names in earlier versions, which are accepted.
     """
 
     kind: str
     folder: Path
     record: type[R]
-    dec_hook: Callable[[type, Any], Any] | None = None
+    dec_hook: Hook = None
     choice: str = ""
     instead_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the shipped files, sorted."""
@@ -284,8 +297,6 @@ class TomlFiles(Generic[R]):
             return self.folder / f"{stem}{SUFFIX}"
         if path.is_file():
             return path
-        if stem in self.renamed:
-            return self._find(self.renamed[stem])
         known = f"use one of {', '.join(self.names())}, or a {SUFFIX} file"
         raise BenchError(
             f"there is no {self.kind} or file {name!r}",
@@ -298,7 +309,103 @@ class TomlFiles(Generic[R]):
             return table[int(key)]
         if isinstance(table, dict) and isinstance(table.get(key), dict | list | tuple):
             return table[key]
-        known = list_fields(self.record)
+        known = {name.rpartition(".")[2] for name in _dotted_fields(self.record)}
         if key in known:
             raise BenchError(problem, f"this {self.kind} has no table {key}: set all of it")
         raise BenchError(problem, did_you_mean(key, known))
+
+
+def suggest_field(wrong: str, *kinds: Any) -> str:
+    """Suggest a field of a table for a name that none has.
+
+    Args:
+        wrong: name that no field has.
+        kinds: types of records that the table may be. Fields of records below are suggested by
+            their dotted names.
+    """
+    names = sorted({name for kind in kinds for name in _dotted_fields(kind)})
+    fields = [name for name in names if "." not in name]
+    below = {name.rpartition(".")[2]: name for name in names if name not in fields}
+    if wrong in below:
+        return f"did you mean {below[wrong]}?"
+    known = f"known fields: {', '.join(fields)}"
+    return did_you_mean(wrong, fields) or did_you_mean(wrong, below.values(), known)
+
+
+def _dotted_fields(kind: Any, above: str = "", outer: tuple[type, ...] = ()) -> Iterator[str]:
+    """Yield the names of the fields of a record, and dotted names of those of records below."""
+    if _is_record(kind):
+        for each in msgspec.structs.fields(kind) if kind not in outer else ():
+            yield f"{above}{each.encode_name}"
+            yield from _dotted_fields(each.type, f"{above}{each.encode_name}.", (*outer, kind))
+    for inner in get_args(kind):
+        yield from _dotted_fields(inner, above, outer)
+
+
+def _describe_problem(
+    content: Any, kind: Any, error: msgspec.ValidationError, dec_hook: Hook
+) -> tuple[str, str]:
+    """Return a message about the innermost part of a table that does not validate, and a hint."""
+    path: list[str] = []
+    parts = _parts(content, kind)
+    while part := next(parts, None):
+        try:
+            msgspec.convert(part[1], part[2], dec_hook=dec_hook)
+        except msgspec.ValidationError as inner:
+            name, content, kind = part
+            path, error, parts = [*path, name], inner, _parts(content, kind)
+    field = ".".join(path)
+    if record := _record_of(content, kind):
+        known = {each.encode_name for each in msgspec.structs.fields(record)}
+        known.add(record.__struct_config__.tag_field or "")
+        if unknown := next((name for name in content if name not in known), ""):
+            inside = f" in {field}" if path else ""
+            return f"unknown field {unknown!r}{inside}", suggest_field(unknown, record)
+    literals = [each for each in _members(kind) if get_origin(each) is Literal]
+    choices = [str(each) for literal in literals for each in get_args(literal)]
+    hint = did_you_mean(str(content), choices, f"use one of {', '.join(choices)}")
+    value = "" if record else f" is {short_repr(content)}"
+    message = f"{field or 'the content'}{value}: {error.__cause__ or error}"
+    return message, hint if choices else ""
+
+
+def _parts(content: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name, value and type of each part of a table or list."""
+    if record := _record_of(content, kind):
+        for each in msgspec.structs.fields(record):
+            if each.encode_name in content:
+                yield each.encode_name, content[each.encode_name], each.type
+        return
+    tags = [each.__struct_config__ for each in _members(kind) if _is_record(each)]
+    if tags and isinstance(content, dict) and (tag_field := tags[0].tag_field):
+        yield tag_field, content.get(tag_field), Literal[tuple(each.tag for each in tags)]
+    for member in _members(kind):
+        inner = get_args(member)
+        if isinstance(content, dict) and get_origin(member) is dict:
+            yield from ((name, value, inner[1]) for name, value in content.items())
+        elif isinstance(content, list | tuple) and get_origin(member) in (list, tuple):
+            kinds = repeat(inner[0]) if inner[1:] in ((), (...,)) else inner
+            yield from zip(map(str, range(len(content))), content, kinds, strict=False)
+
+
+def _is_record(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _members(kind: Any) -> list[Any]:
+    """Return the types of a union, or the type itself, without annotations."""
+    if get_origin(kind) is Annotated:
+        return _members(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return [member for each in get_args(kind) for member in _members(each)]
+    return [kind]
+
+
+def _record_of(content: Any, kind: Any) -> type[msgspec.Struct] | None:
+    """Return the record that a table should be: of several, the one that its tag names."""
+    records = [each for each in _members(kind) if _is_record(each)]
+    if not isinstance(content, dict) or len(records) < 2:
+        return records[0] if records and isinstance(content, dict) else None
+    config_of = {each: each.__struct_config__ for each in records}
+    tagged = [each for each, by in config_of.items() if content.get(by.tag_field) == by.tag]
+    return tagged[0] if tagged else None

@@ -46,8 +46,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.record_errors import suggest_field
-from foundation.records import Name, Record, TomlFiles, convert_table
+from foundation.records import Name, Record, TomlFiles, convert_table, suggest_field
 
 STAGES = ("base", "pretrain", "adapt", "finetune", "evaluate")
 
@@ -313,7 +312,7 @@ def split_source(
     table = rename_options(table)
     for name in table:
         if name not in (*kind.__struct_fields__, *preset.__struct_fields__):
-            hint = suggest_field(name, (kind, preset))
+            hint = suggest_field(name, kind, preset)
             raise BenchError(f"[{stage}]: unknown field {name!r}", hint)
     inputs = {key: table[key] for key in kind.__struct_fields__ if key in table}
     source = convert_table(inputs, kind, f"[{stage}]")

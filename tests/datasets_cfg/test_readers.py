@@ -236,13 +236,13 @@ DPR_HEADER = "id\ttext\ttitle\n"
 BAD_JSON = [
     ('{"_id":"d2","text":"cut', "is not JSON: Input data was truncated"),
     ('{"_id":"d2" "text":"x"}', "is not JSON: JSON is malformed"),
-    ('{"text":"x"}', "the field '_id' is missing"),
-    ('{"_id":"d2"}', "the field 'text' is missing"),
-    ('{"_id":2,"text":"x"}', "_id is 2: expected str"),
+    ('{"text":"x"}', "required field `_id`"),
+    ('{"_id":"d2"}', "required field `text`"),
+    ('{"_id":2,"text":"x"}', "_id is 2: Expected `str`"),
     ('{"_id":"","text":"x"}', "the id is empty"),
     ('{"_id":"d\\u00002","text":"x"}', r"the id 'd\\x002' contains NUL"),
-    ('{"_id":"d2","text":null}', "text: expected str"),
-    ("[]", "expected table"),
+    ('{"_id":"d2","text":null}', "text is None: Expected `str`"),
+    ("[]", "Expected `object`"),
     (b'{"_id":"d2","text":"\xe9"}', "not UTF-8"),
 ]
 BAD_ANSWERS = [

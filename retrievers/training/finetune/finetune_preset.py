@@ -336,12 +336,6 @@ FILES = TomlFiles(
     record=Finetuning,
     choice="loss.name",
     instead_of={"steps": ("epochs",), "epochs": ("steps",)},
-    renamed={
-        "ance": "ance-paper",
-        "cocondenser": "cocondenser-msmarco-paper",
-        "retromae-msmarco": "retromae-msmarco-paper",
-        "retromae-msmarco-distill": "retromae-msmarco-distill-paper",
-    },
 )
 load_preset = FILES.load
 from_table = FILES.convert

@@ -117,10 +117,6 @@ FILES = TomlFiles(
         "start.scratch.tokenizer": ("vocabulary",),
         "start.scratch.vocabulary": ("tokenizer",),
     },
-    renamed={
-        name: f"{name}-paper"
-        for name in ("retromae", "dupmae", "cotmae", "condenser", "cocondenser", "simcse")
-    },
 )
 load_preset = FILES.load
 from_table = FILES.convert

@@ -81,7 +81,7 @@ def test_a_note_marks_a_printed_mean_that_differs(model):
         (
             'title = "t"\nsource = "s"\n[[systems]]\nname = "n"\n'
             '[systems.scores."RR@10"]\n"msmarco/dev" = 38.2',
-            "38.2: expected float <= 1.0",
+            "38.2: Expected `float` <= 1.0",
         ),
     ],
 )

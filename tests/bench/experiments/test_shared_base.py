@@ -179,7 +179,7 @@ def test_a_task_whose_inputs_changed_after_the_start_is_not_run(bench, tmp_path)
             'tokens = 300\nstart = { model = "minilm" }',
             "start is set, but this stage continues",
         ),
-        ("queries = 4", "queries = 0", "queries is 0: expected int >= 1"),
+        ("queries = 4", "queries = 0", "queries is 0: Expected `int` >= 1"),
         ("[[axes]]", '[[hypotheses]]\nrow = "a"\n[[axes]]', "hypotheses"),
         ("vocabulary = 120", 'vocabulary = 9\ntokenizer = "bert"', "either tokenizer or vocab"),
     ],

@@ -108,9 +108,9 @@ def test_epochs_become_steps_of_whole_batches():
         ("[loss]\nname = 'contrastive'\nin_batch = false\nchunk = 2", "chunk needs in-batch", ""),
         ("[optimizer]\nalgorithm = 'adam'", "algorithm is 'adam'", "adamw"),
         ("[teacher]\nmargin = 1.0", "needs hard_negatives", ""),
-        ("[optimizer]\nlr = 0", "expected float > 0", ""),
+        ("[optimizer]\nlr = 0", "Expected `float` > 0", ""),
         ("rounds = []", "at least one round", ""),
-        ("batch_size = 1", "expected int >= 2", ""),
+        ("batch_size = 1", "Expected `int` >= 2", ""),
         (
             "hard_negatives = 1\n[[rounds]]\nsources = ['model']\nrefresh_steps = 2\n"
             "[loss]\nname = 'kl'\n[teacher]",
