@@ -1,4 +1,4 @@
-"""Bad input and failures of the machine, each with one message and a hint."""
+"""Errors with a message and a hint, and text that is safe to print on a terminal."""
 
 import difflib
 import errno
@@ -6,25 +6,20 @@ import importlib
 import os
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from foundation.printable import hide_passwords
-
 
 class BenchError(Exception):
-    """Bad input, such as an unknown name or a damaged file.
-
-    The message says what is wrong and shows the value found. Passwords in URLs are hidden in both.
+    """Bad input, such as an unknown name or a damaged file. Passwords in URLs are hidden.
 
     Attributes:
         hint: what to type or change next; may be empty.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
-        """Store ``message`` and ``hint`` without the passwords of URLs."""
         super().__init__(hide_passwords(message))
         self.hint = hide_passwords(hint)
 
@@ -60,11 +55,7 @@ _ENDS_IN_WORD = re.compile(r"(^|[\s(])[\w-]+\)?$|`$")  # not in a path, which mu
 
 
 def as_sentence(hint: str) -> str:
-    """Return a hint as it is printed below a message: "Run `python -m bench list models`."
-
-    A command stands in backticks after "Run"; other text begins with a capital and ends with a
-    full stop.
-    """
+    """Return a hint as it is printed below a message: "Run `python -m bench list models`." """
     text = f"Run `{hint}`" if _COMMAND.fullmatch(hint) else hint
     text = re.sub(r"(?<=\? )[a-z]", lambda letter: letter[0].upper(), text)
     if _PLAIN_WORD.match(text):
@@ -78,14 +69,9 @@ def first_line(error: BaseException) -> str:
 
 
 def did_you_mean(wrong: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return ``did you mean A, B or C?`` with the names closest to a misspelt one.
+    """Return ``did you mean A, B or C?`` with the ``known`` names closest to a ``wrong`` one.
 
-    Letter case is ignored.
-
-    Args:
-        wrong: name that was typed.
-        known: names that exist.
-        otherwise: returned if no known name is close.
+    Letter case is ignored. If no name is close, return ``otherwise``.
     """
     close = closest_names(wrong, known)
     names = " or ".join(filter(None, (", ".join(close[:-1]), *close[-1:])))
@@ -131,14 +117,9 @@ _OUT_OF_MEMORY_TEXTS = (
 
 
 class WorkerError(Exception):
-    """An unforeseen error in another process.
-
-    Attributes:
-        trace: traceback in that process.
-    """
+    """An unforeseen error in another process, with the traceback ``trace`` as a note."""
 
     def __init__(self, message: str, trace: str) -> None:
-        """Store the ``message`` and the ``trace``, which tracebacks show as a note."""
         super().__init__(message, trace)
         self.trace = trace
         self.add_note(trace)
@@ -149,11 +130,7 @@ class WorkerError(Exception):
 
 @contextmanager
 def name_path_in_errors(path: Path) -> Iterator[None]:
-    """Name ``path`` in any `OSError` that the block raises.
-
-    A write that fails has no file name in its error, and a temporary file has one that means
-    nothing to a user.
-    """
+    """Name ``path`` in any `OSError` of the block that names no file or a temporary one."""
     try:
         yield
     except OSError as error:
@@ -207,10 +184,7 @@ def as_user_error(error: Exception) -> BenchError | None:
 def as_picklable_error(error: Exception) -> Exception:
     """Return an exception that can be sent to another process.
 
-    Bad input keeps its hint. Any other error becomes a `WorkerError` with its traceback as text.
-
-    Args:
-        error: exception of any library.
+    Bad input keeps its hint. Any other error becomes a `WorkerError` with its traceback.
     """
     known = as_user_error(error)
     if known:
@@ -220,14 +194,66 @@ def as_picklable_error(error: Exception) -> Exception:
 
 
 def file_error(error: OSError) -> BenchError:
-    """Return a message for an error of the operating system: the file, the reason and a hint.
-
-    Args:
-        error: as raised by ``open``, ``write`` or another system call.
-    """
+    """Return a message for an error of the operating system: the file, the reason and a hint."""
     place = "a file" if error.filename is None else str(error.filename)
     reason = error.strerror or next(map(str, error.args), type(error).__name__)
     full = bool(_DISK_FULL_TEXT.search(reason))
     return BenchError(
         f"{place}: {reason}", _FREE_SPACE_HINT if full else _HINTS.get(error.errno or 0, "")
     )
+
+
+# Control characters except tab and newline, characters that change the writing direction or end a
+# line, and the surrogates with which Python represents the bytes of a path that is not UTF-8.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
+_PASSWORD = re.compile(r"(?<!abfs)://[^/\s]+(?=@)")  # in abfs URLs it is the container
+_LONG = re.compile(r"\S{301,}")
+_NOT_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f-\U0010ffff]")
+
+
+def make_printable(text: str, encoding: str = "utf-8") -> str:
+    r"""Return ``text`` with an escape such as ``\u001b`` for each character a terminal would obey.
+
+    JSON remains valid JSON with the same content. Passwords in URLs are hidden. Unless the
+    ``encoding`` of the terminal is UTF-8, all non-ASCII characters are escaped.
+    """
+    text = hide_passwords(text)
+    if text.isascii() and text.isprintable():
+        return text
+    shows_all = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    return (_CONTROLS if shows_all else _NOT_ASCII).sub(lambda match: _escape(match[0]), text)
+
+
+def hide_passwords(text: str) -> str:
+    """Return ``text`` with ``***`` for the user and password in each URL."""
+    return _PASSWORD.sub("://***", text) if "@" in text and "://" in text else text
+
+
+def to_one_line(text: str) -> str:
+    """Return ``text`` on one line with control characters escaped, for a cell or a heading."""
+    return make_printable(" ".join(text.split()))
+
+
+def format_names(names: Sequence[str], limit: int = 4) -> str:
+    """Return the first ``limit`` of ``names`` and a count of the others: ``a, b and 3 more``."""
+    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def format_count(count: int, one: str, many: str) -> str:
+    """Return ``count`` with its noun, ``one`` or ``many``: ``1 query``, ``1,000 queries``."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def shorten_words(text: str) -> str:
+    """Return ``text`` with words of more than 300 characters abbreviated."""
+    return _LONG.sub(lambda match: f"{match[0][:200]}…{match[0][-50:]}", text)
+
+
+def _escape(text: str) -> str:
+    r"""Return JSON escapes ``\uXXXX`` of a text, two for a character beyond the basic plane."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))

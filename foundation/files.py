@@ -37,8 +37,7 @@ _cleaned: set[Path] = set()  # folders that this process has cleaned
 def replace_file(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces ``path`` when the block ends without an error.
 
-    The bytes are on disk before the rename. After a crash, a full disk or Ctrl-C the old file is
-    unchanged. Missing parent folders are made.
+    The bytes are on disk before the rename. Missing parent folders are made.
 
     Raises:
         OSError: as ``open`` and ``write`` do, with ``path`` as file name.
@@ -51,10 +50,7 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 def replace_files(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
     """Open a temporary file for each of ``paths`` and rename all of them, in order, at the end.
 
-    Use it for files that must fit each other. If writing one of them fails, all old files stay.
-
-    Raises:
-        OSError: as ``open`` and ``write`` do, with one of the paths as file name.
+    For files that must fit each other. If writing one of them fails, all old files stay.
     """
     temporary: list[Path] = []
     try:
@@ -81,12 +77,9 @@ def replace_files(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
 def replace_entries(folder: Path) -> Iterator[Path]:
     """Open a temporary folder whose entries move into ``folder`` when the block ends.
 
-    For libraries that write to a path. Entries get the permissions of new files, are on disk before
-    they are renamed, and replace entries of the same name. They move one at a time, so readers
-    should wait for a file that is written afterwards.
-
-    Raises:
-        OSError: as ``open`` and ``write`` do.
+    For libraries that write to a path. Entries are on disk before they move, get the permissions of
+    new files, and replace entries of the same name. They move one at a time, so readers should wait
+    for a file that is written afterwards.
     """
     with temporary_folder(folder) as temporary:
         yield temporary
@@ -106,8 +99,7 @@ def replace_entries(folder: Path) -> Iterator[Path]:
 def replace_folder(folder: Path) -> Iterator[Path]:
     """Open an empty folder that replaces ``folder`` when the block ends without an error.
 
-    The new folder is made in the same parent folder and renamed. If two processes write at the same
-    time, the last one wins.
+    If two processes write at the same time, the last one wins.
 
     Raises:
         BenchError: the system refuses, as on a full disk. Nothing is left behind.
@@ -130,9 +122,6 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
     """Make a folder inside ``parent`` that is removed when the block ends.
 
     The folder is locked, so that `clean_up` can tell when its process was killed.
-
-    Raises:
-        OSError: as ``mkdir`` does.
     """
     parent.mkdir(parents=True, exist_ok=True)
     clean_up(parent)
@@ -150,9 +139,8 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def reset_permissions(folder: Path) -> None:
-    """Give every file below ``folder`` the permissions of a new file.
-
-    Some libraries make files that only their owner can read.
+    """Give every file below ``folder`` the permissions of a new file, which some libraries do
+    not.
     """
     mode = folder.stat().st_mode & 0o666  # permissions of a new folder without the search bits
     for path in folder.rglob("*"):
@@ -163,12 +151,11 @@ def reset_permissions(folder: Path) -> None:
 def clean_up(folder: Path, unwritten_s: float = _DAY_S) -> None:
     """Remove temporary files and folders that dead processes left in ``folder``.
 
-    A temporary folder that is no longer locked is removed after a minute.
-
     Args:
         folder: folder to clean, not searched recursively.
         unwritten_s: seconds since the last write after which a file counts as abandoned. Pass 0 if
-            you hold a lock that keeps others from writing there.
+            you hold a lock that keeps others from writing there. A folder that is no longer locked
+            is removed after a minute.
     """
     with suppress(OSError):
         for entry in list(folder.iterdir()):
@@ -190,8 +177,7 @@ def _remove_if_abandoned(path: Path, unwritten_s: float) -> None:
 def _move_into_place(finished: Path, folder: Path) -> None:
     """Rename ``finished`` to ``folder``, after moving an older ``folder`` out of the way.
 
-    A folder cannot be renamed over a full one, and another process may put one there between the
-    two steps, so this is tried several times.
+    This is tried several times, since another process may put a folder there between the steps.
     """
     for attempt in range(_ATTEMPTS):
         try:
@@ -260,7 +246,7 @@ def read_file(
 ) -> bytes:
     """Return the content of a small file, such as a record or a ranking.
 
-    Pipes and devices are refused, since they may never end. A symbolic link may lead to one.
+    Pipes and devices are refused, since they may never end.
 
     Args:
         path: local path or object of a store.
@@ -283,11 +269,7 @@ def read_file(
 
 
 def check_not_lfs_pointer(path: object, content: bytes) -> None:
-    """Raise if ``content`` is a Git LFS pointer instead of the file itself.
-
-    Args:
-        path: name of the file in the message.
-        content: first bytes of the file.
+    """Raise if the file ``path`` with this ``content`` is a Git LFS pointer.
 
     Raises:
         BenchError: the content begins like a pointer.
@@ -321,18 +303,9 @@ def sha256_of_file(path: Path) -> str:
 
 
 class Lock:
-    """A lock on a file or folder, held until `release` or the end of the process.
-
-    Can be used as a context manager.
-    """
+    """A lock on a file or folder, held until `release`, the end of ``with``, or of the process."""
 
     def __init__(self, path: Path, flags: int, kind: int) -> None:
-        """Open and lock ``path`` with ``flags`` of `os.open` and a ``kind`` of `fcntl.flock`.
-
-        Raises:
-            BlockingIOError: another process holds the lock, and ``kind`` asks not to wait.
-            OSError: as ``open`` does.
-        """
         self.path = path
         self._close = weakref.finalize(self, os.close, _open_locked(path, flags, kind))
 
@@ -359,19 +332,13 @@ class FileLock(Lock):
 
     @classmethod
     def try_acquire(cls, path: Path) -> "FileLock | None":
-        """Make and lock the file ``path``, or return None if another process holds the lock.
-
-        Raises:
-            OSError: as ``open`` does.
-        """
+        """Make and lock the file ``path``, or return None if another process holds the lock."""
         return cls._try(path, os.O_RDWR | os.O_CREAT)
 
     @classmethod
     def acquire(cls, path: Path) -> "FileLock":
-        """Make and lock the file ``path``, after waiting for another process that holds the lock.
-
-        Raises:
-            OSError: as ``open`` does.
+        """Make and lock the file ``path``, after waiting for another process that holds the
+        lock.
         """
         return cls(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
 
@@ -387,28 +354,19 @@ class FolderLock(Lock):
 
     @classmethod
     def shared(cls, folder: Path) -> "FolderLock":
-        """Lock ``folder`` together with other readers, after waiting for a removal to finish.
-
-        Raises:
-            FileNotFoundError: the folder does not exist.
-        """
+        """Lock ``folder`` together with other readers, after waiting for a removal to finish."""
         return cls(folder, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_SH)
 
     @classmethod
     def try_exclusive(cls, folder: Path) -> "FolderLock | None":
-        """Lock ``folder`` in order to remove it, or return None if it is in use.
-
-        Raises:
-            FileNotFoundError: the folder does not exist.
-        """
+        """Lock ``folder`` in order to remove it, or return None if it is in use."""
         return cls._try(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _open_locked(path: Path, flags: int, kind: int) -> int:
     """Open and lock a file or folder, and return its handle.
 
-    The holder of the lock may have removed the path meanwhile. The lock is then useless, and the
-    path is opened again.
+    The holder of the lock may have removed the path meanwhile. It is then opened again.
 
     Raises:
         BlockingIOError: another process holds the lock, and ``kind`` asks not to wait.

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, TypeVar
 
 import platformdirs
 
-from foundation import files as whole
 from foundation.errors import BenchError
+from foundation.files import replace_files
 
 STORES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}  # packages
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -41,10 +41,8 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class RemotePath:
-    """An object of a store, or the prefix of several objects.
-
-    Attributes:
-        url: URL without a slash at its end.
+    """An object of a store, or the prefix of several objects, with a ``url`` without final
+    slash.
     """
 
     url: str
@@ -87,11 +85,7 @@ class RemotePath:
         return bool(self._request(lambda store: store.isdir(self.url)))
 
     def rglob(self, name: str) -> list["RemotePath"]:
-        """Return the objects below this prefix that are called ``name``, without wildcards.
-
-        Raises:
-            BenchError: the bucket does not exist, or the store refuses.
-        """
+        """Return the objects below this prefix that are called ``name``, without wildcards."""
         scheme = self.url.partition("://")[0]
         with self._check_bucket():
             keys = self._request(lambda store: store.find(self.url))
@@ -102,7 +96,6 @@ class RemotePath:
 
         Raises:
             FileNotFoundError: the object does not exist.
-            BenchError: the store refuses.
         """
         content: bytes = self._request(lambda store: store.cat_file(self.url))
         return content
@@ -111,8 +104,7 @@ class RemotePath:
         """Write a new object with this ``content``.
 
         Raises:
-            BenchError: the object exists with different content, the bucket does not exist, or the
-                store refuses.
+            BenchError: the object exists with different content, or the store refuses.
         """
         if not self.exists():
             with self._check_bucket():
@@ -122,11 +114,7 @@ class RemotePath:
             raise BenchError(message, "choose another location")
 
     def check_writable(self) -> None:
-        """Write and remove a small object, to find errors before hours of work.
-
-        Raises:
-            BenchError: the bucket does not exist, or the store refuses.
-        """
+        """Write and remove a small object, to find errors before hours of work."""
         probe = self / ".can-be-written"
         probe.create(b"")
         self._request(lambda store: store.rm_file(probe.url))
@@ -186,8 +174,7 @@ def parse_location(text: str) -> Location:
     """Return a local path or a remote location for ``text``.
 
     Raises:
-        BenchError: a URL without a bucket, with a missing slash, or of an unsupported kind of
-            store.
+        BenchError: a URL without a bucket, with a missing slash, or of an unsupported store.
     """
     if match := _COLLAPSED.fullmatch(text):
         raise BenchError(f"{text} has one slash too few", f"{match[1]}://{match[2]}")
@@ -228,11 +215,11 @@ def write_location(location: Location) -> Iterator[BinaryIO]:
 def write_locations(locations: Sequence[Location]) -> Iterator[list[BinaryIO]]:
     """Open a file for each of ``locations``, all in one folder or store, and write them at the end.
 
-    Local files are replaced together or not at all. Objects of a store are created in this order.
+    Local files are replaced together or not at all. Objects are created in this order.
     """
     local = [location for location in locations if isinstance(location, Path)]
     if len(local) == len(locations):
-        with whole.replace_files(local) as files:
+        with replace_files(local) as files:
             yield files
         return
     contents = [

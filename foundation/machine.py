@@ -19,10 +19,7 @@ AVX512 = frozenset(("avx512f", "avx512cd", "avx512dq", "avx512bw", "avx512vl"))
 
 
 def cpu_instructions() -> frozenset[str]:
-    """Return the names of the CPU's instruction sets as Linux lists them, such as ``avx2``.
-
-    The set is empty on systems that do not list them.
-    """
+    """Return the CPU's instruction sets as Linux lists them, such as ``avx2``; none elsewhere."""
     return frozenset(_read_cpu_fact("flags").split())
 
 
@@ -50,7 +47,7 @@ def emulates_bfloat16() -> bool:
 def has_vnni() -> bool:
     """Return whether 8-bit products are known to be summed without saturation.
 
-    False if the processor does not tell, or oneDNN is restricted to fewer instructions.
+    False if oneDNN is restricted to fewer instructions.
     """
     return bool(VNNI & cpu_instructions()) and "ONEDNN_MAX_CPU_ISA" not in os.environ
 
@@ -58,29 +55,22 @@ def has_vnni() -> bool:
 def let_openblas_use_avx512() -> None:
     """Select OpenBLAS's AVX-512 kernels if the CPU has AVX-512. Call it before importing NumPy.
 
-    OpenBLAS chooses kernels by CPU family and falls back to AVX2, at half the speed, on CPUs newer
-    than itself. A value of OPENBLAS_CORETYPE that the user set is kept.
+    OpenBLAS falls back to AVX2, at half the speed, on CPUs newer than itself. A value of
+    OPENBLAS_CORETYPE that the user set is kept.
     """
     if cpu_instructions() >= AVX512:
         os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
 
 
 class Once:
-    """Work that the first thread does while the others wait for it.
-
-    Work that raises is repeated for the next caller, who gets the same error.
-    """
+    """Work that the first thread does while the others wait for it, and repeats after an error."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._done = False
 
     def do(self, work: Callable[[], None]) -> None:
-        """Run ``work`` unless it was run before, and return when it is done.
-
-        Raises:
-            Exception: any error that the work raises.
-        """
+        """Run ``work`` unless it was run before, and return when it is done."""
         with self._lock:
             if not self._done:
                 work()

@@ -43,12 +43,7 @@ T = TypeVar("T")
 
 
 def read_json(path: Readable, kind: type[T], hint: str = "") -> T:
-    """Return the record in a JSON file.
-
-    Args:
-        path: file to read.
-        kind: type of the record.
-        hint: advice to show if the file is damaged.
+    """Return the record of type ``kind`` in a JSON file. ``hint`` is shown if the file is damaged.
 
     Raises:
         BenchError: the file cannot be read, is not JSON, or does not hold such a record.
@@ -70,10 +65,6 @@ def read_object(path: Path, hint: str = "") -> dict[str, Any]:
 
     NaN and Infinity are accepted: they are not JSON, but Python programs write them.
 
-    Args:
-        path: file to read.
-        hint: advice to show if the file is damaged.
-
     Raises:
         BenchError: the file cannot be read, is not JSON, or does not hold an object.
     """
@@ -85,23 +76,13 @@ def read_object(path: Path, hint: str = "") -> dict[str, Any]:
 
 
 def write_json(path: Path, record: msgspec.Struct | Mapping[str, Any]) -> None:
-    """Write ``record`` to ``path`` as indented JSON, atomically.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write ``record`` to ``path`` as indented JSON, atomically."""
     with replace_file(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(record)))
 
 
 def decode_json(content: bytes, kind: type[T], source: object, hint: str = "") -> T:
-    """Decode a record from JSON.
-
-    Args:
-        content: encoded record.
-        kind: type of the record.
-        source: name of the content in messages.
-        hint: advice to show if the content is damaged.
+    """Decode a record of type ``kind`` from JSON, called ``source`` in messages.
 
     Raises:
         BenchError: the content is not JSON, or not such a record.
@@ -110,13 +91,7 @@ def decode_json(content: bytes, kind: type[T], source: object, hint: str = "") -
 
 
 def decode_toml(content: bytes, kind: type[T], source: object, hint: str = "") -> T:
-    """Decode a record from TOML.
-
-    Args:
-        content: encoded record.
-        kind: type of the record.
-        source: name of the content in messages.
-        hint: advice to show if the content is damaged.
+    """Decode a record of type ``kind`` from TOML, called ``source`` in messages.
 
     Raises:
         BenchError: the content is not TOML, or not such a record. The hint names the closest field.
@@ -130,7 +105,7 @@ def convert_table(
     source: object,
     dec_hook: Hook = None,
 ) -> T:
-    """Convert a decoded table into a record of type ``kind``.
+    """Convert a decoded ``table``, called ``source`` in messages, into a record of type ``kind``.
 
     Args:
         table: keys and values.
@@ -150,14 +125,10 @@ def convert_table(
 
 
 def find_differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> list[str]:
-    """Return the dotted names of the fields in which tables ``a`` and ``b`` differ.
+    """Return the dotted names, after ``above``, of the fields in which tables ``a`` and ``b``
+    differ.
 
     A field that one of them lacks counts as None.
-
-    Args:
-        a: table.
-        b: other table.
-        above: prefix of the names, for nested tables.
     """
     names = []
     for name in dict.fromkeys([*a, *b]):
@@ -235,10 +206,7 @@ class TomlFiles(Generic[R]):
         return tuple(sorted(path.stem for path in self.folder.glob(f"*{SUFFIX}")))
 
     def load(self, name_or_path: str | Path) -> R:
-        """Return the record of a shipped file or of a file of the user.
-
-        Args:
-            name_or_path: shipped name, with or without ``.toml``, or a path.
+        """Return the record of a shipped file (with or without ``.toml``) or of a file of the user.
 
         Raises:
             BenchError: an unknown name, a file that is not TOML, an unknown field, or a wrong
@@ -248,23 +216,15 @@ class TomlFiles(Generic[R]):
         return self.parse(_read_content(path), str(path))
 
     def parse(self, content: bytes, source: str) -> R:
-        """Return a record from the TOML in ``content``, called ``source`` in messages.
-
-        Raises:
-            BenchError: not TOML, an unknown field, or a wrong value.
-        """
+        """Return a record from the TOML in ``content``, called ``source`` in messages."""
         return self.convert(decode_toml(content, dict[str, Any], source), source)
 
     def convert(self, table: Mapping[str, Any], source: str) -> R:
-        """Return a record from a decoded ``table``, called ``source`` in messages.
-
-        Raises:
-            BenchError: an unknown field, or a wrong value.
-        """
+        """Return a record from a decoded ``table``, called ``source`` in messages."""
         return convert_table(table, self.record, source, self.dec_hook)
 
     def changed(self, record: R, changes: Mapping[str, Any], source: str) -> R:
-        """Return a copy of a record with some fields changed, validated again.
+        """Return a copy of ``record`` with some fields changed, validated again.
 
         Args:
             record: record to copy.
@@ -316,12 +276,8 @@ class TomlFiles(Generic[R]):
 
 
 def suggest_field(wrong: str, *kinds: Any) -> str:
-    """Suggest a field of a table for a name that none has.
-
-    Args:
-        wrong: name that no field has.
-        kinds: types of records that the table may be. Fields of records below are suggested by
-            their dotted names.
+    """Suggest a field of the records ``kinds``, or a dotted name of a record below, for a wrong
+    one.
     """
     names = sorted({name for kind in kinds for name in _dotted_fields(kind)})
     fields = [name for name in names if "." not in name]

@@ -36,13 +36,10 @@ def loaded_files() -> tuple[str, ...]:
 
 
 def load_class(path: str, base: type[T]) -> type[T]:
-    """Return the class that a Python file of the user defines, and log that its code is run.
+    """Return the subclass of ``base`` that a Python file of the user defines, and log that it is
+    run.
 
     The class's ``__module__`` is ``path``. The file can import modules of its folder.
-
-    Args:
-        path: path of the file.
-        base: class that the file's class extends.
 
     Raises:
         BenchError: the file is missing, fails, or does not define exactly one such public class.

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict, Sensitivity
-from foundation.printable import format_count, format_names, make_printable
+from foundation.errors import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.comparison import settings_table
 from reports.explain import answer_text

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from bench.comparing.comparison import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Resampling
-from foundation.printable import format_names, to_one_line
+from foundation.errors import format_names, to_one_line
 from reports import format as fmt
 from reports.table import Column, Table, bullets, escape
 

@@ -9,7 +9,7 @@ from bench.evaluation.result_record import Result
 from bench.outcomes import MissingEvaluation
 from bench.store.usage import ModelUsage
 from datasets_cfg.verify import Finding
-from foundation.printable import format_count, format_names
+from foundation.errors import format_count, format_names
 from reports import format as fmt
 from reports.table import Column, Table, columns_for, escape
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from bench.explain.answer import Answer, Explanation
-from foundation.printable import format_count
+from foundation.errors import format_count
 from reports import format as fmt
 from reports.table import Column, Table, bullets, code, escape
 

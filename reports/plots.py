@@ -18,7 +18,7 @@ from bench.experiments.experiment import AxisResult
 from bench.experiments.report_record import Report, RowResult
 from bench.monitor.curve import Curve, CurvePoint
 from foundation import files as whole
-from foundation.printable import make_printable
+from foundation.errors import make_printable
 from reports import format as fmt
 from retrievers.training.engine.curve import LossPoint
 

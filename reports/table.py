@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from foundation.printable import to_one_line
+from foundation.errors import to_one_line
 from reports.format import as_text
 
 if TYPE_CHECKING:

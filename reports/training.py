@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from bench.comparing.statistics import Difference
 from bench.comparing.transfer import Forgetting, TransferRow
 from bench.monitor.curve import Curve, CurvePoint, Selection
-from foundation.printable import format_names
+from foundation.errors import format_names
 from reports import format as fmt
 from reports.table import Bold, Column, Table, bullets, columns_for, escape
 

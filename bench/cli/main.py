@@ -21,8 +21,7 @@ from bench.cli.command_table import COMMANDS, Command, Option, OutputOptions
 from bench.cli.parsing import check_writable, output_marks
 from bench.cli.terminal import as_typed, program_name
 from bench.requests.fields import Request, to_location
-from foundation.errors import BenchError
-from foundation.printable import shorten_words
+from foundation.errors import BenchError, shorten_words
 
 EXAMPLES = """\
 python -m bench run stdlib-code --model minilm            the embedded default, no download

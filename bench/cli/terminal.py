@@ -18,8 +18,14 @@ from typing import Any, TextIO, cast
 import msgspec
 
 from bench.outcomes import ExitCode
-from foundation.errors import BenchError, DriftError, as_sentence, as_user_error
-from foundation.printable import make_printable, shorten_words
+from foundation.errors import (
+    BenchError,
+    DriftError,
+    as_sentence,
+    as_user_error,
+    make_printable,
+    shorten_words,
+)
 
 MODULE = "python -m bench"
 _READER_LEFT = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN)  # or closed the stream

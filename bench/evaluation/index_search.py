@@ -26,10 +26,9 @@ from bench.store import StoredVectors
 from bench.store.indexes import INDEXES, IndexFolder, IndexManifest
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Int64Array
-from foundation.errors import BenchError
+from foundation.errors import BenchError, format_count
 from foundation.files import FileLock
 from foundation.machine import format_size, library_version
-from foundation.printable import format_count
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.views import View, ViewedVectors
 from retrievers.index.faiss_index import FaissIndex, IndexSpec, import_faiss

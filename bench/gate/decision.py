@@ -63,8 +63,7 @@ from bench.comparing.statistics import (
 )
 from bench.gate.check_record import MEAN, CheckRow, Outcome
 from foundation.arrays import Float64Array
-from foundation.errors import BenchError
-from foundation.printable import format_count
+from foundation.errors import BenchError, format_count
 
 BY_SEVERITY: tuple[Outcome, ...] = ("OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION")
 WIDEST = {"margin": 0.1, "floor": 0.2, "tolerance": 0.01}

@@ -20,10 +20,9 @@ from bench.evaluation.scoring import score
 from bench.result_store.result import RESULT_FILE, load, result_folder, save
 from bench.store.versions import TOKENIZING
 from datasets_cfg.dataset import Dataset
-from foundation.errors import BenchError, MissingFileError
+from foundation.errors import BenchError, MissingFileError, format_names
 from foundation.locations import Location, files_below
 from foundation.machine import library_version
-from foundation.printable import format_names
 
 SAME_VALUE = 1e-9  # tolerance for per-query values from another machine
 

@@ -14,8 +14,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from foundation.errors import BenchError, did_you_mean
-from foundation.printable import format_count, format_names
+from foundation.errors import BenchError, did_you_mean, format_count, format_names
 
 READER_VERSION = 1  # increase it if a reader yields different documents from the same files
 

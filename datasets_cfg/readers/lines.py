@@ -11,9 +11,8 @@ import msgspec
 import numpy as np
 
 from datasets_cfg.readers import Judgements, Qrels, Queries
-from foundation.errors import BenchError, MissingFileError, file_error
+from foundation.errors import BenchError, MissingFileError, file_error, format_count, format_names
 from foundation.files import check_not_lfs_pointer
-from foundation.printable import format_count, format_names
 from foundation.records import decode_json
 
 Line = TypeVar("Line")

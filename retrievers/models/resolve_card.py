@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from foundation.errors import BenchError
-from foundation.printable import format_names
+from foundation.errors import BenchError, format_names
 from foundation.records import read_object
 from retrievers.models.card import (
     CARD_FILE,

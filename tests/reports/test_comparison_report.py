@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bench.comparing.comparison import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Difference
-from foundation.printable import make_printable
+from foundation.errors import make_printable
 from reports.comparison import changes_table, comparison_table
 from tests.support.markdown import notes_of, numbers, rows_of, tables_of
 

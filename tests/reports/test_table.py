@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from foundation.printable import make_printable, to_one_line
+from foundation.errors import make_printable, to_one_line
 from reports.format import count, score
 from reports.table import Bold, Column, Table, code, escape, make_table
 from tests.support.markdown import rows_of

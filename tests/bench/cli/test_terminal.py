@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from bench.cli.terminal import TerminalStream, format_columns, print_next_command
 from bench.result_store.result import RESULT_FILE
-from foundation.printable import make_printable, to_one_line
+from foundation.errors import make_printable, to_one_line
 from tests.support.collections import (
     ROOT,
     SIXTY,
