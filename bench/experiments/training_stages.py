@@ -21,7 +21,7 @@ from datasets_cfg.catalogue import expand_names
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.records import Record, read_json, write_json
-from retrievers.adapters.folder import check_method
+from retrievers.adapters.libraries import make_configuration
 from retrievers.models.resolve import count_parameters, resolve_model
 from retrievers.training.continual.sequence import (
     Domain,
@@ -313,7 +313,7 @@ class FinetuneStage(ExperimentStage):
         preset = finetune_preset.from_table({**merge_tables(base, changes), **words}, "[finetune]")
         expand_names(source.on, self.workspace.data_dir)
         if preset.adapter is not None:
-            check_method(preset.adapter)
+            make_configuration(preset.adapter)  # raises if the method is unknown
         inputs: Table = {"on": list(source.on), "split": source.split}
         later = {"queries": source.queries, "held_out": source.held_out}
         inputs |= {name: msgspec.to_builtins(value) for name, value in later.items() if value}

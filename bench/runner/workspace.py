@@ -52,8 +52,7 @@ from retrievers.encoders.python_object import wrap_encoder
 from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.card import card_names
 from retrievers.models.locate import is_card, is_url
-from retrievers.models.resolve import resolve_endpoint, resolve_model
-from retrievers.models.resolve_card import card_of_endpoint
+from retrievers.models.resolve import card_of_endpoint, resolve_endpoint, resolve_model
 from retrievers.probe import probe_texts
 
 DEFAULTS = EvaluationOptions()

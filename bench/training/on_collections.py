@@ -30,10 +30,10 @@ from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.files import is_training_data, read_examples
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, MissingFileError
+from retrievers.adapters.compose import route_adapters
 from retrievers.encoders.bm25 import BM25
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.open import fit_router_on_queries, open_encoder
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.encoders.routed import fit_router_on_queries, route_adapters
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model, resolve_model
 from retrievers.training.continual.sequence import Domain, Method, adapt
@@ -204,7 +204,7 @@ def route_on(base: Model, folders: Sequence[Path], out: Path, training: Sequence
     Raises:
         BenchError: If the number of collections and adapters differ, if a collection has no
             training queries, or for the reasons listed in
-            `retrievers.encoders.routed.route_adapters`.
+            `retrievers.adapters.compose.route_adapters`.
     """
     if len(training) != len(folders):
         raise BenchError(

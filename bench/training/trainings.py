@@ -21,8 +21,7 @@ from bench.training.on_collections import (
     route_on,
 )
 from foundation.errors import BenchError
-from retrievers.adapters.compose import average_adapters, stack_adapters
-from retrievers.adapters.folder import find_adapter_base
+from retrievers.adapters.compose import average_adapters, find_adapter_base, stack_adapters
 from retrievers.models.resolve import count_parameters, resolve_model
 from retrievers.training.continual.sequence import read_method
 from retrievers.training.engine.arguments import TrainingContext, check_device

@@ -1,7 +1,6 @@
 """Adapters: small sets of weights on a base model, from AdapterHub or PEFT.
 
-Read `settings` (what a preset states), `hub` and `peft` (training, saving and attaching with each
-library), `folder` (the adapter of a base with its card), and `compose` (several adapters as one).
-`retrievers.models.read_adapter` identifies an adapter by its files, and the routing of queries to
-adapters is in `retrievers.encoders.routed`. New methods of a library need no edit here.
+Read `libraries` (settings, and an adapter in a network by either library), `folder` (training an
+adapter of a base, and saving it with a card) and `compose` (averaging, stacking and routing).
+`retrievers.models.read_checkpoint` identifies an adapter by its files.
 """

@@ -1,29 +1,45 @@
-"""Trained adapters of one base, combined by averaging or stacking.
+"""Trained adapters of one base, combined by averaging, stacking or routing.
 
 Averaged weights cost nothing to use (Chronopoulou et al., AdapterSoup, EACL Findings 2023). Each
 tensor is averaged separately, so for LoRA both factors rather than their product. A stack combines
 a domain and a task (MAD-X: Pfeiffer et al., EMNLP 2020): a task's adapter that was trained on top
-of one domain's can be put on top of another's. Learned combinations are the method ``fusion``, see
-`settings`. Routing of queries is in `retrievers.encoders.routed`.
+of one domain's can be put on top of another's. Learned combinations are the method ``fusion`` of
+`libraries`.
+
+Routing gives each query the adapter of the closest domain. The rule is linear in the unit vector x
+of the query as the base encodes it: the largest w_i x + b_i, and the first of equal ones. It is
+fitted as the nearest mean of each domain's training queries, as AdapterSoup chooses adapters.
 """
 
 import math
+import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
+
+from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
 from foundation.records import read_object, write_json
-from retrievers.adapters.folder import (
-    AdaptedNetwork,
-    AdapterSet,
-    attach,
-    find_adapters,
+from retrievers.adapters.folder import AdaptedNetwork, find_adapter
+from retrievers.adapters.libraries import ADAPTER_NAME, attach
+from retrievers.models.card import CARD_FILE, Card, load_card, replace_fields
+from retrievers.models.read_checkpoint import (
+    ADAPTER_CONFIG,
+    BASE,
+    NORMS,
+    ROUTER,
+    ROUTING,
+    SETUP,
+    SHARED,
+    Routing,
+    read_tensors,
 )
-from retrievers.adapters.hub import ADAPTER_NAME
-from retrievers.models.read_adapter import CONFIG, NORMS, SETUP, SHARED
-from retrievers.models.read_checkpoint import read_tensors
-from retrievers.models.resolve import Model
+from retrievers.models.recipe import AdapterIdentity, AdapterKind
+from retrievers.models.resolve import Model, resolve_model
 
 # Of configurations: what says nothing about which function the weights are of.
 IGNORED_FIELDS = {
@@ -31,6 +47,93 @@ IGNORED_FIELDS = {
     *("init_weights_seed", "base_model_name_or_path", "inference_mode", "peft_version"),
     *("revision", "auto_mapping", "task_type", "lora_dropout", "init_lora_weights"),
 }
+
+
+@dataclass(frozen=True)
+class AdapterSet:
+    """Adapters of one base.
+
+    Attributes:
+        folders: folder of each adapter, as its library reads it.
+        identities: identity of each adapter.
+        cards: cards of the trainings; adapters from elsewhere have none.
+    """
+
+    folders: tuple[Path, ...]
+    identities: tuple[AdapterIdentity, ...]
+    cards: tuple[Card, ...]
+
+    @property
+    def kinds(self) -> set[AdapterKind]:
+        """Libraries of the adapters."""
+        return {identity.kind for identity in self.identities}
+
+    def copy(self, out: Path, names: Sequence[str]) -> None:
+        """Copy each adapter to the folder in ``out`` with its name in ``names``."""
+        for name, folder in zip(names, self.folders, strict=True):
+            shutil.copytree(folder, out / name)
+
+    def card(self, place: int, title: str) -> Card:
+        """Return the card at index ``place`` for all of the adapters, with ``title``."""
+        if not self.cards:
+            raise _no_card_error()
+        trained_on = tuple(dict.fromkeys(name for card in self.cards for name in card.trained_on))
+        return replace_fields(self.cards[place], {"title": title, "trained_on": trained_on})
+
+
+def find_adapters(base: Model, folders: Sequence[Path], *, composed: bool = False) -> AdapterSet:
+    """Find several adapters of a base.
+
+    Args:
+        base: model that they must belong to.
+        folders: folders of trainings or adapters.
+        composed: accept compositions.
+
+    Raises:
+        BenchError: fewer than two, one belongs to another base, or one is composed.
+    """
+    if len(folders) < 2:
+        raise BenchError("a single adapter cannot be composed", "name two or more")
+    found = [find_adapter(folder, base, composed=composed) for folder in folders]
+    inside, identities = zip(*found, strict=True)
+    homes = [_training_folder(folder) for folder in folders]
+    cards = tuple(load_card(home / CARD_FILE) for home in homes if home)
+    return AdapterSet(inside, identities, cards)
+
+
+def find_adapter_base(folders: Sequence[Path]) -> Model:
+    """Return the model that adapters were trained on, from the first card among ``folders``.
+
+    Raises:
+        BenchError: a folder is missing, none has a card, or the base is missing.
+    """
+    for folder in folders:
+        if not folder.expanduser().is_dir():
+            raise BenchError(f"there is no adapter folder {folder}")
+    home = next(filter(None, map(_training_folder, folders)), None)
+    if home is None:
+        raise _no_card_error()
+    model = resolve_model(str(home))
+    if model.adapter is None:
+        raise BenchError(f"{home} is a complete model, not an adapter")
+    known = (model.adapter / BASE).is_file()
+    name = str(read_object(model.adapter / BASE).get("model")) if known else model.card.checkpoint
+    recipe = msgspec.structs.replace(model.with_adapter(None).recipe, model=name)
+    card = replace_fields(model.card, {"adapter": None, "name": name})
+    return Model(card, recipe, model.document)
+
+
+def _training_folder(folder: Path) -> Path | None:
+    """Return the folder with the card of an adapter's training, up to three levels above."""
+    here = folder.expanduser().resolve()
+    return next((at for at in (here, *here.parents[:3]) if (at / CARD_FILE).is_file()), None)
+
+
+def _no_card_error() -> BenchError:
+    return BenchError(
+        "none of these adapters has a card, which names the base and how vectors are made",
+        "Name at least one folder written by `finetune` or `adapt --method adapter`.",
+    )
 
 
 def average_adapters(
@@ -53,16 +156,16 @@ def average_adapters(
     parts = find_adapters(base, folders)
     if len(parts.kinds) > 1:
         raise _averaging_error("some are of AdapterHub and some of PEFT")
-    _check_configurations([read_object(folder / CONFIG) for folder in parts.folders])
+    _check_configurations([read_object(folder / ADAPTER_CONFIG) for folder in parts.folders])
     card = parts.card(0, f"average of {len(parts.folders)} adapters")
     files = _average_files(parts, shares)
-    content = (parts.folders[0] / CONFIG).read_bytes()
+    content = (parts.folders[0] / ADAPTER_CONFIG).read_bytes()
 
     def write(folder: Path) -> None:
         import torch
         from safetensors.torch import save_file
 
-        (folder / CONFIG).write_bytes(content)
+        (folder / ADAPTER_CONFIG).write_bytes(content)
         for name, tensors in files.items():
             save = save_file if name.endswith(".safetensors") else torch.save
             save(tensors, str(folder / name))
@@ -91,10 +194,10 @@ def normalize_weights(weights: Sequence[float] | None, count: int) -> tuple[floa
 def _average_files(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict[str, Any]]:
     """Return the mean of each file of weights, by its name."""
     folders = parts.folders
-    files = [sorted(set(identity.files) - {CONFIG}) for identity in parts.identities]
+    files = [sorted(set(identity.files) - {ADAPTER_CONFIG}) for identity in parts.identities]
     if any(names != files[0] for names in files):
         raise _averaging_error(f"they have other files: {', '.join(sorted(set().union(*files)))}")
-    names = [str(read_object(folder / CONFIG).get("name")) for folder in folders]
+    names = [str(read_object(folder / ADAPTER_CONFIG).get("name")) for folder in folders]
     means = {}
     for file in files[0]:
         states = [read_tensors(folder / file) for folder in folders]
@@ -183,3 +286,92 @@ def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
         attach(load_network(base.checkpoint, base.recipe), folder, "adapterhub")
 
     AdaptedNetwork(base, "adapterhub", write).save(out, card)
+
+
+@dataclass(frozen=True, eq=False)
+class Router:
+    """Linear rule that chooses an adapter for a query.
+
+    Attributes:
+        weight: float64 ``(adapters, dim)``.
+        bias: float64 ``(adapters,)``.
+    """
+
+    weight: Float64Array
+    bias: Float64Array
+
+    @classmethod
+    def fit(cls, domains: Sequence[Float32Array]) -> "Router":
+        """Fit the rule to each domain's vectors of one or more texts, float32 ``(n_i, dim)``."""
+        means = np.stack([normalize_rows(vectors).mean(axis=0) for vectors in domains])
+        return cls(means, -0.5 * (means**2).sum(axis=1))  # |x - m|^2 = |x|^2 - 2 (x m - |m|^2/2)
+
+    @classmethod
+    def read(cls, path: Path, adapters: int, dim: int) -> "Router":
+        """Read the rule for ``adapters`` adapters and ``dim`` dimensions from ``path``.
+
+        Raises:
+            BenchError: the file is damaged, or its shapes differ.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise BenchError(f"{path} is damaged", "compose the adapters again") from error
+        shapes = {name: value.shape for name, value in tensors.items()}
+        if shapes != {"weight": (adapters, dim), "bias": (adapters,)}:
+            raise BenchError(f"{path} is not for {adapters} adapters and {dim} dimensions")
+        return cls(tensors["weight"], tensors["bias"])
+
+    def save(self, path: Path) -> None:
+        """Write the rule to ``path`` as safetensors."""
+        from safetensors.numpy import save_file
+
+        save_file({"weight": self.weight, "bias": self.bias}, path)
+
+    def choose(self, vectors: Float32Array) -> Int64Array:
+        """Return the adapter's number for each of the base's ``vectors`` ``(n, dim)``, as int64."""
+        chosen: Int64Array = np.argmax(normalize_rows(vectors) @ self.weight.T + self.bias, axis=1)
+        return chosen
+
+
+def normalize_rows(vectors: Float32Array) -> Float64Array:
+    """Scale ``vectors`` ``(n, dim)`` to length 1 in float64. Zero vectors stay."""
+    doubles = vectors.astype(np.float64)
+    lengths = np.linalg.norm(doubles, axis=1, keepdims=True)
+    return doubles / np.where(lengths > 0, lengths, 1)
+
+
+def route_adapters(
+    base: Model,
+    folders: Sequence[Path],
+    out: Path,
+    domains: Sequence[Sequence[str]],
+    router: Router,
+) -> None:
+    """Write trained adapters as one model that chooses an adapter for each query.
+
+    Args:
+        base: model that all were trained on.
+        folders: folders of finished trainings or of adapters. The first card among them determines
+            how vectors are made.
+        out: folder to write.
+        domains: for each adapter, the collections that it is for.
+        router: rule that chooses an adapter for a query.
+
+    Raises:
+        BenchError: fewer than two adapters, or one belongs to another base.
+    """
+    parts = find_adapters(base, folders, composed=True)
+    names = tuple(f"part_{place}" for place in range(1, len(parts.folders) + 1))
+    routing = Routing(adapters=names, domains=tuple(map(tuple, domains)))
+    card = parts.card(0, f"{len(names)} adapters, routed by {routing.by}")
+
+    def write(folder: Path) -> None:
+        parts.copy(folder, names)
+        router.save(folder / ROUTER)
+        write_json(folder / ROUTING, routing)
+
+    AdaptedNetwork(base, "routed", write).save(out, card)

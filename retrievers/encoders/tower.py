@@ -16,7 +16,7 @@ import torch
 
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, is_out_of_memory
-from retrievers.adapters.folder import attach
+from retrievers.adapters.libraries import attach
 from retrievers.encoders.device import (
     map_in_threads,
     use_full_precision,
@@ -36,8 +36,7 @@ from retrievers.encoders.packed import (
 from retrievers.encoders.protocol import PhaseTimer, Segments
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
-from retrievers.models.read_adapter import check_unchanged
-from retrievers.models.read_checkpoint import Checkpoint
+from retrievers.models.read_checkpoint import Checkpoint, check_adapter_unchanged
 from retrievers.models.recipe import Recipe, StoredPooling
 from retrievers.probe import probe_texts
 
@@ -89,7 +88,7 @@ class Tower:
         )
         if adapter is not None and recipe.adapter is not None:
             network = attach(network, adapter, recipe.adapter.kind)
-            check_unchanged(adapter, recipe.adapter, checkpoint)
+            check_adapter_unchanged(adapter, recipe.adapter, checkpoint)
         change(network)
         network = network.to(device)
         packed = None if adapter is not None else self._pack(network)

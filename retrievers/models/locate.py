@@ -1,7 +1,4 @@
-"""Locate a model: from the name that a user types to a card, a folder, a repository or a URL.
-
-A checkpoint is in a folder, an installed package, the Hub's cache or on the Hub.
-"""
+"""Locate a model: a name as a card, a folder or a repository, and the folder of a checkpoint."""
 
 import re
 import site
@@ -12,7 +9,7 @@ from pathlib import Path
 from foundation.errors import BenchError, did_you_mean, first_line
 from foundation.files import read_file, resolve_inside, sha256_of_file
 from retrievers.models.card import BRANCH, CARD_FILE, Card, card_names, load_card, replace_fields
-from retrievers.models.read_checkpoint import Checkpoint, find_weights, weight_files
+from retrievers.models.read_checkpoint import find_weights, weight_files
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
 DECLARATIONS = ("*.json", "*.txt", "*.model")  # settings and tokenizers
@@ -26,7 +23,7 @@ class Place:
     Attributes:
         name: the name as it was typed.
         base: folder that paths in its card are relative to.
-        card: card of that name or file, or in that folder. None for a checkpoint without one.
+        card: card of that name or file, or in that folder; None for a checkpoint without one.
         folder: folder of a checkpoint without a card; None for a Hub id.
     """
 
@@ -83,9 +80,9 @@ def locate_checkpoint(
     """Return the folder of a checkpoint: local, in a package, in the Hub's cache, or downloaded.
 
     Args:
-        checkpoint: Hub id or folder.
+        checkpoint: Hub id, or folder relative to ``base``.
         revision: revision on the Hub.
-        base: folder that paths are relative to.
+        base: folder of the card.
         package: ``package/folder`` of an installed package, used if its weights match ``sha``.
         sha: sha256 of the weights, or empty.
         with_weights: download weights, too, rather than settings and tokenizer alone.
@@ -106,41 +103,16 @@ def locate_checkpoint(
 
 
 def find_local(checkpoint: str, revision: str, package: str = "") -> Path | None:
-    """Return the folder of a published checkpoint on this machine.
+    """Return the folder of a published checkpoint on this machine, or None if it is incomplete.
 
-    None if weights are incomplete. Only names are looked up, in an installed package and then in
-    the Hub's cache. Nothing is hashed, downloaded or imported, so that a list of models appears at
-    once.
-
-    Args:
-        checkpoint: Hub id.
-        revision: revision on the Hub.
-        package: ``package/folder`` of an installed package.
+    Only names are looked up, in an installed package and then in the Hub's cache, so that a list of
+    models appears at once.
     """
     folder = _package_folder(package, "") or _cached_snapshot(checkpoint, revision)
     try:
         return folder if folder and weight_files(folder, find_weights(folder)) else None
     except (BenchError, OSError):
         return None
-
-
-def describe_source(
-    checkpoint: str, revision: str, base: Path, resolved: Checkpoint
-) -> tuple[str, str]:
-    """Return the name and revision of a checkpoint for display.
-
-    A branch changes, so it is not shown as a revision; without a known commit, none is shown.
-
-    Args:
-        checkpoint: Hub id or folder, as a card states it.
-        revision: revision that the card states.
-        base: folder that paths are relative to.
-        resolved: files of the checkpoint.
-    """
-    folder = base / Path(checkpoint).expanduser()
-    if folder.is_dir():
-        return folder.resolve().name, ""
-    return checkpoint, resolved.revision or ("" if revision == BRANCH else revision)
 
 
 def _cached_snapshot(repository: str, revision: str) -> Path | None:
@@ -159,13 +131,6 @@ def fetch_checkpoint(repository: str, revision: str) -> Path:
 
     Only configuration, tokenizer and one format of weights are downloaded. HF_HUB_OFFLINE and
     HF_HOME are respected.
-
-    Args:
-        repository: Hub id.
-        revision: branch, tag or commit.
-
-    Raises:
-        BenchError: the Hub cannot be reached, or has no such repository or revision.
     """
     safe = (*DECLARATIONS, "*.safetensors", "*_Dense/*", "*_LayerNorm/*")
     folder = _download(repository, revision, safe)
@@ -197,7 +162,7 @@ def _download(repository: str, revision: str, wanted: tuple[str, ...]) -> Path:
 def _package_folder(package: str, sha: str) -> Path | None:
     """Return the folder of weights inside an installed package, without importing it.
 
-    Only site-packages are searched, not all of ``sys.path``, which includes the working directory.
+    Only site-packages are searched, since ``sys.path`` includes the working directory.
     """
     for place in (*site.getsitepackages(), site.getusersitepackages()) if package else ():
         folder = resolve_inside(Path(place), package)

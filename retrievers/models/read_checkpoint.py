@@ -1,27 +1,29 @@
-"""Read the files of a checkpoint: validity and hashes.
+"""Read the files of a checkpoint and of an adapter: validity, hashes and sizes.
 
-Everything is read as data (JSON, sizes, bytes): no model library is imported and nothing is
-unpickled. A folder with its own code is refused.
+Everything is read as data: code in a folder is refused, and never run.
 """
 
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
+from os.path import lexists
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
 from foundation.errors import BenchError, first_line
 from foundation.files import check_not_lfs_pointer, resolve_inside, sha256_of_file
 from foundation.records import Record, read_json, read_object
+from retrievers.models.card import CardAdapter
 from retrievers.models.read_settings import (
     COPY_AGAIN,
     find_inner_folder,
     position_limit,
     read_config,
 )
+from retrievers.models.recipe import AdapterIdentity, AdapterKind
 
 WEIGHTS = (
     "model.safetensors",
@@ -51,24 +53,31 @@ HEAD_WEIGHTS = re.compile(
     r"|discriminator_\w+)\."
 )
 
+ADAPTER_FOLDER = "adapter"  # inside the folder of a training
+ADAPTER_CONFIG = "adapter_config.json"
+FUSION_FILES = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
+# Tensors that all layers share; AdapterHub itself does not save them.
+SHARED = "shared_parameters.safetensors"
+NORMS = "norms.safetensors"  # LayerNorms of the base, as they were trained with the adapter
+BASE = "base.json"  # states the weights that an adapter was trained on here
+ADAPTER_WEIGHTS: dict[AdapterKind, tuple[str, ...]] = {
+    "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
+    "peft": ("adapter_model.safetensors", "adapter_model.bin"),
+}
+SETUP = "adapter_setup.json"  # written by AdapterHub for several adapters, each in a subfolder
+ROUTING = "adapter_routing.json"  # several of any library, each in a folder inside, used one by one
+ROUTER = "router.safetensors"  # the rule that chooses one for a query
+
 
 class Tensor(NamedTuple):
-    """One entry of a safetensors header.
-
-    Attributes:
-        dtype: name of the type in safetensors, such as ``F32``.
-        shape: sizes of the dimensions.
-    """
+    """Type, such as ``F32``, and shape of a tensor in a safetensors header."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
 class _Shards(msgspec.Struct, frozen=True):
-    """Index of weights in several files.
-
-    ``weight_map`` is the file of each tensor.
-    """
+    """Index of weights in several files, with the file of each tensor."""
 
     weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
 
@@ -96,11 +105,7 @@ class Checkpoint:
     position_limit: int | None
 
     def check_unchanged(self) -> None:
-        """Raise if an existing file differs from the one that was hashed.
-
-        Raises:
-            BenchError: a file was replaced or modified.
-        """
+        """Raise if an existing file differs from the one that was hashed."""
         for name, digest in self.hashes.items():
             path = self.root / name
             if not path.is_file() or _stamp(path) == self.stamps[name]:
@@ -118,16 +123,13 @@ class Checkpoint:
 
     @property
     def revision(self) -> str:
-        """Commit of a snapshot in the Hub's cache.
-
-        Empty for other folders.
-        """
+        """Commit of a snapshot in the Hub's cache, or empty for other folders."""
         return self.root.name if self.root.parent.name == "snapshots" else ""
 
     @property
     def hidden_width(self) -> int:
         """Width of token vectors, or of a DPR encoder's projection."""
-        width = self.config.get("projection_dim") or first_stated(self.config, WIDTHS)
+        width = self.config.get("projection_dim") or _first_stated(self.config, WIDTHS)
         if not isinstance(width, int) or isinstance(width, bool) or width < 1:
             raise BenchError(f"{self.folder / 'config.json'} states no hidden size")
         return width
@@ -152,7 +154,7 @@ def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint
         )
     config = read_config(folder)
     _refuse_own_code(folder, config)
-    layers = first_stated(config, LAYERS)
+    layers = _first_stated(config, LAYERS)
     if isinstance(layers, int) and layers > MAX_LAYERS:
         raise BenchError(f"{folder / 'config.json'} states {layers:.3g} layers", COPY_AGAIN)
     weights = find_weights(folder)
@@ -173,11 +175,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def find_weights(folder: Path) -> str:
-    """Return the name of the weights in ``folder``, safetensors before a restricted pickle.
-
-    Raises:
-        BenchError: there are none.
-    """
+    """Return the name of the weights in ``folder``, safetensors before a restricted pickle."""
     for name in WEIGHTS:
         if (folder / name).is_file():
             return name
@@ -188,11 +186,7 @@ def find_weights(folder: Path) -> str:
 
 
 def weight_files(folder: Path, weights: str) -> list[Path]:
-    """Return the files in ``folder`` behind ``weights``, a file or an index of shards.
-
-    Raises:
-        BenchError: a file is missing or truncated.
-    """
+    """Return the complete files in ``folder`` behind ``weights``, a file or an index of shards."""
     files = [folder / weights]
     if weights.endswith(".index.json"):
         shards = read_json(folder / weights, _Shards, COPY_AGAIN).weight_map
@@ -206,11 +200,7 @@ def weight_files(folder: Path, weights: str) -> list[Path]:
 
 
 def read_safetensors_header(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of the safetensors file ``path`` by name, without their values.
-
-    Raises:
-        BenchError: the file is damaged, or shorter or longer than its header states.
-    """
+    """Read the types and shapes in the safetensors file ``path``, whose size must match them."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -262,10 +252,7 @@ def loading_error(what: str, error: Exception) -> BenchError:
 def count_file_parameters(path: Path) -> int:
     """Count the parameters in ``path``, without heads of pre-training and buffers of positions.
 
-    A safetensors header suffices. A tensor of a pickle is counted once if it has several names.
-
-    Raises:
-        BenchError: the file is damaged or holds more than tensors.
+    A tensor of a pickle is counted once if it has several names.
     """
     sizes: dict[Any, int] = {}
     if path.suffix == ".safetensors":
@@ -301,11 +288,7 @@ def _refuse_own_code(folder: Path, config: Mapping[str, Any]) -> None:
             )
 
 
-def first_stated(config: Mapping[str, Any], names: Iterable[str]) -> object:
-    """Return the value of the first of ``names`` that ``config`` has.
-
-    None if it has none.
-    """
+def _first_stated(config: Mapping[str, Any], names: Iterable[str]) -> object:
     return next((config[name] for name in names if name in config), None)
 
 
@@ -319,3 +302,176 @@ class Parameters(Record):
 
     total: int
     adapter: int = 0
+
+
+class _Single(msgspec.Struct, frozen=True):
+    children: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=1)]
+
+
+class _Block(msgspec.Struct, frozen=True):
+    type: Literal["Stack", "Fuse"]
+    children: tuple[_Single, ...]
+
+
+class _SetupFile(msgspec.Struct, frozen=True):
+    adapter_setup: _Block
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Composition of adapters by the names of their folders; the first of a stack is the lowest."""
+
+    kind: Literal["Stack", "Fuse"]
+    names: tuple[str, ...]
+
+    def block(self) -> Any:
+        """Return AdapterHub's record of the composition."""
+        from adapters import composition
+
+        return getattr(composition, self.kind)(*self.names)
+
+
+class Routing(Record, kw_only=True):
+    """Adapters of one base, one of which encodes each query: see `retrievers.adapters.compose`.
+
+    Attributes:
+        by: kind of the rule. A ``classifier`` is no longer fitted, but existing ones are linear,
+            too.
+        adapters: folders inside.
+        domains: for each adapter, the collections that it is for.
+        otherwise: adapter for collections outside all domains, in files of earlier versions.
+    """
+
+    by: Literal["centroid", "classifier"] = "centroid"
+    adapters: tuple[str, ...]
+    domains: tuple[tuple[str, ...], ...]
+    otherwise: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.adapters or len(self.adapters) != len(self.domains):
+            raise ValueError(f"{len(self.domains)} domains for {len(self.adapters)} adapters")
+
+
+def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
+    """Return the existing folder of ``adapter``, whose path is relative to ``base``."""
+    folder = (base / Path(adapter.path).expanduser()).resolve()
+    if not folder.is_dir():
+        raise BenchError(f"there is no adapter folder {folder}")
+    return folder
+
+
+def adapter_name(folder: Path) -> str:
+    """Return the name of the adapter in ``folder``: the folder's, or its training's."""
+    path = folder.resolve()
+    named = path.parent if path.name == ADAPTER_FOLDER and path.parent.name else path
+    return "_".join(named.name.split())
+
+
+def identify_adapter(
+    folder: Path, base: Checkpoint, kind: AdapterKind | Literal["auto"] = "auto"
+) -> AdapterIdentity:
+    """Return an adapter's library and the sha256 of its files, without loading it.
+
+    Args:
+        folder: folder of the adapter.
+        base: checkpoint that the adapter must belong to.
+        kind: expected library.
+
+    Raises:
+        BenchError: files are missing or damaged, or the adapter belongs to another base or library.
+    """
+    found, files = _find_files(folder, base)
+    if kind not in ("auto", found):
+        raise BenchError(f"{folder} holds an adapter of {found}, not of {kind}")
+    for path in files:
+        if not path.is_file():
+            raise BenchError(f"{path} is missing: the adapter {folder} is incomplete")
+    hashes = {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
+    return AdapterIdentity(found, hashes)
+
+
+def _find_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
+    """Return an adapter's library and all files that determine what it does."""
+    _check_trained_on(folder, base)
+    if (routing := read_routing(folder)) is not None:
+        inner = [resolve_inside(folder, name) for name in routing.adapters]
+        if any(read_routing(part) for part in inner):
+            raise BenchError(f"an adapter in {folder} is routed itself", "route its adapters")
+        files = [path for part in inner for path in _find_files(part, base)[1]]
+        return "routed", [folder / ROUTING, folder / ROUTER, *files]
+    if (folder / SETUP).is_file():
+        setup = read_composition(folder)
+        inner = [resolve_inside(folder, name) for name in setup.names]
+        files = [path for part in inner for path in _find_adapter_files(part, base)[1]]
+        fused = resolve_inside(folder, ",".join(setup.names))
+        learnt = [fused / name for name in FUSION_FILES] if setup.kind == "Fuse" else []
+        return "adapterhub", [folder / SETUP, *files, *learnt]
+    return _find_adapter_files(folder, base)
+
+
+def _find_adapter_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
+    config = read_object(folder / ADAPTER_CONFIG)
+    kind: AdapterKind = "peft" if "peft_type" in config else "adapterhub"
+    if kind == "adapterhub":
+        _check_base(folder, config, base)
+    own = next((name for name in ADAPTER_WEIGHTS[kind] if (folder / name).is_file()), None)
+    if own is None:
+        expected = f"expected {' or '.join(ADAPTER_WEIGHTS[kind])}"
+        raise BenchError(f"{folder} has no adapter weights", expected)
+    shared = (name for name in (SHARED, NORMS) if lexists(folder / name))
+    weights = [folder / name for name in (own, *shared)]
+    for path in weights:
+        if path.suffix == ".safetensors":
+            read_safetensors_header(path)
+    return kind, [folder / ADAPTER_CONFIG, *weights]
+
+
+def check_adapter_unchanged(folder: Path, identity: AdapterIdentity, base: Checkpoint) -> None:
+    """Raise if the files of the adapter in ``folder`` differ from the hashes in ``identity``."""
+    if identify_adapter(folder, base).files != identity.files:
+        raise BenchError(
+            f"the adapter {folder} changed while it was used",
+            "Run again when nothing writes to it any more, or copy the folder first.",
+        )
+
+
+def _check_trained_on(folder: Path, base: Checkpoint) -> None:
+    """Raise if a ``base.json`` names other weights, whose adapter would fit by its sizes."""
+    places = [place / BASE for place in (folder, *folder.parents[:2])]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:  # neither in the adapter's folder nor in those that it is a part of
+        return
+    stated = read_object(path)
+    if stated.get("weights_sha256") != base.weights_sha256:
+        raise BenchError(
+            f"the adapter {folder} is for another base: it was trained on {stated.get('model')} "
+            f"(weights {str(stated.get('weights_sha256'))[:12]}), and {base.folder} has weights "
+            f"{base.weights_sha256[:12]}",
+            "Attach it to the model that it was trained on.",
+        )
+
+
+def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> None:
+    """Raise if AdapterHub's configuration states another base, since sizes may still match."""
+    base_config = {"model_type": base.config.get("model_type"), "hidden_size": base.hidden_width}
+    for key, actual in base_config.items():
+        if config.get(key) not in (None, actual):
+            raise BenchError(
+                f"the adapter {folder} was made for {config.get('model_name')} "
+                f"({key} {config[key]}), not for a model with {key} {actual}",
+                "Attach it to the model that it was trained on.",
+            )
+
+
+def read_composition(folder: Path) -> Composition:
+    """Read AdapterHub's file of a stack or a fusion of the adapters in ``folder``."""
+    hint = "supported: Stack and Fuse of adapters; or use compose average"
+    block = read_json(folder / SETUP, _SetupFile, hint).adapter_setup
+    return Composition(block.type, tuple(child.children[0] for child in block.children))
+
+
+def read_routing(folder: Path) -> Routing | None:
+    """Read the routing in ``folder``, or return None if its adapters are not routed."""
+    path = folder / ROUTING
+    hint = "adapters of collections: python -m bench run COLLECTION --model BASE --adapter FOLDER"
+    return read_json(path, Routing, hint) if path.is_file() else None

@@ -1,9 +1,7 @@
-"""Resolve a model to its recipe and files.
+"""Resolve a model: its card, its recipe and its files, without a model library and weights.
 
-The steps before are `locate` (from a name to a folder), `read_settings`, `read_checkpoint` and
-`read_adapter` (what its files state and contain) and `resolve_card`; the step after is
-`retrievers.encoders.open`. No model library is imported, so that a run starts at once if all
-vectors are stored.
+A card's name, a card's file, a folder with a card and a sentence-transformers folder state how
+vectors are made. A plain checkpoint does not and is refused, unless it is used like a named card.
 """
 
 import importlib.util
@@ -15,24 +13,40 @@ from typing import Any, get_args
 
 import msgspec
 
-from foundation.errors import BenchError
+from foundation.errors import BenchError, format_names
 from foundation.machine import has_vnni
+from foundation.records import read_object
 from foundation.sources import hash_sources
-from retrievers.models.card import BRANCH, Card, CardAdapter, replace_fields
-from retrievers.models.locate import describe_source, locate_checkpoint
-from retrievers.models.read_adapter import (
-    Routing,
-    adapter_folder,
-    identify_adapter,
-    read_routing,
+from retrievers.models.card import (
+    BRANCH,
+    CARD_FILE,
+    CLIENT_DECIDES,
+    Card,
+    CardAdapter,
+    all_cards,
+    load_card,
+    make_card_like,
+    replace_fields,
 )
+from retrievers.models.locate import Place, is_card, is_url, locate_checkpoint, locate_model
 from retrievers.models.read_checkpoint import (
+    ADAPTER_CONFIG,
     Checkpoint,
     Parameters,
+    Routing,
+    adapter_folder,
+    adapter_name,
     count_file_parameters,
+    identify_adapter,
     read_checkpoint,
+    read_routing,
 )
-from retrievers.models.read_settings import read_stages, warn_of_contradictions
+from retrievers.models.read_settings import (
+    lacks_normalize,
+    read_card,
+    read_stages,
+    warn_of_contradictions,
+)
 from retrievers.models.recipe import (
     UNKNOWN_SETTINGS,
     ModelDtype,
@@ -40,8 +54,9 @@ from retrievers.models.recipe import (
     Recipe,
     StoreDtype,
 )
-from retrievers.models.resolve_card import resolve_card, with_adapter, with_query_prompt
 
+TRAINING_FILE = "training.json"  # in the folder of a training, whose card comes last
+BASE_NAMES = ("base_model_name_or_path", "model_name")  # in files of PEFT and of AdapterHub
 # Fields of a card's usage that no other kind of encoder heeds.
 TRANSFORMER_FIELDS = ("pooling", "segment_ids", "truncation_side", "lower_case")
 
@@ -86,11 +101,7 @@ class Model:
         return replace_field(self, recipe=self.recipe.for_dataset(name))
 
     def check_unchanged(self) -> None:
-        """Raise if a file of a checkpoint differs from the one that was hashed.
-
-        Raises:
-            BenchError: a file was replaced or modified.
-        """
+        """Raise if a file of a checkpoint differs from the one that was hashed."""
         for checkpoint in filter(None, (self.document, self.query)):
             checkpoint.check_unchanged()
 
@@ -151,38 +162,227 @@ def resolve_model(
         "max_query_tokens": max_query_tokens,
         "max_document_tokens": max_document_tokens,
     }
-    if given := {name: value for name, value in changes.items() if value is not None}:
-        card = replace_fields(card, given)
+    given = {name: value for name, value in changes.items() if value is not None}
+    card = replace_fields(card, given)
     if query_prompt is not None:
         card = with_query_prompt(card, query_prompt)
     if adapter:
         card = with_adapter(card, Path(adapter))
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
-    resolved = _resolve(card, base, trust_code)
+    if card.encoder:
+        resolved = Model(card, _third_party_recipe(card, trust_code))
+    elif card.kind == "endpoint":
+        resolved = resolve_endpoint(card)
+    elif card.kind == "transformer":
+        resolved = _resolve_transformer(card, base)
+    else:
+        resolved = Model(card, _plain_recipe(card))
     recipe = msgspec.structs.replace(resolved.recipe, store_dtype=store_dtype)
     if dtype == "int8":
-        check_int8(recipe)
+        _check_int8(recipe)
         recipe = msgspec.structs.replace(recipe, backend="int8-calibrated")
     return replace_field(resolved, recipe=recipe, allow_unknown_tokens=allow_unknown_tokens)
 
 
-def _resolve(card: Card, base: Path, trust_code: bool) -> Model:
-    if card.encoder:
-        return Model(card, _third_party_recipe(card, trust_code))
-    if card.kind == "endpoint":
-        return resolve_endpoint(card)
-    if card.kind != "transformer":
-        return Model(card, _plain_recipe(card))
-    return _resolve_transformer(card, base)
+def resolve_card(
+    model: str, like: str | None = None, endpoint_model: str | None = None
+) -> tuple[Card, Path]:
+    """Return the card to use for a model, and the folder that its paths are relative to.
+
+    Args:
+        model: card's name or file, folder, Hub id, or URL of an endpoint.
+        like: card that a checkpoint or endpoint is used like, or None.
+        endpoint_model: name of the model on the endpoint, or None.
+
+    Raises:
+        BenchError: there is no such model, a plain checkpoint without ``like``, a model without one
+            vector per text, or a folder that contradicts ``like``.
+    """
+    if is_url(model):
+        usage = {name: getattr(load_card(like), name) for name in CLIENT_DECIDES} if like else {}
+        return card_of_endpoint(model, endpoint_model or "", **usage), Path.cwd()
+    if endpoint_model is not None:
+        raise BenchError(f"{model} is not a URL, so --endpoint-model has no effect", "leave it out")
+    if like is not None:
+        if is_card(model):
+            raise BenchError(
+                f"{model} is a card, but --like {like} needs a checkpoint without one",
+                "leave --like out, or name the folder of a checkpoint",
+            )
+        return _card_like(load_card(like), model), Path.cwd()
+    place = locate_model(model)
+    return place.card or _declared_card(place), place.base
+
+
+def card_of_endpoint(url: str, endpoint_model: str, **fields: Any) -> Card:
+    """Return the card of a model behind a URL.
+
+    Args:
+        url: address of the server.
+        endpoint_model: name of the model on the server. Its last part is the card's name.
+        fields: other fields of the card.
+
+    Raises:
+        BenchError: there is no name, or the URL or another field does not fit an endpoint.
+    """
+    if not endpoint_model:
+        raise BenchError(
+            "the URL of a server needs the name of one of its models",
+            "add --endpoint-model NAME, as listed at /v1/models",
+        )
+    named = {"name": endpoint_model.rpartition("/")[2], "title": f"{endpoint_model} at {url}"}
+    try:
+        return Card(kind="endpoint", url=url, endpoint_model=endpoint_model, **{**named, **fields})
+    except ValueError as error:
+        raise BenchError(str(error)) from error
+
+
+def _declared_card(place: Place) -> Card:
+    """Return the card of a checkpoint whose files state how vectors are made."""
+    name, folder = place.name, place.folder
+    if folder is None:
+        known = next((card for card in all_cards().values() if card.checkpoint == name), None)
+        if known is not None:
+            raise BenchError(f"{name} has a card", f"name its card: {known.name}")
+        folder = locate_checkpoint(name, base=place.base, with_weights=False)
+    card = read_card(folder, name)
+    if card is None:
+        raise _explain_missing_settings(folder, name)
+    changes = {"name": Path(name).name, "title": f"{name} (sentence-transformers)"}
+    where = {} if place.folder else {"checkpoint": name}
+    return replace_fields(card, changes | where)
+
+
+def _card_like(card: Card, checkpoint: str) -> Card:
+    """Return a card for another checkpoint, without facts about the card's own."""
+    if card.kind != "transformer" or card.encoder:
+        raise BenchError(
+            f"--like {card.name}: its card does not describe a transformer checkpoint",
+            "see `python -m bench list models`",
+        )
+    if card.query_checkpoint:
+        raise BenchError(
+            f"--like {card.name}: that model has two encoders, but one checkpoint was given",
+            "Write a card with checkpoint and query_checkpoint, and name it: path/to/card.toml",
+        )
+    path = Path(checkpoint).expanduser()
+    root = locate_checkpoint(checkpoint, base=Path.cwd(), with_weights=False)
+    # ANCE's weights state a classifier, and its card a stage instead.
+    stated = read_card(root, checkpoint, may_classify=bool(card.stages))
+    if stated is not None and not stated.pretrained_only:
+        _check_like(card, stated, root)
+    return make_card_like(
+        card,
+        name=path.name,
+        title=f"{path.name}, like {card.title}",
+        checkpoint=str(root) if path.is_dir() else checkpoint,
+        trained_on=stated.trained_on if stated else (),
+    )
+
+
+def _check_like(card: Card, stated: Card, root: Path) -> None:
+    """Raise if a card contradicts the folder that is used like it.
+
+    Different lengths only cause a warning, since users choose them. So does a different
+    normalisation without a module for it: sentence-transformers writes cosine even if nobody chose
+    it.
+    """
+    used, open_to_choice = _list_settings(card), {"max_query_tokens", "max_document_tokens"}
+    if lacks_normalize(root):
+        open_to_choice.add("normalize")
+    for name, value in _list_settings(stated).items():
+        chosen = used.get(name, "none")
+        if value == chosen:
+            continue
+        if name not in open_to_choice:
+            raise BenchError(
+                f"--like {card.name} contradicts {root}: its {name} is {value}, not {chosen}",
+                "leave --like out, or correct the folder's settings",
+            )
+        logger.warning("%s states %s %s, but %s is used", root, name, value, chosen)
+
+
+def _list_settings(card: Card) -> dict[str, Any]:
+    """Return the settings of a card that change vectors, without empty prompts."""
+    names = ("truncation_side", "lower_case", "max_query_tokens", "max_document_tokens")
+    prompts = {"query prompt": card.prompts.query, "document prompt": card.prompts.document}
+    return {
+        "pooling": card.pooling,
+        "normalize": card.normalize,
+        "stages": [stage.folder or stage.key for stage in card.stages],
+        **{name: getattr(card, name) for name in names},
+        **{name: repr(text) for name, text in prompts.items() if text},
+    }
+
+
+def _explain_missing_settings(folder: Path, typed: str) -> BenchError:
+    """Return the error for a folder that does not state how vectors are made."""
+    if (folder / ADAPTER_CONFIG).is_file():
+        stated = read_object(folder / ADAPTER_CONFIG)
+        base = next((stated[name] for name in BASE_NAMES if stated.get(name)), "BASE")
+        return BenchError(
+            f"{typed} is an adapter without its base model",
+            f"Give its base as the model, and the folder as --adapter: {base} --adapter {typed}",
+        )
+    if (folder / TRAINING_FILE).is_file():
+        models = Path(typed).glob(f"checkpoints/checkpoint-*/model/{CARD_FILE}")
+        latest = max(models, key=lambda path: path.stat().st_mtime, default=None)
+        evaluate = f"; or evaluate its last checkpoint: --model {latest.parent}" if latest else ""
+        return BenchError(
+            f"{typed} is an interrupted training",
+            f"Run the same command again to continue it{evaluate}",
+        )
+    if not (folder / "config.json").exists():
+        files = (path for name in ("config.json", CARD_FILE) for path in folder.glob(f"*/{name}"))
+        names = [str(Path(typed) / name) for name in sorted({path.parent.name for path in files})]
+        return BenchError(
+            f"{typed} is not the folder of a model: it has no config.json",
+            f"name a model in it: {format_names(names)}" if names else "name the folder of a model",
+        )
+    return BenchError(
+        f"{typed} is a plain checkpoint: it does not state how vectors are made (pooling, "
+        "normalisation, prompts, lengths), and a guess gives wrong scores",
+        "Look up how it was trained, then add --like CARD with a card that is used in the same "
+        "way (`python -m bench list models`), or write card.toml into its folder.",
+    )
+
+
+def with_query_prompt(card: Card, text: str) -> Card:
+    """Return the card with one prompt for the queries of all datasets.
+
+    Raises:
+        BenchError: the model reads no prompts.
+    """
+    if card.kind == "bm25":
+        raise BenchError(f"{card.name} puts no prompt before queries", "Leave out query_prompt.")
+    datasets = {
+        name: Prompts(query=text, document=prompts.document)
+        for name, prompts in card.prompts.datasets.items()
+    }
+    prompts = msgspec.structs.replace(card.prompts, query=text, datasets=datasets)
+    return replace_fields(card, {"prompts": prompts, "expected": ()})
+
+
+def with_adapter(card: Card, folder: Path) -> Card:
+    """Return the card of a base with the adapter in ``folder`` attached.
+
+    Raises:
+        BenchError: the model is not a transformer.
+    """
+    if card.kind != "transformer" or card.encoder:
+        raise BenchError(
+            f"{card.name} is not a transformer, so no adapter can be attached",
+            "Leave out --adapter, or name the model that it was trained on.",
+        )
+    name = adapter_name(folder)
+    changes = {"name": f"{card.name}+{name}", "title": f"{card.title}, with the adapter {name}"}
+    adapter = CardAdapter(path=str(folder.resolve()))
+    return replace_fields(card, {**changes, "adapter": adapter, "expected": ()})
 
 
 def _resolve_transformer(card: Card, base: Path) -> Model:
-    """Resolve the checkpoints and the adapter of a card.
-
-    Raises:
-        BenchError: they are missing or damaged, or do not fit the card.
-    """
+    """Resolve the checkpoints and the adapter of a card, whose paths are relative to ``base``."""
     folders = [stage.folder for stage in card.stages if stage.folder]
     document = read_checkpoint(
         locate_checkpoint(
@@ -210,7 +410,6 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
 
 
 def _attach_adapter(model: Model, adapter: CardAdapter, base: Path) -> Model:
-    """Return the model with an adapter, whose folder is relative to ``base``."""
     folder = adapter_folder(adapter, base)
     if model.query is not None:
         raise BenchError(f"{model.card.name} has two encoders: an adapter for both is unsupported")
@@ -236,10 +435,10 @@ def _check_length(card: Card, length: int, checkpoint: Checkpoint) -> None:
 def _transformer_recipe(
     card: Card, base: Path, document: Checkpoint, query: Checkpoint | None
 ) -> Recipe:
-    name, revision = describe_source(card.checkpoint, card.revision, base, document)
+    name, revision = _describe_source(card.checkpoint, card.revision, base, document)
     query_name, query_revision = "", ""
     if query is not None:
-        query_name, query_revision = describe_source(
+        query_name, query_revision = _describe_source(
             card.query_checkpoint, card.query_revision, base, query
         )
     width = document.hidden_width
@@ -258,6 +457,19 @@ def _transformer_recipe(
         **_prompt_fields(card),
         **card.usage,
     )
+
+
+def _describe_source(
+    checkpoint: str, revision: str, base: Path, found: Checkpoint
+) -> tuple[str, str]:
+    """Return the name and revision of a checkpoint for display.
+
+    A branch changes, so it is not shown as a revision; without a known commit, none is shown.
+    """
+    folder = base / Path(checkpoint).expanduser()
+    if folder.is_dir():
+        return folder.resolve().name, ""
+    return checkpoint, found.revision or ("" if revision == BRANCH else revision)
 
 
 def _prompt_fields(card: Card) -> dict[str, Any]:
@@ -320,13 +532,10 @@ def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
 
 
 def count_parameters(model: Model) -> Parameters | None:
-    """Count the parameters of a resolved model.
+    """Count the parameters of a resolved model, or return None if its class does not state them.
 
-    None if a class or object does not state them. Pre-training heads and buffers of positions are
-    not counted. A pooler is, as in published sizes of BERT.
-
-    Args:
-        model: resolved model.
+    Pre-training heads and buffers of positions are not counted. A pooler is, as in published sizes
+    of BERT.
 
     Raises:
         BenchError: a file is damaged or holds more than tensors.
@@ -345,19 +554,15 @@ def count_parameters(model: Model) -> Parameters | None:
     return Parameters(network + adapter, adapter)
 
 
-def check_int8(recipe: Recipe) -> None:
-    """Raise if the model of ``recipe`` cannot run in int8 here.
-
-    Raises:
-        BenchError: its kind, adapter, dtype, pooling or this processor prevents it.
-    """
-    none = recipe.kind != "transformer" or bool(recipe.encoder)
-    problems = {
-        f"{recipe.model} is not a transformer that int8 can run": none,
-        "int8 does not support adapters": recipe.adapter is not None,
-        f"int8 needs float32 weights, not {recipe.dtype}": recipe.dtype != "float32",
-        "int8 overflows on this CPU (no VNNI)": (not has_vnni()),
+def _check_int8(recipe: Recipe) -> None:
+    """Raise if the model of ``recipe`` cannot run in int8 on this processor."""
+    is_transformer = recipe.kind == "transformer" and not recipe.encoder
+    needs = {
+        f"{recipe.model} is not a transformer that int8 can run": is_transformer,
+        "int8 does not support adapters": recipe.adapter is None,
+        f"int8 needs float32 weights, not {recipe.dtype}": recipe.dtype == "float32",
+        "int8 overflows on this CPU (no VNNI)": has_vnni(),
     }
-    for problem, is_one in problems.items():
-        if is_one:
+    for problem, is_met in needs.items():
+        if not is_met:
             raise BenchError(problem, "Leave out --dtype int8.")

@@ -13,8 +13,8 @@ from typing import ClassVar
 from torch import nn
 
 from foundation.errors import BenchError
-from retrievers.adapters.folder import add_adapter, check_method
-from retrievers.adapters.settings import AdapterSettings
+from retrievers.adapters.folder import add_adapter
+from retrievers.adapters.libraries import AdapterSettings, make_configuration
 from retrievers.models.card import Card, replace_fields
 from retrievers.models.resolve import resolve_model
 from retrievers.training.continual.sequence import DomainStep, Method
@@ -41,7 +41,7 @@ class AdapterPerDomain(Method, kw_only=True):
         super().check(preset)
         if not preset.start.model:
             raise BenchError("an adapter needs a start model", "Name one with --start.")
-        check_method(self._settings())
+        make_configuration(self._settings())  # raises if the method is unknown
 
     def objective(self, step: DomainStep) -> "DomainAdapter":
         """Return the settings that train the adapter of ``step``."""

@@ -27,7 +27,7 @@ from foundation.files import FileLock, clean_up, replace_file, reset_permissions
 from foundation.records import Record, convert_table, find_differing_keys, read_json, write_json
 from retrievers.models.card import CARD_FILE
 from retrievers.models.read_checkpoint import read_safetensors_header
-from retrievers.models.resolve_card import TRAINING_FILE
+from retrievers.models.resolve import TRAINING_FILE
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
     first_process_first,

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from foundation.records import Record, TomlFiles
-from retrievers.adapters.settings import AdapterSettings
+from retrievers.adapters.libraries import AdapterSettings
 from retrievers.models.card import Card, replace_fields
 from retrievers.models.recipe import Pooling, Similarity, TitleJoin
 from retrievers.training.engine.arguments import Above0, Count, Optimizer, Precision

@@ -24,7 +24,7 @@ from retrievers.encoders.protocol import Segments, join
 from retrievers.encoders.tokens import TextTokenizer
 from retrievers.models.card import Card, make_card_like, write_card
 from retrievers.models.loading import load_network, load_tokenizer, silence_transformers
-from retrievers.models.read_adapter import FOLDER
+from retrievers.models.read_checkpoint import ADAPTER_FOLDER
 from retrievers.models.read_settings import ST_POOLING
 from retrievers.models.recipe import Recipe
 from retrievers.models.resolve import Model
@@ -85,7 +85,7 @@ class Student:
             write_card(card, folder)
         else:
             self.adapted.save_files(folder)
-            write_size(self.network, folder, (folder / FOLDER).rglob("*"))
+            write_size(self.network, folder, (folder / ADAPTER_FOLDER).rglob("*"))
             self.adapted.save_card(folder, card)
 
 

@@ -10,8 +10,7 @@ from bench.evaluation.pipeline import in_domain
 from datasets_cfg.dataset import Dataset, take_first_queries
 from retrievers.models.card import load_card
 from retrievers.models.recipe import Prompts
-from retrievers.models.resolve import resolve_model
-from retrievers.models.resolve_card import with_query_prompt
+from retrievers.models.resolve import resolve_model, with_query_prompt
 
 CORPUS = {f"d{n}": {"title": f"t{n}", "text": f"the text of document {n}"} for n in range(60)}
 QUERIES = {f"q{n}": f"which text has document {n}" for n in range(4)}

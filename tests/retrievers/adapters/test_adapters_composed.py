@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
-from retrievers.adapters.compose import average_adapters, normalize_weights, stack_adapters
-from retrievers.adapters.folder import find_adapter_base
+from retrievers.adapters.compose import (
+    average_adapters,
+    find_adapter_base,
+    normalize_weights,
+    stack_adapters,
+)
 from retrievers.encoders.open import open_encoder
 from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models import loading

@@ -7,9 +7,13 @@ from safetensors.numpy import load_file
 from transformers import AutoModel
 
 from foundation.errors import BenchError
-from retrievers.adapters.folder import attach
-from retrievers.adapters.hub import check_composition, make_configuration
-from retrievers.models.read_adapter import Composition
+from retrievers.adapters.libraries import (
+    AdapterSettings,
+    attach,
+    check_composition,
+    make_configuration,
+)
+from retrievers.models.read_checkpoint import Composition
 from retrievers.training.finetune.finetune_preset import load_preset
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, run
 from tests.support.tiny_checkpoints import write_bert
@@ -67,7 +71,8 @@ def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below
     network = write_bert(tmp_path / "bert").eval()
     adapters.init(network)
     for name, method in (("low", other), ("high", "par_bn")):
-        network.add_adapter(name, config=make_configuration(method, {"reduction_factor": 4}))
+        settings = AdapterSettings(method=method, options={"reduction_factor": 4})
+        network.add_adapter(name, config=make_configuration(settings))
     stack = Composition("Stack", ("low", "high"))
     network.set_active_adapters(stack.block())
     ids = torch.arange(5, 13)[None]
@@ -87,7 +92,7 @@ def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below
 def test_the_preset_has_the_authors_figures():
     """exps/run_xsum.sh of unify-parameter-efficient-tuning, FFN Scaled Parallel Adapter."""
     preset = load_preset("adapter-parallel")
-    config = make_configuration(preset.adapter.method, preset.adapter.options)
+    config = make_configuration(preset.adapter)
     assert int(768 // config.reduction_factor) == 512
     assert (config.scaling, config.non_linearity) == (SCALE, "relu")
     assert (config.is_parallel, config.output_adapter, config.mh_adapter) == (True, True, False)

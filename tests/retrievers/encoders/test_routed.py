@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from foundation.errors import BenchError
-from retrievers.adapters.folder import find_adapter_base
+from retrievers.adapters.compose import Router, find_adapter_base, normalize_rows, route_adapters
 from retrievers.encoders.open import open_encoder
-from retrievers.encoders.routed import Router, fit_router, normalize_rows, route_adapters
-from retrievers.models.read_adapter import ROUTER, ROUTING
+from retrievers.models.read_checkpoint import ROUTER, ROUTING
 from retrievers.models.resolve import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import run, table
 from tests.support.small_finetuning import TEXTS, TITLES, WORDS, model
@@ -32,7 +31,7 @@ def test_the_nearest_mean_is_that_of_brute_force_and_of_scikit_learn():
     neighbors = pytest.importorskip("sklearn.neighbors")
     domains = clouds()
     texts = np.concatenate(clouds(seed=1))
-    chosen = fit_router(domains).choose(texts)
+    chosen = Router.fit(domains).choose(texts)
     nearest = []
     for text in texts.astype(float):
         x = text / np.sqrt((text**2).sum())
@@ -49,7 +48,7 @@ def test_the_nearest_mean_is_that_of_brute_force_and_of_scikit_learn():
 
 @given(arrays(np.float32, (3, 4), elements=NUMBERS), st.permutations(range(3)))
 def test_of_equally_near_domains_the_first_is_taken(vectors, order):
-    same = fit_router([vectors[:1]] * 3)
+    same = Router.fit([vectors[:1]] * 3)
     assert same.choose(vectors).tolist() == [0, 0, 0]
     weight = np.stack([vectors[0], vectors[0], vectors[1]])[order].astype(float)
     router = Router(weight, np.zeros(3))
@@ -62,7 +61,7 @@ def test_of_equally_near_domains_the_first_is_taken(vectors, order):
 @given(st.floats(0.125, 8, width=16))
 def test_the_length_of_a_vector_routes_nothing(factor):
     domains, texts = clouds(), np.concatenate(clouds(seed=2))
-    router = fit_router(domains)
+    router = Router.fit(domains)
     np.testing.assert_array_equal(
         router.choose(texts), router.choose((texts * factor).astype(np.float32))
     )
@@ -88,7 +87,7 @@ def routed(trained, out):
     folders = [trained / "one", trained / "two"]
     base = find_adapter_base(folders)
     encoder = open_encoder(base, "cpu")
-    router = fit_router([encoder.encode_queries(texts[1:]) for texts in DOMAINS])
+    router = Router.fit([encoder.encode_queries(texts[1:]) for texts in DOMAINS])
     route_adapters(base, folders, out, [["a"], ["b/c"]], router)
     return resolve_model(str(out))
 

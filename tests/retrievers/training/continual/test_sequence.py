@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from foundation.errors import BenchError
-from retrievers.adapters.settings import AdapterSettings
+from retrievers.adapters.libraries import AdapterSettings
 from retrievers.encoders.open import open_encoder
 from retrievers.models.card import Card
 from retrievers.models.resolve import resolve_model

@@ -1,0 +1,454 @@
+"""Adapters of AdapterHub and PEFT in a network: settings, creation, saving and attaching.
+
+Methods and options have the names of the libraries (Poth et al., Adapters, EMNLP 2023 demos), whose
+new methods need no edit here.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os.path import lexists
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from foundation.errors import BenchError, did_you_mean, first_line, import_package
+from foundation.files import resolve_inside, sha256_of_file
+from foundation.records import Record
+from retrievers.models.read_checkpoint import (
+    ADAPTER_CONFIG,
+    NORMS,
+    SETUP,
+    SHARED,
+    Composition,
+    read_composition,
+)
+from retrievers.models.recipe import AdapterKind
+
+Library = Literal["adapterhub", "peft"]
+Write = Callable[[Path], None]  # writes a trained adapter to a folder
+ADAPTER_NAME = "bench"
+FUSION = "fusion"
+BOTTLENECKS = ("seq_bn", "double_seq_bn", "par_bn", "seq_bn_inv", "double_seq_bn_inv")
+# PEFT, AdapterHub, torch and safetensors raise nearly anything for what is damaged or unfit.
+ATTACH_ERRORS = (Exception,)
+UNSUPPORTED = {
+    # AdapterHub 1.3 does not save or load these whole, or computes them in float32 alone. UniPELT
+    # has gates, by which a vector depends on the other texts of its batch.
+    "adapterhub": (
+        *("loreft", "noreft", "direft", "vera", "dvora", "mtl_lora", "prompt_tuning", "unipelt"),
+    ),
+    # PEFT would load further models, which a file names; Poly reads the number of a task.
+    "peft": ("poly", "shadow", "xlora"),
+}
+# Fields of PEFT's records that are not settings of a method.
+NOT_OPTIONS = {
+    *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path"),
+    *("revision", "inference_mode", "modules_to_save"),
+}
+# Fields of PEFT's files that must be null.
+REFUSED_FIELDS = {
+    "megatron_config": "PEFT would import what megatron_core names; code that arrives is not run",
+    "alora_invocation_tokens": "an encoder's texts have no invocation tokens; use a plain LoRA",
+}
+
+
+class AdapterSettings(Record, kw_only=True):
+    """Settings of an adapter to train, from the ``[adapter]`` table of a fine-tuning preset.
+
+    Attributes:
+        library: library of the method.
+        method: name of the method in that library. ``fusion`` is AdapterFusion (Pfeiffer et al.,
+            EACL 2021): the adapters of ``over`` stay fixed, and their weight for each token and
+            layer is learned.
+        options: options of the method, by the library's names; others have its defaults.
+        over: folders of adapters of the same base, which are frozen too. The new adapter is stacked
+            on them, the first at the bottom (MAD-X: Pfeiffer et al., EMNLP 2020).
+        lr: learning rate instead of the optimizer's, since adapters need a higher one than
+            encoders.
+        init_scale: standard deviation of a bottleneck's initial weights, drawn from a normal
+            distribution cut at two deviations, as in Houlsby et al.; None for the library's
+            default.
+        norms: train the encoder's LayerNorms too (Houlsby et al., ICML 2019), and save them with
+            the adapter. For AdapterHub, and for an adapter that is used alone.
+    """
+
+    library: Library = "adapterhub"
+    method: str
+    options: dict[str, Any] = {}
+    over: tuple[str, ...] = ()
+    lr: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    init_scale: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    norms: bool = False
+
+    def __post_init__(self) -> None:
+        if self.library == "peft" and self.over:
+            raise ValueError(
+                "over needs library = adapterhub: PEFT does not stack or fuse adapters"
+            )
+        if self.norms and (self.library == "peft" or self.over):
+            raise ValueError("norms needs library = adapterhub and an empty over")
+        if self.init_scale is not None and self.method not in BOTTLENECKS:
+            raise ValueError(f"init_scale needs a bottleneck method: {', '.join(BOTTLENECKS)}")
+        if self.method == FUSION and len(self.over) < 2:
+            raise ValueError("fusion needs two or more adapters in over")
+
+    def hashes_below(self) -> dict[str, str]:
+        """Return the sha256 of all files in the folders of ``over``, by path."""
+        folders = [Path(folder).expanduser() for folder in self.over]
+        paths = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+        return {str(path): sha256_of_file(path) for path in paths}
+
+
+def list_methods(library: Library) -> tuple[str, ...]:
+    """Return the names of a library's methods, without PEFT's prompt learning and `UNSUPPORTED`.
+
+    Raises:
+        BenchError: the library is not installed.
+    """
+    if library == "adapterhub":
+        known = (*_import_library("adapters").ADAPTER_CONFIG_MAP, FUSION)
+    else:
+        learning = _import_library("peft").PromptLearningConfig
+        kinds = _peft_configurations().items()
+        known = (*(str(kind.value).lower() for kind, of in kinds if not issubclass(of, learning)),)
+    return tuple(name for name in known if name not in UNSUPPORTED[library])
+
+
+def make_configuration(adapter: AdapterSettings) -> Any:
+    """Return the library's record of an adapter's method and options.
+
+    Raises:
+        BenchError: the library is not installed, or the method, an option or a value is unknown.
+    """
+    method, options, names = adapter.method, adapter.options, list_methods(adapter.library)
+    if method not in names:
+        raise BenchError(
+            f"{adapter.library} has no adapter method {method!r}",
+            did_you_mean(method, names, f"there are: {', '.join(names)}"),
+        )
+    if adapter.library == "peft":
+        kind: Any = _peft_configurations()[method.upper()]
+        _check_options(adapter, {field.name for field in dataclasses.fields(kind)} - NOT_OPTIONS)
+        try:
+            return kind(**options)
+        except (TypeError, ValueError) as error:
+            raise BenchError(f"the adapter method {method}: {error}") from error
+    import adapters
+
+    fusion = adapters.ADAPTERFUSION_CONFIG_MAP[adapters.DEFAULT_ADAPTERFUSION_CONFIG]
+    defaults: Any = fusion if method == FUSION else adapters.ADAPTER_CONFIG_MAP[method]
+    if isinstance(defaults, adapters.ConfigUnion):  # such as mam
+        _check_options(adapter, ())
+        return defaults
+    _check_options(adapter, (field.name for field in dataclasses.fields(defaults)))
+    return defaults.replace(**options)
+
+
+def _import_library(name: Literal["adapters", "peft"]) -> Any:
+    problem = f"this adapter needs the library {name!r}, which cannot be imported"
+    return import_package(name, problem, f"pip install 'retrieval-bench[{name}]'")
+
+
+def _peft_configurations() -> Any:
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    return PEFT_TYPE_TO_CONFIG_MAPPING
+
+
+def _check_options(adapter: AdapterSettings, known: Iterable[str]) -> None:
+    names = sorted(known)
+    for wrong in sorted(set(adapter.options) - set(names)):
+        hint = did_you_mean(wrong, names, f"it has {', '.join(names)}")
+        raise BenchError(f"the adapter method {adapter.method} has no option {wrong!r}", hint)
+
+
+def insert_adapter(
+    network: Any, adapter: AdapterSettings, configuration: Any, below: Sequence[Path]
+) -> Write:
+    """Freeze a network and insert a trainable adapter.
+
+    Args:
+        network: Hugging Face encoder, changed in place.
+        adapter: settings of the adapter.
+        configuration: result of `make_configuration` for them.
+        below: folders of the adapters that it is stacked on, or that are fused.
+
+    Returns:
+        Function that writes the trained adapter, and those that it needs, to a folder.
+    """
+    if adapter.library == "peft":
+        return _insert_peft(network, configuration)
+    import adapters
+
+    adapters.init(network)
+    names = tuple(f"below_{place}" for place in range(1, len(below) + 1))
+    for name, folder in zip(names, below, strict=True):
+        _load_adapter(network, folder, name)
+    if adapter.method == FUSION:
+        setup = Composition("Fuse", names)
+        check_composition(network, setup)
+        network.add_adapter_fusion(setup.block(), configuration)
+        network.train_adapter_fusion(setup.block())
+        return lambda folder: _save_composition(network, folder, setup)
+    network.add_adapter(ADAPTER_NAME, config=configuration)
+    _check_supported(network, ADAPTER_NAME, f"the adapter method {adapter.method}")
+    network.train_adapter(ADAPTER_NAME)
+    if adapter.init_scale is not None:
+        _initialise_bottlenecks(network, adapter.init_scale)
+    if adapter.norms:
+        for weight in _norm_weights(network).values():
+            weight.requires_grad_(True)
+    if not names:
+        return lambda folder: _save_adapter(network, folder, adapter.norms)
+    setup = Composition("Stack", (*names, ADAPTER_NAME))
+    check_composition(network, setup)
+    network.set_active_adapters(setup.block())
+    return lambda folder: _save_composition(network, folder, setup)
+
+
+def _insert_peft(network: Any, configuration: Any) -> Write:
+    from peft import PeftModel
+
+    wrapped = PeftModel(network, configuration)
+
+    def save(folder: Path) -> None:
+        wrapped.save_pretrained(str(folder), safe_serialization=True)
+        (folder / "README.md").unlink(missing_ok=True)  # a form that nobody filled in
+
+    return save
+
+
+def _initialise_bottlenecks(network: Any, scale: float) -> None:
+    """Draw trainable weights of bottlenecks within two standard deviations; set biases to 0."""
+    import torch
+
+    for weight in network.parameters():
+        if weight.requires_grad and weight.dim() > 1:
+            torch.nn.init.trunc_normal_(weight, std=scale, a=-2 * scale, b=2 * scale)
+        elif weight.requires_grad:
+            torch.nn.init.zeros_(weight)
+
+
+def _save_adapter(network: Any, folder: Path, norms: bool) -> None:
+    """Save the trained adapter in AdapterHub's layout, if ``norms`` with the LayerNorms."""
+    safe = not _shares_tensors(network, ADAPTER_NAME)
+    network.save_adapter(str(folder), ADAPTER_NAME, with_head=False, use_safetensors=safe)
+    _save_shared_tensors(network, folder, ADAPTER_NAME)
+    if norms:
+        _save_tensors(_norm_weights(network), folder / NORMS)
+
+
+def _save_composition(network: Any, folder: Path, setup: Composition) -> None:
+    safe = not any(_shares_tensors(network, name) for name in setup.names)
+    network.save_adapter_setup(str(folder), setup.block(), use_safetensors=safe)
+    for name in setup.names:
+        _save_shared_tensors(network, folder / name, name)
+
+
+def _shares_tensors(network: Any, name: str) -> bool:
+    """Return whether all layers hold the same tensors, which safetensors cannot store once."""
+    pool = getattr(network, "prefix_tuning", None)
+    return pool is not None and name in pool.prefix_tunings
+
+
+def _save_shared_tensors(network: Any, folder: Path, name: str) -> None:
+    """Save tensors that all layers share (Compacter), which AdapterHub 1.3 omits."""
+    if name in network.shared_parameters:
+        _save_tensors(network.shared_parameters[name], folder / SHARED)
+
+
+def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    state = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    save_file(state, str(path))
+
+
+def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
+    """Attach an adapter to a network and activate it, without unpickling code.
+
+    AdapterHub computes its adapters in the network's precision, PEFT in the adapter's own.
+
+    Args:
+        network: Hugging Face encoder of the base.
+        folder: folder of the adapter.
+        kind: library of the adapter. Routed adapters are attached one by one.
+
+    Raises:
+        BenchError: the library is not installed, or the adapter does not fit.
+    """
+    _import_library("peft" if kind == "peft" else "adapters")
+    try:
+        attached = (_attach_peft if kind == "peft" else _attach_hub)(network, folder)
+    except BenchError:
+        raise
+    except ATTACH_ERRORS as error:
+        raise BenchError(
+            f"the adapter {folder} cannot be attached: {first_line(error)}",
+            "Check that it belongs to this base model and version of its library.",
+        ) from error
+    return attached.eval()
+
+
+def _attach_hub(network: Any, folder: Path) -> Any:
+    import adapters
+
+    of_base = {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
+    adapters.init(network)
+    if (folder / SETUP).is_file():
+        setup = read_composition(folder)
+        for name in setup.names:
+            _load_adapter(network, resolve_inside(folder, name), name)
+        if setup.kind == "Fuse":
+            fused = resolve_inside(folder, ",".join(setup.names))
+            network.load_adapter_fusion(str(fused), use_safetensors=True)
+    else:
+        _load_adapter(network, folder, ADAPTER_NAME)
+        setup = Composition("Stack", (ADAPTER_NAME,))
+    check_composition(network, setup)
+    with silence_adapterhub():
+        network.set_active_adapters(setup.block())
+    for tensor in (*network.parameters(), *network.buffers()):
+        if id(tensor) not in of_base and tensor.is_floating_point():
+            tensor.data = tensor.data.to(network.dtype)
+    return network
+
+
+def _attach_peft(network: Any, folder: Path) -> Any:
+    from peft import PeftConfig, PeftModel, get_peft_model_state_dict
+    from peft.utils import load_peft_weights
+
+    config = PeftConfig.from_pretrained(str(folder))
+    if config.peft_type.value.lower() not in list_methods("peft"):
+        raise BenchError(
+            f"{folder}: PEFT's {config.peft_type.value} is not supported",
+            "train another method, or prefix_tuning of AdapterHub",
+        )
+    for field, why in REFUSED_FIELDS.items():
+        if getattr(config, field, None) is not None:
+            raise BenchError(
+                f"{folder / ADAPTER_CONFIG} states {field}: {why}", f"set {field} to null"
+            )
+    # The task decides which head PEFT looks for; an encoder has none.
+    config.task_type = None
+    config.inference_mode = True
+    attached = PeftModel(network, config, adapter_name=ADAPTER_NAME)
+    weights = load_peft_weights(str(folder), device="cpu")
+    expected = set(get_peft_model_state_dict(attached, adapter_name=ADAPTER_NAME))
+    _refuse_misfit(folder, expected - set(weights), set(weights) - expected)
+    attached.load_adapter(str(folder), ADAPTER_NAME, is_trainable=False)
+    return attached
+
+
+@contextmanager
+def silence_adapterhub() -> Iterator[None]:
+    """Hide AdapterHub's warning, within the block, that adapters are not active yet."""
+    notices = logging.getLogger("adapters.model_mixin")
+    level = notices.level
+    notices.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        notices.setLevel(level)
+
+
+def _load_adapter(network: Any, folder: Path, name: str) -> None:
+    """Load the adapter in ``folder`` as ``name`` into a network that AdapterHub has prepared."""
+    report: dict[str, list[str]] = {}
+    network.load_adapter(
+        str(folder), load_as=name, use_safetensors=True, with_head=False, loading_info=report
+    )
+    missing, extra = (set(report.get(f"{kind}_keys", [])) for kind in ("missing", "unexpected"))
+    _check_supported(network, name, f"the adapter {folder}")
+    _refuse_misfit(folder, missing, extra)
+    if lexists(folder / SHARED):
+        shared = network.shared_parameters
+        _load_tensors(folder / SHARED, dict(shared[name].items()) if name in shared else {})
+    if lexists(folder / NORMS):
+        if name != ADAPTER_NAME or len(network.adapters_config.adapters) > 1:
+            raise BenchError(
+                f"the adapter {folder} was trained with the LayerNorms of its base, and is used "
+                "alone",
+                "average such adapters, or train without adapter.norms",
+            )
+        _load_tensors(folder / NORMS, _norm_weights(network))
+
+
+def _check_supported(network: Any, name: str, what: str) -> None:
+    """Raise if AdapterHub cannot load an adapter completely, or its vectors depend on the batch."""
+    for part in _list_configurations(network, name):
+        whole = part.get("architecture") not in ("reft", "prompt_tuning")
+        if not whole or part.get("vera_d") is not None or part.get("use_gating"):
+            raise BenchError(
+                f"{what} is not supported: it is ReFT, VeRA or prompt tuning, or has gates",
+                'train with another method, such as mam, or vera of library = "peft"',
+            )
+
+
+def _norm_weights(network: Any) -> dict[str, Any]:
+    """Return the LayerNorm weights of ``network`` itself, not of its adapters, by name."""
+    from torch.nn import LayerNorm
+
+    norms = {name: part for name, part in network.named_modules() if isinstance(part, LayerNorm)}
+    return {
+        f"{name}.{kind}": weight
+        for name, part in norms.items()
+        if "adapters" not in name.split(".")
+        for kind, weight in part.named_parameters()
+    }
+
+
+def _load_tensors(path: Path, parameters: Mapping[str, Any]) -> None:
+    """Copy the tensors of a file into the network's, which must have the same names."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(str(path))
+    _refuse_misfit(path.parent, set(parameters) - set(tensors), set(tensors) - set(parameters))
+    for key, value in tensors.items():
+        parameters[key].data.copy_(value)
+
+
+def _refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str]) -> None:
+    if missing or extra:
+        raise BenchError(
+            f"the adapter {folder} does not fit this base model: "
+            f"missing {_list_names(missing)}; not used {_list_names(extra)}",
+            "Attach it to the model that it was trained on.",
+        )
+
+
+def _list_names(names: Collection[str]) -> str:
+    shown = ", ".join(sorted(names)[:3]) or "none"
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def check_composition(network: Any, setup: Composition) -> None:
+    """Raise for adapters that AdapterHub would silently skip.
+
+    Raises:
+        BenchError: an invertible layer is not at the bottom of a stack, or a stack has a parallel
+            bottleneck.
+    """
+    stacked = setup.kind == "Stack" and len(setup.names) > 1
+    parts = [part for name in setup.names for part in _list_configurations(network, name)]
+    if stacked and any(part.get("is_parallel") for part in parts):
+        raise BenchError(
+            "AdapterHub ignores the adapters below a parallel one in a stack",
+            "use a sequential bottleneck or LoRA",
+        )
+    for name in setup.names[1:] if setup.kind == "Stack" else setup.names:
+        if any(part.get("inv_adapter") for part in _list_configurations(network, name)):
+            raise BenchError(
+                "AdapterHub runs an invertible layer only at the bottom of a stack, and would "
+                "ignore this one",
+                "put it there, or use a bottleneck adapter or LoRA",
+            )
+
+
+def _list_configurations(network: Any, name: str) -> list[Any]:
+    """Return the configurations of an adapter, several for a union."""
+    whole = network.adapters_config.get(name)
+    return list(getattr(whole, "configs", [whole]))
