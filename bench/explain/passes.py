@@ -106,7 +106,7 @@ class ForwardPasses:
         return self._towers[key]
 
     def _tokenizer(self, setup: EvaluationSetup, weights: Weights) -> TextTokenizer:
-        from retrievers.models.loading import load_tokenizer
+        from retrievers.encoders.tokens import load_tokenizer
 
         key = (weights, setup.case, setup.side)
         if key not in self._tokenizers:

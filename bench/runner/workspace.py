@@ -49,11 +49,11 @@ from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
 from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.python_object import wrap_encoder
+from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.card import card_names
 from retrievers.models.locate import is_card, is_url
 from retrievers.models.resolve import card_of_endpoint, resolve_endpoint, resolve_model
-from retrievers.probe import probe_texts
 
 DEFAULTS = EvaluationOptions()
 

@@ -19,8 +19,8 @@ from foundation.files import replace_file
 from foundation.machine import library_version
 from retrievers.encoders.preflight import BATCH_TOLERANCE
 from retrievers.encoders.protocol import Encoder, PhaseTimer
+from retrievers.encoders.tokens import probe_texts
 from retrievers.models.recipe import Recipe, Role
-from retrievers.probe import probe_texts
 
 TOKENIZING = ("transformers", "tokenizers")  # libraries that determine token ids
 PROBE_STEP = 4  # every fourth of the fixed texts is encoded: a second on a CPU

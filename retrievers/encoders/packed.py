@@ -5,10 +5,23 @@ from packed tokens for every network. ``T`` is the number of tokens of a batch a
 texts; text ``i`` is the tokens ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``. Devlin et al., BERT,
 2019; Liu et al., RoBERTa, 2019.
 
-In half precision on CUDA they run compiled, with variable-length attention, which needs torch 2.10
-or later and compute capability 8.0 or later. From torch 2.13 on, the kernel is called such that it
-does not split a text's keys, so that attention to a text does not depend on the rest of the batch.
-Matrix products may still depend on the batch, in the last bits of the dtype.
+In half precision on CUDA they run compiled, with variable-length attention (torch 2.10, compute
+capability 8.0). From torch 2.13 on, the kernel does not split a text's keys, so that attention to
+a text does not depend on the rest of the batch. Matrix products may, in the last bits of the dtype.
+
+On the CPU, products are oneDNN's, by the operators of PyTorch's own compiler. PyTorch's linear
+layer copies the bias before each product, and GELU reads the result again; oneDNN adds the bias and
+applies exact (erf) GELU while the product is in the cache, with weights that are laid out once.
+Sums are float32 in a different order: unit vectors differ by about 1e-6.
+
+In int8 (Zafrir et al., Q8BERT, 2019), weights have one scale for each output. Inputs of a layer
+have one scale and one zero, calibrated on `probe_texts`. Before that, features are divided by
+factors that make their ranges more alike, and weights are multiplied by them (as in Xiao et al.,
+SmoothQuant, 2023). Inputs are unsigned, which VNNI instructions sum without saturation. Products
+are exact and summed in int32, so a text's vector does not depend on the rest of its batch, except
+for networks of width 256 or less with AMX: oneDNN multiplies up to 8 of their tokens by a kernel
+whose last bits differ. The result of GELU is rounded within the product. Layer norms are float32;
+attention is bfloat16 if the processor has instructions for it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,13 +36,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.activations import GELUActivation
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError, first_line
-from foundation.machine import cpu_instructions
-from retrievers.encoders.device import keep_freed_memory, use_full_precision
+from foundation.machine import cpu_instructions, emulates_bfloat16
+from retrievers.encoders.device import keep_freed_memory, use_full_precision, use_one_thread
 from retrievers.encoders.tokens import Tokens
-from retrievers.models.loading import LoadedStage
 from retrievers.models.recipe import EVERY_POOLING, StoredPooling
 
 # (query, key, value, cu_seqlens, max_length) to (T, heads, head width), the shape of query.
@@ -42,6 +55,28 @@ ROBERTA = frozenset({"RobertaModel", "XLMRobertaModel", "CamembertModel"})
 # With AMX, PyTorch's own kernel is faster.
 LONGEST_SCORED = 0 if "amx_bf16" in cpu_instructions() else 1024
 WIDEST_HEAD = 256  # and a multiple of 8, for the variable-length kernel
+
+VARLEN_MODULE = "torch.nn.attention.varlen"
+MIN_CAPABILITY = (8, 0)
+# Lengths of the texts that the network is compiled with. The number of tokens, of texts and the
+# longest length differ, since the compiler takes equal sizes for one size.
+EXAMPLE_LENGTHS = (7, 11, 3)
+RECOMPILE_LIMITS = ("recompile_limit", "accumulated_recompile_limit")
+MAX_COMPILES = 1 << 12  # times a network may be compiled in one process
+
+OPERATORS = (
+    *("mkldnn._linear_pointwise", "mkldnn._reorder_linear_weight"),
+    *("onednn.qlinear_prepack", "onednn.qlinear_pointwise"),
+)
+MAX_INT8 = 127  # weights are symmetric: the minimum is -127
+# Added to a float32 number, it rounds the number to an integer, which is then in the lowest byte:
+# near this value, float32 has steps of 1.
+ROUNDING_OFFSET = 1.5 * 2**23
+# Exponent of an input's range in the factor of its feature. On abstracts of SciFact, all-MiniLM-L6
+# has the same cosine to float32 from 0.6 to 0.8 (.9963 to .9967), and .9948 without factors.
+RANGE_EXPONENT = 0.7
+LEAST_RANGE = 0.01  # of the widest feature, since other texts may use what these leave idle
+TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True)
@@ -74,9 +109,7 @@ def is_plain_bert(network: nn.Module) -> bool:
 
 
 class FusedLinear(nn.Module):
-    """Linear layers with the same input as one product.
-
-    The layers share its weights from then on, so that none is in memory twice.
+    """Linear layers with the same input as one product, whose weights they share from then on.
 
     Args:
         layers: layers whose outputs are concatenated.
@@ -107,6 +140,124 @@ class FusedLinear(nn.Module):
         if residual is not None:
             return output + residual
         return output if self.after is None else cast(Tensor, self.after(output))
+
+
+def has_onednn() -> bool:
+    """Return whether this processor and this build of PyTorch have oneDNN's `OPERATORS`.
+
+    They belong to PyTorch's compiler and may disappear; networks then run without them.
+    """
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX") and all(
+        hasattr(getattr(torch.ops, library), operator)
+        for library, operator in (name.split(".") for name in OPERATORS)
+    )
+
+
+def has_bfloat16() -> bool:
+    """Return whether oneDNN multiplies in bfloat16 with this processor's own instructions."""
+    return not emulates_bfloat16() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+class OneDNNLinear(FusedLinear):
+    """Linear layers as one product of oneDNN, in the dtype of their weights: see `FusedLinear`."""
+
+    def __init__(self, layers: Sequence[nn.Linear], after: Any = None) -> None:
+        # GELU by erf, which oneDNN has
+        fused = isinstance(after, GELUActivation) and after.act is functional.gelu
+        super().__init__(layers, None if fused else after)
+        self._fused = "gelu" if fused else "none"
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Lay out the weights."""
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight)
+
+    def forward(self, inputs: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Map ``inputs`` as `FusedLinear` does."""
+        multiply, weights = torch.ops.mkldnn._linear_pointwise, (self.weight, self.bias)
+        if residual is not None:
+            return cast(Tensor, multiply.binary(inputs, residual, *weights, "add"))
+        output: Tensor = multiply(inputs, *weights, self._fused, [], "none")
+        return output if self.after is None else cast(Tensor, self.after(output))
+
+
+class Int8Linear(OneDNNLinear):
+    """Linear layers as one int8 product of oneDNN: see `FusedLinear`.
+
+    The first call calibrates the scale of the inputs.
+
+    Attributes:
+        dtype: dtype of the result; float32 if it has a residual.
+        following: the layer that gets the result, which is rounded for it if the activation is
+            GELU; otherwise None.
+        is_smooth: whether input features get factors, which a layer before cannot apply.
+        step, zero: scale of a step of the inputs, 0 before the first call, and the byte of 0.
+    """
+
+    def _prepare(self) -> None:
+        """Set the state before calibration. The first call rounds the weights."""
+        self.dtype, self.is_smooth = torch.float32, True
+        self.following: Int8Linear | None = None
+        self.step, self.zero = 0.0, 0
+
+    def forward(self, inputs: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Map ``inputs`` of shape ``(tokens, in)`` to ``(tokens, out)``.
+
+        Args:
+            inputs: floating-point numbers, or bytes from the layer before.
+            residual: added to the result and overwritten, float32 ``(tokens, out)``.
+        """
+        if not self.step:
+            self._calibrate(inputs)
+        if inputs.dtype != torch.uint8:
+            inputs = self._round(inputs)
+        factors = (inputs, self.step, self.zero, self.weight, self._scales, self._zeros)
+        multiply = torch.ops.onednn.qlinear_pointwise
+        result: tuple[float, int, torch.dtype] = (1.0, 0, self.dtype)
+        if residual is not None:
+            others = (residual, self.bias, *result, 1.0, 0)
+            return cast(Tensor, multiply.binary(*factors, *others, "sum", 1.0, "none", [], "none"))
+        if self.following and self.following.step and self.after is None:
+            result = (self.following.step, self.following.zero, torch.uint8)
+        output: Tensor = multiply(*factors, self.bias, *result, self._fused, [], "none")
+        return output if self.after is None else cast(Tensor, self.after(output))
+
+    def _calibrate(self, tokens: Tensor) -> None:
+        """Choose scales for inputs like ``tokens``, and round the weights."""
+        low, high = tokens.amin(dim=0).clamp_max(0), tokens.amax(dim=0).clamp_min(0)
+        factors = torch.ones_like(low)
+        if self.is_smooth:
+            ranges = torch.maximum(high, -low)
+            ranges = ranges.clamp_min(max(float(ranges.max()) * LEAST_RANGE, TINY))
+            weights = self.weight.abs().amax(dim=0).clamp_min(TINY)
+            factors = ranges**RANGE_EXPONENT / weights ** (1 - RANGE_EXPONENT)
+        least, most = float((low / factors).min()), float((high / factors).max())
+        self.step = max((most - least) / 255, TINY)
+        self.zero = round(-least / self.step)
+        self._steps_per_unit = 1 / (factors * self.step)
+        self._shift = torch.tensor(ROUNDING_OFFSET + self.zero)
+        rounded, self._scales = quantize_rows(self.weight * factors)
+        self.weight = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self._zeros = torch.zeros(len(rounded), dtype=torch.int32)
+
+    def _round(self, tokens: Tensor) -> Tensor:
+        """Return ``tokens`` as unsigned bytes."""
+        steps = torch.addcmul(self._shift, tokens.float(), self._steps_per_unit)
+        steps.clamp_(ROUNDING_OFFSET, ROUNDING_OFFSET + 255)
+        return steps.view(torch.int32).to(torch.uint8)
+
+
+def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Round ``rows`` to int8 with one scale each: ``row ~ scale * int8``.
+
+    Args:
+        rows: float32 ``(rows, in)``.
+
+    Returns:
+        int8 ``(rows, in)`` and float32 scales ``(rows,)``.
+    """
+    scales = rows.abs().amax(dim=1).clamp_min(TINY) / MAX_INT8
+    return (rows / scales.unsqueeze(1)).round_().to(torch.int8), scales
 
 
 class PackedNetwork(nn.Module):
@@ -142,11 +293,7 @@ class PackedNetwork(nn.Module):
         cu_seqlens: Tensor,
         max_length: int,
     ) -> Tensor:
-        """Return the last hidden states ``(T, width)``.
-
-        Args:
-            input_ids, positions, types, cu_seqlens, max_length: see `PackedBatch`.
-        """
+        """Return the last hidden states ``(T, width)`` of the fields of a `PackedBatch`."""
         table = self.embeddings
         hidden: Tensor = table.word_embeddings(input_ids) + table.token_type_embeddings(types)
         hidden = table.LayerNorm(hidden + table.position_embeddings(positions))
@@ -212,9 +359,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def pack_batch(tokens: Tokens, padding_idx: int | None, positions: int) -> PackedBatch:
-    """Pack texts into a batch on the CPU.
-
-    Token types are 0 if there are none.
+    """Pack texts into a batch on the CPU. Token types are 0 if there are none.
 
     Args:
         tokens: token ids of the texts.
@@ -247,29 +392,11 @@ def pack_batch(tokens: Tokens, padding_idx: int | None, positions: int) -> Packe
 
 
 def _positions(ids: Int64Array, ends: Int64Array, padding_idx: int | None) -> Int64Array:
-    """Return positions from 0 in each text.
-
-    RoBERTa's start after its padding id and skip padding.
-    """
+    """Return positions from 0 in each text; RoBERTa's start after its padding id and skip it."""
     counted = np.ones_like(ids) if padding_idx is None else (ids != padding_idx).astype(np.int64)
     running = np.concatenate([[0], counted.cumsum()])
     within: Int64Array = running[1:] - np.repeat(running[ends[:-1]], np.diff(ends))
     return within - 1 if padding_idx is None else within * counted + padding_idx
-
-
-def move_batch(batch: PackedBatch, device: torch.device) -> PackedBatch:
-    """Copy ``batch`` to ``device`` from pinned memory without waiting.
-
-    On the CPU, return it.
-    """
-    if device.type == "cpu":
-        return batch
-
-    tensors = ("input_ids", "positions", "types", "cu_seqlens")
-    move = {"device": device, "non_blocking": True}
-    return replace(
-        batch, **{name: getattr(batch, name).pin_memory().to(**move) for name in tensors}
-    )
 
 
 def pool(mode: StoredPooling, hidden: Tensor | None, ends: Tensor, pooled: Tensor | None) -> Tensor:
@@ -298,25 +425,6 @@ def pool(mode: StoredPooling, hidden: Tensor | None, ends: Tensor, pooled: Tenso
         return hidden[ends[1:] - 1].float()
     # Its checks would wait for the device, and these ends are valid.
     return torch.segment_reduce(hidden.float(), "mean", offsets=ends, axis=0, unsafe=True)
-
-
-def apply_stages(vectors: Tensor, stages: Sequence[LoadedStage], normalize: bool) -> Tensor:
-    """Apply ``stages`` in order to ``vectors`` ``(n, width)``.
-
-    Scale to length 1 if ``normalize``.
-    """
-    for stage in stages:
-        vectors = stage(vectors)
-    return functional.normalize(vectors, dim=1) if normalize else vectors
-
-
-VARLEN_MODULE = "torch.nn.attention.varlen"
-MIN_CAPABILITY = (8, 0)
-# Lengths of the texts that the network is compiled with. The number of tokens, of texts and the
-# longest length differ, since the compiler takes equal sizes for one size.
-EXAMPLE_LENGTHS = (7, 11, 3)
-RECOMPILE_LIMITS = ("recompile_limit", "accumulated_recompile_limit")
-MAX_COMPILES = 1 << 12  # times a network may be compiled in one process
 
 
 def can_pack(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
@@ -390,9 +498,16 @@ class PackedEncoder:
             keep_freed_memory()
 
     def pack_batch(self, tokens: Tokens) -> PackedBatch:
-        """Pack ``tokens`` into a batch on the network's device."""
+        """Pack ``tokens`` into a batch on the network's device, copied without waiting."""
         positions = self._network.embeddings.position_embeddings.num_embeddings
-        return move_batch(pack_batch(tokens, self._network.padding_idx, positions), self._device)
+        batch = pack_batch(tokens, self._network.padding_idx, positions)
+        if self._device.type == "cpu":
+            return batch
+        moved = {
+            name: getattr(batch, name).pin_memory().to(self._device, non_blocking=True)
+            for name in ("input_ids", "positions", "types", "cu_seqlens")
+        }
+        return replace(batch, **moved)
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         """Return the last hidden states of ``batch``, ``(T, width)``."""
@@ -400,10 +515,7 @@ class PackedEncoder:
             return cast(Tensor, self._network(**vars(batch)))
 
     def encode_batch(self, mode: StoredPooling, batch: PackedBatch) -> Tensor:
-        """Return a float32 vector for each text of ``batch``, pooled by ``mode``.
-
-        ``(n, width)``.
-        """
+        """Return the float32 vectors of ``batch``, pooled by ``mode``, ``(n, width)``."""
         hidden, pooled = self(batch), None
         if mode == "pooler" and self._network.pooler is not None:
             pooled = self._network.pooler(hidden[batch.cu_seqlens[:-1].long()].unsqueeze(1))
@@ -442,3 +554,35 @@ class CompiledNetwork(PackedEncoder):
                 "install a C compiler and the Triton of this build of torch, or use "
                 "--dtype float32, which is not compiled",
             ) from error
+
+
+class Int8Encoder(PackedEncoder):
+    """A Hugging Face BERT or RoBERTa encoder with its dense layers in int8.
+
+    Args:
+        network: float32 network on the CPU; its embeddings and layer norms are shared.
+        calibration: texts whose activations determine the scales.
+
+    Raises:
+        BenchError: the network or device is unsupported, or PyTorch lacks the product.
+    """
+
+    def __init__(self, network: Any, calibration: Tokens) -> None:
+        if not (is_plain_bert(network) and network.device.type == "cpu" and has_onednn()):
+            raise BenchError(
+                "int8 runs plain BERT and RoBERTa on the CPU by oneDNN, not this "
+                f"{type(network).__name__} on {network.device}",
+                "Leave out --dtype int8.",
+            )
+        super().__init__(network, product=Int8Linear)
+        layer: Any
+        for layer in self._network.layers:
+            if has_bfloat16():
+                layer.query_key_value.dtype = torch.bfloat16
+            layer.widen.following, layer.narrow.is_smooth = layer.narrow, False
+        self(self.pack_batch(calibration))
+
+    def __call__(self, batch: PackedBatch) -> Tensor:
+        """Return the last hidden states of ``batch``, float32 ``(T, width)``."""
+        with use_one_thread():  # the split of the work could change a last bit
+            return super().__call__(batch)

@@ -1,18 +1,110 @@
-"""Token ids of texts, as a checkpoint's fast tokenizer gives them."""
+"""Tokenizers of checkpoints, and the token ids of texts."""
 
 import hashlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from foundation.arrays import Int32Array, Int64Array
+from foundation.errors import BenchError, first_line
 from retrievers.encoders.protocol import Segments, join
+from retrievers.models.read_checkpoint import Checkpoint
 from retrievers.models.recipe import Recipe, TruncationSide
-from retrievers.probe import probe_texts
+
+# Fixed texts, one per line, that reveal a changed model, tokenizer or server, and calibrate int8.
+PROBE_FILE = Path(__file__).with_name("probe.txt")
+TOKENIZER_FILE = "tokenizer.json"
+# Options of normalizers and pre-tokenizers that tokenizer_config.json may state.
+TOKENIZER_OPTIONS = (
+    *("lowercase", "strip_accents", "handle_chinese_chars", "add_prefix_space", "prepend_scheme"),
+)
+
+
+def probe_texts() -> list[str]:
+    """Return the 64 texts of `PROBE_FILE`."""
+    return PROBE_FILE.read_text(encoding="utf-8").splitlines()
+
+
+def load_tokenizer(
+    checkpoint: Checkpoint, truncation_side: TruncationSide = "right", lower_case: bool = False
+) -> Any:
+    """Load the fast tokenizer of a checkpoint.
+
+    Args:
+        checkpoint: files of the model.
+        truncation_side: side on which long texts are truncated.
+        lower_case: lower-case text before all other steps, except special tokens, as
+            sentence-transformers does if its folder states so.
+
+    Raises:
+        BenchError: it cannot be loaded, has only a slow form, or is not the one in
+            ``tokenizer.json``, which depends on the version of transformers.
+    """
+    from tokenizers import normalizers
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(checkpoint.folder), use_fast=True, trust_remote_code=False, local_files_only=True
+        )
+        tokenizer("a", "b")  # a missing special token is only missed when it is needed
+    except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):  # a panic of Rust is no Exception
+            raise
+        raise BenchError(
+            f"the tokenizer in {checkpoint.folder} cannot be loaded: {first_line(error)}",
+            "Save it again next to the weights.",
+        ) from error
+    if not tokenizer.is_fast:
+        raise BenchError(f"the tokenizer in {checkpoint.folder} has no fast form")
+    _check_tokenizer(tokenizer, checkpoint.folder)
+    tokenizer.padding_side, tokenizer.truncation_side = "right", truncation_side
+    if lower_case:
+        backend = tokenizer.backend_tokenizer
+        steps = [backend.normalizer] if backend.normalizer else []
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+    return tokenizer
+
+
+def _check_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Raise if a loaded tokenizer gives other ids for fixed texts than ``tokenizer.json``.
+
+    Options that transformers reads from ``tokenizer_config.json`` are taken from the loaded one.
+    """
+    import transformers
+    from tokenizers import Tokenizer
+
+    if not (folder / TOKENIZER_FILE).is_file():
+        return
+    loaded, stored = tokenizer.backend_tokenizer, Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+    stored.no_truncation()
+    stored.no_padding()
+    for part in ("normalizer", "pre_tokenizer"):
+        used, step = getattr(loaded, part), getattr(stored, part)
+        if step is not None and type(step) is type(used):
+            for option in filter(partial(hasattr, step), TOKENIZER_OPTIONS):
+                setattr(step, option, getattr(used, option))
+            setattr(stored, part, step)
+    texts = probe_texts()
+    found = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    stored.encode_special_tokens = loaded.encode_special_tokens
+    encoded = stored.encode_batch_fast(texts, add_special_tokens=False)
+    sizes = [each.get_vocab_size(with_added_tokens=False) for each in (loaded, stored)]
+    differing = sum(a != b.ids for a, b in zip(found, encoded, strict=True))
+    if differing or sizes[0] != sizes[1]:
+        kinds = [type(each.model).__name__ for each in (loaded, stored)]
+        raise BenchError(
+            f"{folder}: transformers {transformers.__version__} loads a {type(tokenizer).__name__} "
+            f"({kinds[0]}, {sizes[0]:,} tokens), and {TOKENIZER_FILE} is a {kinds[1]} with "
+            f"{sizes[1]:,} tokens: {differing} of {len(texts)} fixed texts have other token ids",
+            'Write "tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json, or '
+            "install the version of transformers that the model was made with.",
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +125,7 @@ class Tokens:
     def of(
         cls, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
     ) -> "Tokens":
-        """Build from ``ids``, and optionally token ``types``, of each text."""
+        """Return the tokens of texts from the ``ids``, and optionally ``types``, of each."""
         lengths = np.array([len(text) for text in ids], dtype=np.int64)
         return cls(_concatenate(ids), lengths, None if types is None else _concatenate(types))
 
@@ -69,9 +161,7 @@ def _concatenate(values: Sequence[Sequence[int]]) -> Int32Array:
 
 
 class TextTokenizer:
-    """Tokenizer of texts and pairs of texts, with truncation.
-
-    Safe to share between threads.
+    """Tokenizer of texts and pairs of texts, with truncation. Threads can share it.
 
     Args:
         tokenizer: a ``tokenizers.Tokenizer`` that is not used elsewhere.
@@ -126,13 +216,17 @@ class TextTokenizer:
         return Tokens.of([encoding.ids for encoding in encodings], types)
 
 
-def hash_probe(tokenizer: Any, side: Recipe) -> str:
+def hash_tokens(checkpoint: Checkpoint, side: Recipe) -> str:
     """Return the sha256 of the token ids of fixed texts, of which each second has a title.
 
     Args:
-        tokenizer: fast tokenizer of transformers that is not used elsewhere.
+        checkpoint: has the tokenizer. No weights are loaded.
         side: one side of a recipe, with its prompt, title rule and length.
+
+    Raises:
+        BenchError: the tokenizer cannot be loaded.
     """
+    tokenizer = load_tokenizer(checkpoint, side.truncation_side, side.lower_case)
     split = bool(getattr(tokenizer, "split_special_tokens", False))
     backend, cut = tokenizer.backend_tokenizer, side.truncation_side
     texts = TextTokenizer(backend, cut, typed=False, split_special_tokens=split)

@@ -23,22 +23,23 @@ from retrievers.encoders.device import (
     use_one_thread,
     warn_if_bfloat16_is_slow,
 )
-from retrievers.encoders.int8 import Int8Encoder, OneDNNLinear, has_bfloat16, has_onednn
 from retrievers.encoders.packed import (
     CompiledNetwork,
+    Int8Encoder,
+    OneDNNLinear,
     PackedEncoder,
-    apply_stages,
     can_pack,
     could_pack,
+    has_bfloat16,
+    has_onednn,
     is_plain_bert,
     pool,
 )
 from retrievers.encoders.protocol import PhaseTimer, Segments
-from retrievers.encoders.tokens import TextTokenizer, Tokens
-from retrievers.models.loading import load_network, load_stage, load_tokenizer
+from retrievers.encoders.tokens import TextTokenizer, Tokens, load_tokenizer, probe_texts
+from retrievers.models.loading import load_network, load_stage
 from retrievers.models.read_checkpoint import Checkpoint, check_adapter_unchanged
 from retrievers.models.recipe import Recipe, StoredPooling
-from retrievers.probe import probe_texts
 
 FEW_TOKENS = 128  # one thread computes so many tokens in some tens of milliseconds
 CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back
@@ -271,7 +272,11 @@ class Tower:
                     f"{self._recipe.model} cannot be run: {first_line(error)}",
                     "Check that config.json and the tokenizer belong to these weights.",
                 ) from error
-            vectors = apply_stages(pooled, self._stages, self._recipe.normalize)
+            vectors = pooled
+            for stage in self._stages:
+                vectors = stage(vectors)
+            if self._recipe.normalize:
+                vectors = torch.nn.functional.normalize(vectors, dim=1)
             landed = None
             if self._device.type == "cuda":
                 vectors = torch.empty_like(vectors, device="cpu", pin_memory=True).copy_(

@@ -16,7 +16,7 @@ import numpy as np
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join
-from retrievers.encoders.tokens import Tokens, hash_probe
+from retrievers.encoders.tokens import Tokens, hash_tokens
 from retrievers.models.read_checkpoint import Checkpoint
 from retrievers.models.recipe import Recipe, Role
 from retrievers.models.resolve import Model
@@ -152,17 +152,11 @@ class TransformerEncoder(Encoder):
     def hash_tokens(self, role: Role) -> str:
         """Return a hash of the token ids of fixed texts with the prompt and length of ``role``.
 
-        Roles with equal recipes of their side have equal hashes. No weights are loaded.
-
-        Raises:
-            BenchError: the tokenizer cannot be loaded.
+        Roles with equal recipes of their side have equal hashes.
         """
-        from retrievers.models.loading import load_tokenizer
-
-        model, side = self._towers.model, self.recipe.side(role)
+        model = self._towers.model
         checkpoint = model.query if role == "query" and model.query else model.checkpoint
-        tokenizer = load_tokenizer(checkpoint, side.truncation_side, side.lower_case)
-        return hash_probe(tokenizer, side)
+        return hash_tokens(checkpoint, self.recipe.side(role))
 
     def _query_segments(self, texts: Sequence[str]) -> list[Segments]:
         return [(self.recipe.prompts.query + text, None) for text in texts]

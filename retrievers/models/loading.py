@@ -1,4 +1,4 @@
-"""Load weights and tokenizers from a checkpoint, with an error for every doubt.
+"""Load weights from a checkpoint, with an error for every doubt.
 
 A weight that is missing from the checkpoint would be random and scores silently wrong. Pickles are
 read with ``weights_only``: nothing in a checkpoint is executed.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from foundation.errors import BenchError, first_line
+from foundation.errors import BenchError
 from foundation.files import resolve_inside
 from retrievers.models.read_checkpoint import (
     HEAD_WEIGHTS,
@@ -28,8 +28,7 @@ from retrievers.models.read_checkpoint import (
     weight_files,
 )
 from retrievers.models.read_settings import read_stage_file
-from retrievers.models.recipe import Recipe, Stage, TruncationSide
-from retrievers.probe import probe_texts
+from retrievers.models.recipe import Recipe, Stage
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
@@ -37,12 +36,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
 }
-
-TOKENIZER_FILE = "tokenizer.json"
-# Options of normalizers and pre-tokenizers that tokenizer_config.json may state.
-TOKENIZER_OPTIONS = (
-    *("lowercase", "strip_accents", "handle_chinese_chars", "add_prefix_space", "prepend_scheme"),
-)
 
 logger = logging.getLogger(__name__)
 
@@ -55,93 +48,6 @@ HEAD_ATTRIBUTES = {
 }
 # Weights that matter only if the pooler pools.
 POOLER = re.compile(r"(^|\.)pooler\.|position_ids")
-
-
-def load_tokenizer(
-    checkpoint: Checkpoint, truncation_side: TruncationSide = "right", lower_case: bool = False
-) -> Any:
-    """Load the fast tokenizer of a checkpoint.
-
-    Args:
-        checkpoint: files of the model.
-        truncation_side: side on which long texts are truncated.
-        lower_case: lower-case text before all other steps, except special tokens, as
-            sentence-transformers does if its folder states so.
-
-    Raises:
-        BenchError: it cannot be loaded, has only a slow form, or is not the one in
-            ``tokenizer.json``, which depends on the version of transformers.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(checkpoint.folder), use_fast=True, trust_remote_code=False, local_files_only=True
-        )
-        tokenizer("a", "b")  # a missing special token is only missed when it is needed
-    except BaseException as error:
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):  # a panic of Rust is no Exception
-            raise
-        raise BenchError(
-            f"the tokenizer in {checkpoint.folder} cannot be loaded: {first_line(error)}",
-            "Save it again next to the weights.",
-        ) from error
-    if not tokenizer.is_fast:
-        raise BenchError(f"the tokenizer in {checkpoint.folder} has no fast form")
-    _check_tokenizer(tokenizer, checkpoint.folder)
-    tokenizer.padding_side, tokenizer.truncation_side = "right", truncation_side
-    if lower_case:
-        _add_lower_casing(tokenizer.backend_tokenizer)
-    return tokenizer
-
-
-def _check_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Raise if a loaded tokenizer gives other ids for fixed texts than ``tokenizer.json``.
-
-    Options that transformers reads from ``tokenizer_config.json`` are taken from the loaded one.
-    """
-    import transformers
-    from tokenizers import Tokenizer
-
-    if not (folder / TOKENIZER_FILE).is_file():
-        return
-    loaded, stored = tokenizer.backend_tokenizer, Tokenizer.from_file(str(folder / TOKENIZER_FILE))
-    stored.no_truncation()
-    stored.no_padding()
-    for part in ("normalizer", "pre_tokenizer"):
-        _copy_options(getattr(loaded, part), stored, part)
-    texts = probe_texts()
-    found = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    stored.encode_special_tokens = loaded.encode_special_tokens
-    encoded = stored.encode_batch_fast(texts, add_special_tokens=False)
-    sizes = [each.get_vocab_size(with_added_tokens=False) for each in (loaded, stored)]
-    differing = sum(a != b.ids for a, b in zip(found, encoded, strict=True))
-    if differing or sizes[0] != sizes[1]:
-        kinds = [type(each.model).__name__ for each in (loaded, stored)]
-        raise BenchError(
-            f"{folder}: transformers {transformers.__version__} loads a {type(tokenizer).__name__} "
-            f"({kinds[0]}, {sizes[0]:,} tokens), and {TOKENIZER_FILE} is a {kinds[1]} with "
-            f"{sizes[1]:,} tokens: {differing} of {len(texts)} fixed texts have other token ids",
-            'Write "tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json, or '
-            "install the version of transformers that the model was made with.",
-        )
-
-
-def _copy_options(loaded: Any, tokenizer: Any, part: str) -> None:
-    """Copy the options of a loaded ``part`` to the same kind of part of ``tokenizer``."""
-    stored = getattr(tokenizer, part)
-    if stored is not None and type(stored) is type(loaded):
-        for option in TOKENIZER_OPTIONS:
-            if hasattr(stored, option):
-                setattr(stored, option, getattr(loaded, option))
-        setattr(tokenizer, part, stored)
-
-
-def _add_lower_casing(tokenizer: Any) -> None:
-    from tokenizers.normalizers import Lowercase, Sequence
-
-    normalizer = tokenizer.normalizer
-    tokenizer.normalizer = Sequence([Lowercase(), normalizer] if normalizer else [Lowercase()])
 
 
 @contextmanager

@@ -6,10 +6,10 @@ from tokenizers import normalizers
 from bench.result_store import reuse
 from bench.store import versions
 from foundation.machine import library_version
-from retrievers.encoders import tower
+from retrievers.encoders import tokens, tower
 from retrievers.models import loading
 
-LOAD = loading.load_tokenizer
+LOAD = tokens.load_tokenizer
 
 
 def pretend_version(
@@ -46,6 +46,6 @@ def pretend_version(
 
     patch.setattr(versions, "library_version", named)
     patch.setattr(reuse, "library_version", named)
-    patch.setattr(loading, "load_tokenizer", load_tokenizer)
+    patch.setattr(tokens, "load_tokenizer", load_tokenizer)
     patch.setattr(tower, "load_tokenizer", load_tokenizer)
     patch.setattr(loading, "read_weights", read_weights)

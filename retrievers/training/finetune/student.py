@@ -21,9 +21,9 @@ from foundation.arrays import BoolArray, Int32Array
 from foundation.errors import BenchError
 from retrievers.adapters.folder import AdaptedNetwork, add_adapter
 from retrievers.encoders.protocol import Segments, join
-from retrievers.encoders.tokens import TextTokenizer
+from retrievers.encoders.tokens import TextTokenizer, load_tokenizer
 from retrievers.models.card import Card, make_card_like, write_card
-from retrievers.models.loading import load_network, load_tokenizer, silence_transformers
+from retrievers.models.loading import load_network, silence_transformers
 from retrievers.models.read_checkpoint import ADAPTER_FOLDER
 from retrievers.models.read_settings import ST_POOLING
 from retrievers.models.recipe import Recipe

@@ -20,7 +20,8 @@ from foundation.errors import BenchError
 from foundation.files import replace_entries
 from retrievers.encoders.device import pick_device
 from retrievers.encoders.protocol import join
-from retrievers.models.loading import load_tokenizer, silence_transformers
+from retrievers.encoders.tokens import load_tokenizer
+from retrievers.models.loading import silence_transformers
 from retrievers.models.read_checkpoint import LOAD_ERRORS, Checkpoint, read_checkpoint
 from retrievers.models.resolve import Model
 from retrievers.training.engine.arguments import (

@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from foundation.errors import BenchError, first_line
-from retrievers.models.loading import HEAD_ATTRIBUTES, load_tokenizer, read_weights
+from retrievers.encoders.tokens import load_tokenizer
+from retrievers.models.loading import HEAD_ATTRIBUTES, read_weights
 from retrievers.models.read_checkpoint import LOAD_ERRORS, Checkpoint
 from retrievers.models.read_settings import stated_positions
 from retrievers.training.engine.save import find_checkpoint, load_heads

@@ -13,8 +13,8 @@ from foundation.machine import has_vnni
 from retrievers.encoders.open import open_encoder
 from retrievers.encoders.preflight import preflight
 from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.tokens import PROBE_FILE
 from retrievers.models.resolve import resolve_model
-from retrievers.probe import PROBE_FILE
 from tests.support import tiny_checkpoints as tiny
 
 TEXTS = [

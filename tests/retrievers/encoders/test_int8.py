@@ -11,15 +11,15 @@ from transformers.activations import GELUActivation
 
 from foundation.errors import BenchError
 from foundation.machine import has_vnni
-from retrievers.encoders.int8 import (
+from retrievers.encoders.packed import (
     Int8Encoder,
     Int8Linear,
     OneDNNLinear,
+    PackedEncoder,
     has_bfloat16,
     has_onednn,
     quantize_rows,
 )
-from retrievers.encoders.packed import PackedEncoder
 from retrievers.encoders.tokens import Tokens
 from tests.support import tiny_checkpoints as tiny
 from tests.support.examples import with_examples

@@ -18,9 +18,8 @@ import transformers
 
 from foundation.errors import BenchError
 from retrievers.encoders import tower
-from retrievers.encoders.int8 import has_onednn
 from retrievers.encoders.open import open_encoder
-from retrievers.encoders.packed import MIN_CAPABILITY, VARLEN_MODULE, could_pack
+from retrievers.encoders.packed import MIN_CAPABILITY, VARLEN_MODULE, could_pack, has_onednn
 from retrievers.encoders.tokens import Tokens
 from retrievers.encoders.tower import PaddedEncoder
 from retrievers.models.resolve import resolve_model

@@ -9,7 +9,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from foundation.errors import BenchError
-from retrievers.models.loading import load_tokenizer
+from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.read_checkpoint import read_checkpoint
 from tests.support import tiny_checkpoints as tiny
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
-from retrievers.models.loading import load_tokenizer
+from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.read_checkpoint import read_checkpoint
 from retrievers.training.pretrain.pretrain import pretrain
 from retrievers.training.pretrain.start import SPECIAL, train_tokenizer
