@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datasets_cfg.dataset import Dataset
     from foundation.errors import BenchError
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "BenchError",
     "ComparisonResult",
