@@ -85,7 +85,7 @@ class Facts(Record):
 
     Attributes:
         name: as typed on the command line: ``beir/scifact``.
-        layout: module of `datasets_cfg.readers` that reads its files.
+        layout: layout of its files, see `datasets_cfg.locate`.
         title: for people.
         version: release of the data. Results are comparable only under the same version.
         split: judgements that are used.

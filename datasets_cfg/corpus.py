@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasets_cfg.readers import Document
+from datasets_cfg.readers.reader import Document
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from foundation.files import add_to_hash, open_file, read_file, replace_folder, sha256_of_file

@@ -15,22 +15,14 @@ from tqdm import tqdm
 
 from datasets_cfg.catalogue import Counts, Facts, dataset_names, facts_for, suite_names, user_folder
 from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
-from datasets_cfg.locate import find_files
-from datasets_cfg.readers import (
-    READER_VERSION,
-    Qrels,
-    Queries,
-    Reader,
+from datasets_cfg.locate import (
     detect_layout,
+    find_files,
+    is_training_data,
     reader_of_layout,
 )
-from datasets_cfg.readers.files import (
-    ExampleReader,
-    TextReader,
-    is_training_data,
-    judge_examples,
-)
-from datasets_cfg.readers.lines import BEIR_HEADER
+from datasets_cfg.readers.files import ExampleReader, TextReader, judge_examples
+from datasets_cfg.readers.reader import BEIR_HEADER, READER_VERSION, Qrels, Queries, Reader
 from foundation.errors import BenchError
 from foundation.files import clean_up, hash_records, read_file, replace_file, replace_folder
 from foundation.locations import cache_folder

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.training.training_sets import normalise_query
 from datasets_cfg.readers import dpr, msmarco
-from datasets_cfg.readers.lines import (
+from datasets_cfg.readers.reader import (
     keep_judged_queries,
     read_beir_qrels,
     read_trec_qrels,

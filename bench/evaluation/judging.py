@@ -16,7 +16,7 @@ from bench.evaluation.runs import Run
 from bench.evaluation.scoring import NO_CUTOFF, Measure, Scores, parse_measure, score, tie_bounds
 from datasets_cfg.catalogue import is_suite, suite_for
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.readers import Qrels
+from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 

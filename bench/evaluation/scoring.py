@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.evaluation.runs import Run
-from datasets_cfg.readers import Qrels
+from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import BoolArray, Float64Array, Int64Array
 from foundation.errors import BenchError
 

@@ -15,7 +15,7 @@ from bench.explain.evidence import Fit, SetupEvidence, value_fit
 from bench.explain.passes import ForwardPasses, round_to
 from bench.explain.setup import EvaluationSetup, document_key, forward_key
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.readers import Qrels
+from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.index.hits import Hits, exclude_self_matches

@@ -20,7 +20,7 @@ from bench.outcomes import MissingEvaluations
 from bench.result_store.find import find_results
 from bench.result_store.reuse import check_stored_values, reuse_or_evaluate, warn_unchecked
 from bench.runner.workspace import Workspace
-from datasets_cfg.readers import Queries
+from datasets_cfg.readers.reader import Queries
 from foundation.errors import BenchError
 from foundation.locations import Location
 from retrievers.models.card import ExpectedScore

@@ -41,7 +41,7 @@ from datasets_cfg.dataset import (
     remember_folder,
     take_first_queries,
 )
-from datasets_cfg.readers.files import is_training_data
+from datasets_cfg.locate import is_training_data
 from datasets_cfg.verify import Finding, check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.locations import Location, cache_folder

@@ -27,7 +27,8 @@ from bench.training.training_sets import (
     training_set,
 )
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.readers.files import is_training_data, read_examples
+from datasets_cfg.locate import is_training_data
+from datasets_cfg.readers.files import read_examples
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, MissingFileError
 from retrievers.adapters.compose import route_adapters

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.readers import Queries, TrainingExample
+from datasets_cfg.readers.reader import Queries, TrainingExample
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import join

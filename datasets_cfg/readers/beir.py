@@ -6,8 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from datasets_cfg.readers import Document, Judgements, Queries, Reader
-from datasets_cfg.readers.lines import (
+from datasets_cfg.readers.reader import (
+    Document,
+    Judgements,
+    Queries,
+    Reader,
     check_id,
     collect_queries,
     find_file,

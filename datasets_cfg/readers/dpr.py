@@ -14,9 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_cfg.readers import Document, Judgements, Qrels, Queries, Reader, TrainingExample
 from datasets_cfg.readers.files import judge_examples, read_examples
-from datasets_cfg.readers.lines import check_id, decode_line, find_file, line_error, read_lines
+from datasets_cfg.readers.reader import (
+    Document,
+    Judgements,
+    Qrels,
+    Queries,
+    Reader,
+    TrainingExample,
+    check_id,
+    decode_line,
+    find_file,
+    line_error,
+    read_lines,
+)
 
 _HEADER = ["id", "text", "title"]
 _TRAIN = "train"  # the split with passages instead of answers alone

@@ -20,17 +20,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datasets_cfg.catalogue import dataset_names
-from datasets_cfg.readers import (
+from datasets_cfg.readers.reader import (
     Document,
     Judgements,
     Qrels,
     Queries,
     Reader,
     TrainingExample,
-    known_layouts,
-)
-from datasets_cfg.readers.lines import (
     decode_line,
     line_error,
     read_json_lines,
@@ -87,18 +83,6 @@ class _Passage(msgspec.Struct):
     passage_id: str | int | None = None
     psg_id: str | int | None = None
     score: float | str | None = None
-
-
-def is_training_data(name: str) -> bool:
-    """Return whether ``name`` is a file, or a folder of training files and not a collection."""
-    path = Path(name).expanduser()
-    if name in dataset_names():
-        return False
-    if path.is_dir():
-        corpora = {kind.corpus_names[0] for kind in known_layouts().values()}
-        names = {file.name.removesuffix(".gz") for file in path.iterdir()}
-        return not names & corpora and bool(list_files(path))
-    return path.is_file() and path.suffix != ".toml"
 
 
 def list_files(path: Path) -> tuple[Path, ...]:

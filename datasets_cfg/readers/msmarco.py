@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets_cfg.readers import Document, Judgements, Reader
-from datasets_cfg.readers.lines import (
+from datasets_cfg.readers.reader import (
+    Document,
+    Judgements,
+    Reader,
     check_id,
     find_file,
     keep_judged_queries,

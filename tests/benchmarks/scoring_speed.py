@@ -35,7 +35,7 @@ from tabulate import tabulate
 
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import score
-from datasets_cfg.readers import Qrels
+from datasets_cfg.readers.reader import Qrels
 
 MEASURES = ["nDCG@10", "R@100", "R@1000", "RR@10", "AP"]
 TREC_EVAL_NAMES = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from datasets_cfg import corpus as corpus_writer
 from datasets_cfg.corpus import Corpus, DamagedCorpusError
-from datasets_cfg.readers import Document
+from datasets_cfg.readers.reader import Document
 from foundation.errors import BenchError
 from tests.support.examples import with_examples
 
@@ -149,7 +149,7 @@ def test_a_build_removes_leftovers_of_a_killed_build_after_a_day_but_not_of_a_ru
         "import sys, time\n"
         "from pathlib import Path\n"
         "from datasets_cfg.corpus import Corpus\n"
-        "from datasets_cfg.readers import Document\n"
+        "from datasets_cfg.readers.reader import Document\n"
         "def documents():\n"
         "    yield Document('1', '', 'text')\n"
         "    print('writing', flush=True)\n"
@@ -197,7 +197,7 @@ def test_many_processes_may_build_the_same_corpus(tmp_path: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from datasets_cfg.corpus import Corpus\n"
-        "from datasets_cfg.readers import Document\n"
+        "from datasets_cfg.readers.reader import Document\n"
         "for _ in range(8):\n"
         "    Corpus.build([Document('1', '', 'text')], Path(sys.argv[1]))\n"
     )

@@ -12,8 +12,8 @@ from unittest import mock
 
 import pytest
 
-from datasets_cfg import download as module
-from datasets_cfg.download import ATTEMPTS, download, unpack
+from datasets_cfg import locate as module
+from datasets_cfg.locate import ATTEMPTS, download, unpack
 from foundation.errors import BenchError
 
 CONTENT = random.Random(0).randbytes(3_000_001)

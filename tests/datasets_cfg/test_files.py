@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from datasets_cfg.dataset import open_dataset
-from datasets_cfg.readers import Document
-from datasets_cfg.readers import TrainingExample as Example
 from datasets_cfg.readers.files import LAYOUTS, read_examples
+from datasets_cfg.readers.reader import Document
+from datasets_cfg.readers.reader import TrainingExample as Example
 from foundation.errors import BenchError
 
 

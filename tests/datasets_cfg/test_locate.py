@@ -6,7 +6,7 @@ import zipfile
 import msgspec
 import pytest
 
-from datasets_cfg import download
+from datasets_cfg import locate
 from datasets_cfg.catalogue import Archive, Facts, facts_for
 from datasets_cfg.locate import archive_path, cached_folder, find_files
 from foundation.errors import BenchError
@@ -21,7 +21,7 @@ FILES = {
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch):
     monkeypatch.delenv("BENCH_DATA", raising=False)
-    monkeypatch.setattr(download, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(locate, "FIRST_WAIT_S", 0.0)
 
 
 @pytest.fixture

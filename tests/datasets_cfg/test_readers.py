@@ -1,6 +1,5 @@
 import gzip
 import json
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -8,16 +7,23 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from datasets_cfg import readers
 from datasets_cfg.catalogue import Facts
 from datasets_cfg.dataset import open_dataset
-from datasets_cfg.locate import find_files
-from datasets_cfg.readers import Document, Reader, detect_layout, reader_of_layout
+from datasets_cfg.locate import READERS, detect_layout, find_files, reader_of_layout
 from datasets_cfg.readers.beir import read_documents, read_queries
 from datasets_cfg.readers.dpr import read_passages as read_dpr_passages
 from datasets_cfg.readers.dpr import read_questions
-from datasets_cfg.readers.lines import read_beir_qrels, read_trec_qrels
 from datasets_cfg.readers.msmarco import read_passages, read_titled_passages
+from datasets_cfg.readers.reader import (
+    Document,
+    Reader,
+    collect_queries,
+    find_file,
+    keep_judged_queries,
+    read_beir_qrels,
+    read_rows,
+    read_trec_qrels,
+)
 from foundation.errors import BenchError
 from tests.support.examples import with_examples
 
@@ -341,16 +347,10 @@ def test_real_collections_have_their_counts(
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     write: Write, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datasets_cfg.readers.lines._LINE_BYTES", 1000)
+    monkeypatch.setattr("datasets_cfg.readers.reader._LINE_BYTES", 1000)
     path = write(name, '{"_id":"d1","text":"one"}\n' + "0" * 100_000)
     with pytest.raises(BenchError, match=fails_at(path, 2, "the line has 1,000 bytes or more")):
         list(read_documents(path))
-
-
-OWN_LAYOUT = """
-from datasets_cfg.readers import Reader
-from datasets_cfg.readers.lines import *
-from datasets_cfg.readers import Document
 
 
 class SemicolonReader(Reader):
@@ -372,14 +372,10 @@ class SemicolonReader(Reader):
         asked, qrels = self.judgement_files()
         rows = ((number, *fields) for number, fields in read_rows(asked, 2, ";"))
         return keep_judged_queries(collect_queries(rows, asked), read_trec_qrels(qrels), qrels)
-"""
 
 
-def test_a_layout_is_added_with_one_file(tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "plugins").mkdir()
-    (tmp_path / "plugins" / "semicolons.py").write_text(OWN_LAYOUT)
-    monkeypatch.setattr(readers, "__path__", [*readers.__path__, str(tmp_path / "plugins")])
-    monkeypatch.delitem(sys.modules, f"{readers.__name__}.semicolons", raising=False)
+def test_a_layout_is_added_with_a_reader(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(READERS, "semicolons", SemicolonReader)
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "texts.csv").write_text("d1;a wing\nd2;a slab\n")

@@ -7,7 +7,8 @@ import pytest
 
 from datasets_cfg.catalogue import Counts, Facts
 from datasets_cfg.dataset import Dataset, open_dataset
-from datasets_cfg.readers import Document, Qrels, Queries, reader_of_layout
+from datasets_cfg.locate import reader_of_layout
+from datasets_cfg.readers.reader import Document, Qrels, Queries
 from datasets_cfg.verify import Finding, evaluation_findings, verify_dataset
 
 CLEAN = [Document("d1", "", "one"), Document("d2", "two", ""), Document("d3", "a", "b")]

@@ -6,7 +6,7 @@ import numpy as np
 
 from bench.store import StoredVectors, VectorStore
 from datasets_cfg.corpus import Corpus
-from datasets_cfg.readers import Document
+from datasets_cfg.readers.reader import Document
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Recipe
 

@@ -29,7 +29,7 @@ from bench.runner.workspace import Workspace, open_workspace
 from bench.training import trainings
 from bench.training.on_collections import TRAIN, open_test_sets
 from datasets_cfg.catalogue import dataset_names
-from datasets_cfg.readers.files import is_training_data
+from datasets_cfg.locate import is_training_data
 from foundation.errors import BenchError
 from reports.experiment import plan_table, write_report
 from reports.plots import can_plot, draw_losses

@@ -9,7 +9,7 @@ import pytest
 from bench.evaluation import cost
 from bench.evaluation.cost import EncodingCost, announce_encoding, mean_tokens, measure_speed
 from datasets_cfg.corpus import Corpus
-from datasets_cfg.readers import Document
+from datasets_cfg.readers.reader import Document
 from retrievers.encoders.open import open_encoder
 from retrievers.models.recipe import Recipe
 from retrievers.models.resolve import resolve_model

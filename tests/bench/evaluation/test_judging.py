@@ -21,7 +21,7 @@ from bench.evaluation.runs import Run
 from datasets_cfg.catalogue import Facts
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.readers import Document, Qrels, Queries
+from datasets_cfg.readers.reader import Document, Qrels, Queries
 from foundation.errors import BenchError
 
 IDS = ["a", "b", "c", "é", "10", "9"]

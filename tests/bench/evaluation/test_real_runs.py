@@ -8,7 +8,7 @@ import pytest
 
 from bench.evaluation.runs import read_run_file
 from bench.evaluation.scoring import score, tie_bounds
-from datasets_cfg.readers import Qrels
+from datasets_cfg.readers.reader import Qrels
 
 QRELS = {
     "dl19": "msmarco-sample/qrels.dl19-passage.txt",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import score, tie_bounds
-from datasets_cfg.readers import Qrels
+from datasets_cfg.readers.reader import Qrels
 from foundation.errors import BenchError
 from tests.support.examples import with_examples
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure, score
-from datasets_cfg.readers import Qrels
+from datasets_cfg.readers.reader import Qrels
 from tests.support.examples import with_examples
 
 QUERIES = ["1", "q2", "é", "中文", "\U0001f600"]

@@ -12,7 +12,7 @@ from bench.training.training_sets import (
     trained_collections,
 )
 from datasets_cfg.dataset import open_dataset
-from datasets_cfg.readers import Queries
+from datasets_cfg.readers.reader import Queries
 from foundation.errors import BenchError
 from tests.support.collections import write_collection, write_qrels
 

@@ -9,8 +9,8 @@ import pytest
 from bench.outcomes import ExitCode
 from bench.training.training_sets import TrainSplit, training_set
 from datasets_cfg.dataset import open_dataset
-from datasets_cfg.readers import Document
-from datasets_cfg.readers import TrainingExample as Example
+from datasets_cfg.readers.reader import Document
+from datasets_cfg.readers.reader import TrainingExample as Example
 from foundation.errors import BenchError
 from retrievers.models.card import load_card
 from retrievers.training.finetune.finetune_preset import load_preset
@@ -179,7 +179,8 @@ def test_given_passages_are_rows_with_the_scores_of_their_query(tmp_path, caplog
 
 
 @pytest.mark.parametrize(
-    "name", ["dpr", "retromae-msmarco", "cocondenser", "ance", "in-batch-small"]
+    "name",
+    ["dpr", "retromae-msmarco-paper", "cocondenser-msmarco-paper", "ance-paper", "in-batch-small"],
 )
 def test_given_negatives_replace_mining_with_bm25(name):
     preset = load_preset(name)

@@ -16,7 +16,7 @@ from bench.training.training_sets import (
 )
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import open_dataset
-from datasets_cfg.readers import Document
+from datasets_cfg.readers.reader import Document
 from foundation.errors import BenchError
 from retrievers.encoders.open import open_encoder
 from retrievers.models.recipe import Prompts

@@ -2,7 +2,7 @@
 
 from bench.store import VectorStore
 from datasets_cfg.corpus import Corpus
-from datasets_cfg.readers import Document
+from datasets_cfg.readers.reader import Document
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Recipe
 

@@ -1,26 +1,158 @@
-"""Lines, queries and judgements of plain and gzip files. Errors name the file and the line."""
+"""Documents, queries and judgements, and the lines, TSV and qrels files that hold them.
+
+Every file may be gzip-compressed. Errors name the file and the line.
+"""
 
 import gzip
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
-from datasets_cfg.readers import Judgements, Qrels, Queries
-from foundation.errors import BenchError, MissingFileError, file_error, format_count, format_names
+from foundation.arrays import Int32Array
+from foundation.errors import (
+    BenchError,
+    MissingFileError,
+    file_error,
+    format_count,
+    format_names,
+)
 from foundation.files import check_not_lfs_pointer
 from foundation.records import decode_json
 
 Line = TypeVar("Line")
 
+READER_VERSION = 1  # increase it if a reader yields different documents from the same files
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _GRADE = re.compile(r"-?[0-9]{1,9}")
 _LINE_BYTES = 1 << 28  # a compressed file of zeros is one line, a thousand times its size
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Document(NamedTuple):
+    """A document of a collection. ``title`` may be empty."""
+
+    id: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Queries in file order. ``ids`` and ``texts`` have the same length."""
+
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Qrels:
+    """Relevance judgements (TREC qrels), one row per judged pair of query and document.
+
+    Attributes:
+        query_ids: query of each row, length n.
+        doc_ids: document of each row, length n.
+        grades: int32 ``(n,)``. 0 is judged not relevant, and negative grades occur in practice.
+    """
+
+    query_ids: tuple[str, ...]
+    doc_ids: tuple[str, ...]
+    grades: Int32Array
+
+    def __len__(self) -> int:
+        return len(self.query_ids)
+
+    def __iter__(self) -> Iterator[tuple[str, str, int]]:
+        return zip(self.query_ids, self.doc_ids, self.grades.tolist(), strict=True)
+
+    def queries(self) -> tuple[str, ...]:
+        """Return distinct query ids by first appearance, the denominator of every mean."""
+        return tuple(dict.fromkeys(self.query_ids))
+
+
+class TrainingExample(NamedTuple):
+    """A training query with its passages.
+
+    Attributes:
+        id: id of the query; "" if unknown.
+        query: text of the query; "" if unknown.
+        positives: relevant passages. Unknown ids, titles and texts are "".
+        negatives: hard negatives.
+        scores: a teacher's scores of the positives, then of the negatives; () for none.
+    """
+
+    id: str
+    query: str
+    positives: tuple[Document, ...]
+    negatives: tuple[Document, ...]
+    scores: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """The queries of a collection, with the judgements or answers that score them.
+
+    Attributes:
+        queries: the queries that have judgements, in file order.
+        qrels: relevance judgements; empty if answers decide.
+        answers: accepted answers of each query id; None if qrels decide.
+    """
+
+    queries: Queries
+    qrels: Qrels
+    answers: Mapping[str, tuple[str, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Reader(ABC):
+    """A reader of one split of a collection. Every file may be gzip-compressed.
+
+    Attributes:
+        corpus_names: files that hold only documents. The first one identifies the layout of a
+            folder.
+        expected: files that belong into a folder, for people. ``{split}`` is replaced by the split.
+        answers_decide: relevance is decided by the texts of documents, not by their ids.
+        folder: folder that holds the files.
+        split: queries and judgements to read.
+        with_titles: join the documents with titles from a separate file.
+    """
+
+    corpus_names: ClassVar[tuple[str, ...]]
+    expected: ClassVar[str]
+    answers_decide: ClassVar[bool] = False
+
+    folder: Path
+    split: str
+    with_titles: bool = False
+
+    @abstractmethod
+    def corpus_files(self) -> tuple[Path, ...]:
+        """Return the files of the documents."""
+
+    @abstractmethod
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents in file order."""
+
+    @abstractmethod
+    def judgement_files(self) -> tuple[Path, ...]:
+        """Return the files of queries and judgements."""
+
+    @abstractmethod
+    def judgements(self) -> Judgements:
+        """Return queries with their judgements."""
+
+    def examples(self) -> Iterator[TrainingExample]:
+        """Yield the hard negatives that come with the queries, by the ids of the collection."""
+        return iter(())
 
 
 def find_file(folder: Path, names: Sequence[str]) -> Path:
