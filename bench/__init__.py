@@ -47,7 +47,7 @@ __all__ = [
 HOMES = {  # modules of names that are not in `bench.api`
     "BenchError": "foundation.errors",
     "Dataset": "datasets_cfg.dataset",
-    "Evaluation": "bench.result_store.result",
+    "Evaluation": "bench.evaluation.result_record",
 }
 
 if not TYPE_CHECKING:  # with it, a type checker would accept any name

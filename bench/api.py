@@ -129,7 +129,7 @@ def score(request: ScoreRequest) -> "Evaluation":
         BenchError: wrong input.
         TypeError: an argument is unknown or of a wrong type.
     """
-    from bench.runner.score import score
+    from bench.runner.run import score
 
     return score(request)
 

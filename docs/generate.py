@@ -34,8 +34,8 @@ from bench.experiments.training_stages import FinetuneSource
 from bench.explain.answer import Answer
 from bench.gate.check_record import Check
 from bench.monitor.curve import Curve
-from bench.outcomes import MissingEvaluation
-from bench.runner.work import EncodedCount
+from bench.requests.outcomes import MissingEvaluation
+from bench.runner.run import EncodedCount
 from bench.speed.speed_report import SpeedReport
 from bench.store.indexes import IndexManifest
 from bench.store.usage import Damage, ModelUsage

@@ -6,7 +6,7 @@ from textwrap import indent
 from bench.evaluation.cost import EncodingCost
 from bench.evaluation.judging import SuiteMean
 from bench.evaluation.result_record import Result
-from bench.outcomes import MissingEvaluation
+from bench.requests.outcomes import MissingEvaluation
 from bench.store.usage import ModelUsage
 from datasets_cfg.verify import Finding
 from foundation.errors import format_count, format_names

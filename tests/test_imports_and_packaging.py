@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("bench", "datasets_cfg", "foundation", "reports", "retrievers")

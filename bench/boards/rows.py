@@ -13,10 +13,10 @@ import msgspec
 from bench.boards.leaderboard_record import natural_sort_key
 from bench.evaluation.result_record import Evaluation, Protocol, Result
 from bench.result_store.find import (
+    RUN_FILE_FACT,
     SELECTOR,
     describe_protocol,
     describe_recipe,
-    describe_run_file,
     find_differing_facts,
     find_results,
     recipe_key,
@@ -199,8 +199,8 @@ def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
 
     Facts that every variant has come first. The hash of a run file is used last.
     """
-    run_file, names = describe_run_file(""), find_differing_facts(facts)
-    names.sort(key=lambda name: (not all(fact.get(name) for fact in facts), name not in run_file))
+    names = find_differing_facts(facts)
+    names.sort(key=lambda name: (not all(fact.get(name) for fact in facts), name != RUN_FILE_FACT))
     selected: list[str] = []
 
     def kinds(some: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from typing import Any, TextIO, cast
 
 import msgspec
 
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from foundation.errors import (
     BenchError,
     DriftError,

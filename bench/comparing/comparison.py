@@ -25,9 +25,8 @@ from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.runs import Run, read_run_file
 from bench.requests.deciding import CompareRequest
 from bench.result_store.find import choose_results, expand_collections, find_named
-from bench.result_store.result import RESULT_FILE
-from bench.result_store.reuse import check_stored_values, warn_unchecked
-from bench.runner.score import run_file_name
+from bench.result_store.result import RESULT_FILE, check_stored_values, warn_unchecked
+from bench.runner.run import run_file_name
 from bench.runner.workspace import Workspace, open_workspace, refuse_duplicates
 from datasets_cfg.catalogue import is_suite, user_folder
 from datasets_cfg.dataset import Dataset, name_in_results, open_remembered

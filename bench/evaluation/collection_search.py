@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from bench.evaluation.exact.tile_search import has_gpu
+from bench.evaluation.exact import has_gpu
 from bench.evaluation.index_search import (
     CorpusIndex,
     ExactSearch,
@@ -28,8 +28,9 @@ from bench.evaluation.index_search import (
     search_depth,
 )
 from bench.evaluation.result_record import Timings
-from bench.store import StoredVectors, VectorStore
 from bench.store.indexes import IndexFolder
+from bench.store.shards import StoredVectors
+from bench.store.store import VectorStore
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array

@@ -20,10 +20,9 @@ import numpy as np
 import psutil
 from tqdm import tqdm
 
-from bench.evaluation.exact import exact_search
-from bench.evaluation.exact.tile_search import block_bytes
-from bench.store import StoredVectors
+from bench.evaluation.exact import block_bytes, exact_search
 from bench.store.indexes import INDEXES, IndexFolder, IndexManifest
+from bench.store.shards import StoredVectors
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError, format_count

@@ -28,7 +28,7 @@ from bench.evaluation.collection_search import (
 from bench.evaluation.judging import apply_protocol, make_protocol, resolve_measures, score_run
 from bench.evaluation.result_record import Conditions, Evaluation, Protocol, Result, Timings
 from bench.evaluation.runs import Run
-from bench.store import VectorStore
+from bench.store.store import VectorStore
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.machine import library_version, utc_now

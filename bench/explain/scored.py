@@ -7,8 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bench.evaluation.exact.certificate import ArrayVectors
-from bench.evaluation.exact.tile_search import exact_search
+from bench.evaluation.exact import ArrayVectors, exact_search
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores, score
 from bench.explain.evidence import Fit, SetupEvidence, value_fit

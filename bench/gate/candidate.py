@@ -16,9 +16,9 @@ from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Protocol
 from bench.explain.explain import CONNECTIONS, ServerVectors
 from bench.gate.check_record import BASELINE, PUBLISHED_SCORES, CheckRow, Outcome, PairVerdict
-from bench.outcomes import MissingEvaluations
+from bench.requests.outcomes import MissingEvaluations
 from bench.result_store.find import find_results
-from bench.result_store.reuse import check_stored_values, reuse_or_evaluate, warn_unchecked
+from bench.result_store.result import check_stored_values, reuse_or_evaluate, warn_unchecked
 from bench.runner.workspace import Workspace
 from datasets_cfg.readers.reader import Queries
 from foundation.errors import BenchError

@@ -47,9 +47,9 @@ from bench.gate.decision import (
     draw_means,
     upper_bound,
 )
-from bench.outcomes import ExitCode, RecordedWarnings
 from bench.requests.deciding import CheckRequest
 from bench.requests.fields import CARD_SETTINGS, ModelFields
+from bench.requests.outcomes import ExitCode, RecordedWarnings
 from bench.result_store.find import choose_results, find_named, find_results
 from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace
 from datasets_cfg.catalogue import dataset_names, user_folder

@@ -17,7 +17,7 @@ from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.pipeline import OpenDataset
 from bench.evaluation.result_record import Evaluation
 from bench.result_store.find import find_results
-from bench.result_store.reuse import reuse_or_evaluate
+from bench.result_store.result import reuse_or_evaluate
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.locations import Location

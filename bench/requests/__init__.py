@@ -7,5 +7,6 @@ that documents its fields: ``--help`` and the reference of the Python API are ma
 
 A request converts what it is given (one name or several, a path or a URL) and checks the types. It
 imports no heavy library. `fields` has the groups of fields that several requests share; then come
-`evaluating`, `deciding`, `training` and `data`.
+`evaluating`, `deciding`, `training` and `data`. `outcomes` has what both doors return besides
+records: exit codes, and evaluations that failed.
 """

@@ -1,6 +1,5 @@
 """Stored results: one folder for each evaluation, below COLLECTION/MODEL/KEY.
 
-`result` has `save`, and `load`, the only reader; the records are in
-`bench.evaluation.result_record`. `find` finds results by the names that a user types; `reuse`
-decides which stored result can replace an evaluation; `export` writes results for mteb.
+`result` saves, loads and reuses them; the records are in `bench.evaluation.result_record`. `find`
+finds results by the names that a user types. `export` writes files for mteb and trec_eval.
 """

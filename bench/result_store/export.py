@@ -1,22 +1,57 @@
-"""Export of stored results as files of mteb 2 and trec_eval."""
+"""Export of stored results as files of mteb 2 and trec_eval.
+
+mteb has one JSON file per task: ``ORGANISATION__MODEL/REVISION/SciFact.json``, with the model's
+name in ``model_meta.json``. Scores are unrounded, from 0 to 1.
+"""
 
 import io
+import re
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+import msgspec
 from tqdm import tqdm
 
-from bench.evaluation.result_record import Evaluation
+from bench.evaluation.result_record import Evaluation, Result
 from bench.evaluation.runs import has_white_space, write_lines
 from bench.requests.deciding import ExportRequest
 from bench.result_store.find import choose_results, expand_collections, find_named
-from bench.result_store.mteb_files import export_obstacle, mteb_files
 from bench.result_store.result import result_folder
+from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
 from foundation.files import read_file
 from foundation.locations import Location, write_location
 
-Files = Iterator[tuple[str, bytes]]
+LANGUAGE = "eng-Latn"  # the language of all collections below, as mteb writes it
+META_FILE = "model_meta.json"
+MAIN_MEASURE = "nDCG@10"  # as in mteb's retrieval tasks
+NO_REVISION = "no_revision_available"  # mteb's word
+SUBSET = "default"
+
+
+class Task(msgspec.Struct, frozen=True, array_like=True):
+    """A retrieval task of mteb, with the id of its dataset on the Hub and the revision."""
+
+    name: str
+    dataset: str
+    revision: str
+
+
+TASKS = msgspec.toml.decode(
+    Path(__file__).with_name("mteb.toml").read_bytes(), type=dict[str, Task]
+)
+
+_KINDS = {
+    "nDCG": "ndcg",
+    "R": "recall",
+    "AP": "map",
+    "P": "precision",
+    "RR": "mrr",
+    "Success": "hit_rate",
+}
+_WITH_CUTOFF = re.compile(r"(\w+)@(\d+)")
 
 
 def export(request: ExportRequest) -> list[Location]:
@@ -32,9 +67,12 @@ def export(request: ExportRequest) -> list[Location]:
     for typed, stored in chosen.items():
         name = request.name or next(iter(stored.values())).model
         result_folder(request.out, name, name)  # a name may lead out of the folder
-        files = _format_files(request.form, name, stored)
+        if request.form == "mteb":
+            files = iter(mteb_files(name, stored).items())
+        else:
+            files = _run_files(name, stored)
         for path, content in tqdm(files, desc=typed, unit=" files"):
-            written.append(_write_once(request.out, path, content))
+            written.append(_write_once(request.out / path, content))
     return written
 
 
@@ -56,32 +94,88 @@ def _choose_exportable(typed: str, request: ExportRequest) -> dict[str, Evaluati
     return stored
 
 
-def _format_files(form: str, name: str, stored: Mapping[str, Evaluation]) -> Files:
-    """Yield the path of each file below the folder, and its content."""
-    if form == "mteb":
-        yield from mteb_files(name, stored).items()
-    else:
-        for collection, record in stored.items():
-            yield f"{name}/{collection}.trec.gz", _format_run_file(name, record)
+def _run_files(name: str, stored: Mapping[str, Evaluation]) -> Iterator[tuple[str, bytes]]:
+    """Yield the path and content of compressed TREC run files, and warn of encoded ids."""
+    for collection, record in stored.items():
+        run, content = record.run, io.BytesIO()
+        if has_white_space(run):
+            print(
+                f"warning: {collection}: ids hold white space, so all are percent-encoded, as "
+                "`python -m bench score` reads; other programs do not",
+                file=sys.stderr,
+            )
+        write_lines(run, content, name, compress=True)
+        yield f"{name}/{collection}.trec.gz", content.getvalue()
 
 
-def _format_run_file(tag: str, record: Evaluation) -> bytes:
-    """Return a compressed TREC run file, and warn if ids are percent-encoded."""
-    content = io.BytesIO()
-    if has_white_space(record.run):
-        collection = record.record.protocol.collection
-        about = "ids hold white space, so all are percent-encoded, as `python -m bench score` reads"
-        print(f"warning: {collection}: {about}; other programs do not", file=sys.stderr)
-    write_lines(record.run, content, tag, compress=True)
-    return content.getvalue()
-
-
-def _write_once(out: Location, path: str, content: bytes) -> Location:
+def _write_once(file: Location, content: bytes) -> Location:
     """Write a file, or raise if it exists with other content."""
-    file = out / path
     if not file.exists():
         with write_location(file) as opened:
             opened.write(content)
     elif read_file(file, max_bytes=None) != content:
         raise BenchError(f"{file} exists already, with different content", "choose another --out")
     return file
+
+
+def export_obstacle(result: Result) -> str:
+    """Explain why mteb's format cannot express ``result``, or return ""."""
+    protocol = result.protocol
+    if protocol.collection not in TASKS:
+        return "mteb has no such task"
+    if not protocol.official or protocol.split != facts_for(protocol.collection).split:
+        return "it is not the published collection and split"
+    if MAIN_MEASURE not in result.measures:
+        return f"it has no {MAIN_MEASURE}, which is mteb's main score"
+    return ""
+
+
+def mteb_files(name: str, stored: Mapping[str, Evaluation]) -> dict[str, bytes]:
+    """Return the contents of the files of one model, by path.
+
+    Args:
+        name: name of the model in the files.
+        stored: results by collection, all without an `export_obstacle`.
+    """
+    recipes = (record.record.recipe for record in stored.values())
+    revisions = (recipe.revision for recipe in recipes if recipe and recipe.revision)
+    revision = next(revisions, NO_REVISION)
+    documents: dict[str, Any] = {META_FILE: {"name": name, "revision": revision}}
+    for collection, record in stored.items():
+        documents[f"{TASKS[collection].name}.json"] = task_document(record.record)
+    folder = f"{name.replace('/', '__')}/{revision}"
+    return {
+        f"{folder}/{file}": msgspec.json.format(msgspec.json.encode(document), indent=2)
+        for file, document in documents.items()
+    }
+
+
+def task_document(result: Result) -> dict[str, Any]:
+    """Return the document of one task for ``result``, as mteb's ``TaskResult`` reads it."""
+    task, spent = TASKS[result.protocol.collection], result.timings
+    scores = {mteb_measure(ours): value for ours, value in result.measures.items()}
+    scores.pop("", None)
+    subset = {
+        **scores,
+        "main_score": result.measures[MAIN_MEASURE],
+        "hf_subset": SUBSET,
+        "languages": [LANGUAGE],
+    }
+    return {
+        "dataset_revision": task.revision,
+        "task_name": task.name,
+        "mteb_version": None,  # it was not mteb that measured
+        "scores": {result.protocol.split: [subset]},
+        "evaluation_time": spent.encode_queries_s
+        + spent.encode_documents_s
+        + spent.search_s
+        + spent.score_s,
+        "kg_co2_emissions": None,
+        "date": result.conditions.time,
+    }
+
+
+def mteb_measure(measure: str) -> str:
+    """Return mteb's name of ``measure``, such as ``ndcg_at_10`` for ``nDCG@10``, or ""."""
+    match = _WITH_CUTOFF.fullmatch(measure)
+    return f"{_KINDS[match[1]]}_at_{match[2]}" if match and match[1] in _KINDS else ""

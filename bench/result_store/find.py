@@ -25,6 +25,7 @@ LISTED = 6  # choices or models that an error lists
 HASH_DIGITS = 12
 EXACT = "flat"  # the index of exact search
 RUN_FILE_FACT = "run file"
+TOKENS = "tokens"  # digest of token ids, which depend on the versions of libraries
 FILES = ("files", "query_files", "adapter.files")  # by one hash each
 
 logger = logging.getLogger(__name__)
@@ -34,9 +35,6 @@ def recipe_key(result: Result) -> Hashable:
     """Return a key that is equal for results with the same recipe and index, prompts aside.
 
     Prompts depend on the collection, so they differ between results of one recipe.
-
-    Args:
-        result: any result.
     """
     if result.recipe is None:
         return None
@@ -45,11 +43,12 @@ def recipe_key(result: Result) -> Hashable:
 
 
 def describe_result(result: Result) -> dict[str, str]:
-    """Return protocol, recipe and index of ``result`` as readable names and values.
+    """Return protocol, recipe, index and token ids of ``result`` as readable names and values.
 
     Nested fields have dotted names. Hashes are shortened, and a table of hashes is one hash.
     """
-    return {**describe_protocol(result.protocol), **describe_recipe(result)}
+    tokens = {TOKENS: result.tokens_sha256[:HASH_DIGITS]}
+    return {**describe_protocol(result.protocol), **describe_recipe(result), **tokens}
 
 
 def describe_protocol(protocol: Protocol) -> dict[str, str]:
@@ -60,18 +59,13 @@ def describe_protocol(protocol: Protocol) -> dict[str, str]:
 def describe_recipe(result: Result) -> dict[str, str]:
     """Return recipe and index of ``result`` without its name. They may differ between models."""
     if result.recipe is None:
-        return describe_run_file(result.fingerprint)
+        return {RUN_FILE_FACT: result.fingerprint[:HASH_DIGITS]}  # the only known fact
     fields = msgspec.to_builtins(result.recipe)
     adapter = fields["adapter"] or {"kind": "", "files": {}}
     files = (fields.pop("files"), fields.pop("query_files"), adapter.pop("files"))
     hashed = dict(zip(FILES, map(_hash_files, files), strict=True))
     del fields["model"]
     return {"index": result.index, **_flatten({**fields, "adapter": adapter}), **hashed}
-
-
-def describe_run_file(sha256: str) -> dict[str, str]:
-    """Return the shortened ``sha256`` of a run file, the only known fact about it."""
-    return {RUN_FILE_FACT: sha256[:HASH_DIGITS]}
 
 
 def _flatten(fields: Mapping[str, Any], above: str = "") -> dict[str, str]:
@@ -115,8 +109,8 @@ def choose_results(
         on: collections that are needed; None for all. Others do not make the name ambiguous.
 
     Raises:
-        BenchError: several recipes, or several evaluations on one collection. The hint has a name
-            for each choice.
+        BenchError: several recipes, several evaluations on one collection, or token ids of
+            different library versions. The hint has a name for each choice.
     """
     wanted = [stored for stored in results if on is None or stored.dataset in on]
     groups = list(_split_into_groups(wanted))
@@ -190,12 +184,22 @@ def _split_into_groups(
 
 
 def _go_together(results: Sequence[Evaluation]) -> bool:
-    """Return True for one recipe and one evaluation on each collection."""
+    """Return True for one recipe, its token ids, and one evaluation on each collection."""
     recipes = {recipe_key(stored.record) for stored in results}
-    return len(recipes) <= 1 and all(
-        len({stored.record.key for stored in repeated}) == 1
-        for repeated in _group_by_collection(results).values()
+    return (
+        len(recipes) <= 1
+        and not _mix_token_ids(results)
+        and all(
+            len({stored.record.key for stored in repeated}) == 1
+            for repeated in _group_by_collection(results).values()
+        )
     )
+
+
+def _mix_token_ids(results: Sequence[Evaluation]) -> bool:
+    """Return True if the same model has different token ids, due to other library versions."""
+    digests = {(stored.record.fingerprint, stored.record.tokens_sha256) for stored in results}
+    return len(digests) > len({fingerprint for fingerprint, _ in digests})
 
 
 def _differing_fields(results: Sequence[Evaluation]) -> list[str]:
@@ -207,6 +211,9 @@ def _differing_fields(results: Sequence[Evaluation]) -> list[str]:
     names = {name for name in of_recipes if not name.startswith("prompts.")}
     for repeated in _group_by_collection(results).values():
         names.update(find_differing_facts(describe_result(stored.record) for stored in repeated))
+    names.discard(TOKENS)  # those of different recipes may differ
+    if _mix_token_ids(results):
+        names.add(TOKENS)
     ordered = dict.fromkeys(name for stored in results for name in describe_result(stored.record))
     return [name for name in ordered if name in names]
 
@@ -242,11 +249,7 @@ def _ambiguous(name: str, results: Sequence[Evaluation], groups: Sequence[_Group
 
 
 def find_results(root: Location, model: str = "") -> list[Evaluation]:
-    """Return the results in a folder and all folders below it, sorted by path.
-
-    Args:
-        root: folder of results.
-        model: only results of this model, by the names of the folders; "" for all models.
+    """Return the results below ``root``, of one ``model`` or all, sorted by path.
 
     Raises:
         BenchError: a record is damaged, has an unknown schema, or contradicts itself.
@@ -283,11 +286,7 @@ def find_named(name: str, *roots: Location) -> list[Evaluation]:
 
 
 def expand_collections(typed: Iterable[str], with_results: Collection[str]) -> list[str]:
-    """Return the collections that a user ``typed``: names, suites, and names of stored results.
-
-    Args:
-        typed: names.
-        with_results: collections that have results.
+    """Return the collections that a user ``typed``: suites, names, or names ``with_results``.
 
     Raises:
         BenchError: a name is none of these.

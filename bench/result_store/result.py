@@ -1,4 +1,4 @@
-"""Files of an evaluation: saved all at once, and loaded only if they agree.
+"""Files of an evaluation, and their reuse in place of a new evaluation.
 
 There is one folder per evaluation: ``result.json`` (a `bench.evaluation.result_record.Result`),
 ``per_query.parquet`` (a row per query, a column per measure, unrounded) and ``run.arrow``, the
@@ -6,48 +6,56 @@ ranking.
 
 `load` returns only consistent results. A record states means, counts and the hash of the table of
 scores per query. All of these are recomputed from the table, so that neither can be changed without
-the other. A record that contradicts itself raises an error that names it.
+the other. Records of another schema are refused, with the command that makes them again.
 
-Records of schemas before the present one are refused, with the command that makes them again.
+An outdated score is worse than a repeated evaluation. `find_stored` returns a result to show as if
+it were computed now: everything that influences scores, or is shown with them, must be equal, and
+the files must be intact. `find_equivalent` is for decisions, whose baselines come from other
+machines and versions: the vectors, protocol and index must be equal, but not the machine.
 """
 
 import hashlib
 import io
+import logging
 import math
 import os
 import re
 import shlex
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.evaluation.judging import judge
+from bench.evaluation.pipeline import Job, current_conditions, evaluate
 from bench.evaluation.result_record import (
     QUERY_ID,
     RUN_FILE,
     SCHEMA,
     SCORES_FILE,
+    Conditions,
     Evaluation,
     Result,
 )
 from bench.evaluation.runs import check_writable, encode_columnar
-from bench.evaluation.scoring import Scores
+from bench.evaluation.scoring import Scores, score
+from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array
-from foundation.errors import BenchError
-from foundation.files import read_file
-from foundation.locations import Location, RemotePath, write_locations
+from foundation.errors import BenchError, MissingFileError, format_names
+from foundation.files import LONGEST_NAME, read_file
+from foundation.locations import Location, RemotePath, files_below, write_locations
 from foundation.records import decode_json
 
 RESULT_FILE = "result.json"
-LONGEST_NAME = 255  # bytes of a file's name
 SAME_MEAN = 1e-9  # sums of the same numbers differ by less between machines
+SAME_VALUE = 1e-9  # tolerance for per-query values from another machine
 CLOCK_SKEW = timedelta(days=1)
 _STRINGS = (pa.string(), pa.large_string())
 _KEYED = re.compile(r"[0-9a-f]{12}(-.*)?")  # a folder that `save` made
@@ -57,9 +65,11 @@ READERS = 16  # files that are read at once, near or far
 
 Ids = dict[tuple[str, ...], tuple[str, ...]]  # equal ids once, by themselves
 
+logger = logging.getLogger(__name__)
+
 
 def save(evaluation: Evaluation, out: Location) -> Evaluation:
-    """Save an evaluation below a folder.
+    """Save an evaluation below a folder, and return it with its folder.
 
     On a local disk it replaces an earlier result with the same key, all files at once. In an object
     store, where several machines may write at the same time, it gets a folder of its own, and
@@ -114,12 +124,7 @@ def check_name(name: str) -> None:
 
 
 def result_folder(out: Location, collection: str, model: str) -> Location:
-    """Return the folder of the results of one model on one collection.
-
-    Args:
-        out: folder of all results.
-        collection: name of the collection.
-        model: name of the model.
+    """Return the folder below ``out`` of the results of one model on one collection.
 
     Raises:
         BenchError: a name leads out of ``out``, or the model cannot be the tag of a run file.
@@ -128,14 +133,6 @@ def result_folder(out: Location, collection: str, model: str) -> Location:
         check_name(name)
     check_writable(pa.array([model], pa.large_string()), "model name")
     return out / collection / model
-
-
-class _Head(msgspec.Struct):
-    """The fields that records of every schema have."""
-
-    schema: Any = None
-    model: Any = None
-    protocol: Any = None
 
 
 def load(where: Location) -> Evaluation:
@@ -157,7 +154,6 @@ def load_all(files: Sequence[Location]) -> list[Evaluation]:
 def _load(path: Location, ids: Ids) -> Evaluation:
     """Load a result, and try again if another process may be replacing its files."""
     for pause_s in PAUSES_S:
-        # Another process may be replacing the two files, which takes it a moment.
         with suppress(BenchError):
             return _read_checked(path, ids)
         time.sleep(pause_s)
@@ -183,16 +179,32 @@ def _read_checked(path: Location, ids: Ids) -> Evaluation:
     return Evaluation(result, scores, folder=path.parent)
 
 
+class _HeadProtocol(msgspec.Struct):
+    collection: str = "COLLECTION"
+
+
+class _Head(msgspec.Struct):
+    """The fields of a record of any schema that are needed to make it again."""
+
+    schema: int = 0
+    model: str = "MODEL"
+    protocol: _HeadProtocol = msgspec.field(default_factory=_HeadProtocol)
+
+
 def _read_record(path: Location) -> Result:
     """Read a record and check everything that can be checked without other files."""
     try:
         content = read_file(path)
     except OSError as error:
         raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
-    head = decode_json(content, _Head, path, _recovery_hint(path))
-    if type(head.schema) is not int or head.schema != SCHEMA:
-        raise _schema_error(path, head)
-    result = decode_json(content, Result, path, _recovery_hint(path))
+    head = decode_json(content, _Head, path, _recovery_hint(path.parent))
+    if head.schema != SCHEMA:
+        words = ["python", "-m", "bench", "run", head.protocol.collection, "--model", head.model]
+        raise BenchError(
+            f"{path} has schema {head.schema}, and this version reads {SCHEMA}",
+            _recovery_hint(path.parent, shlex.join(words)),
+        )
+    result = decode_json(content, Result, path, _recovery_hint(path.parent))
     if datetime.fromisoformat(result.conditions.time) > datetime.now(UTC) + CLOCK_SKEW:
         raise _contradiction_error(path, f"its time {result.conditions.time} is in the future")
     try:
@@ -207,24 +219,13 @@ def _read_record(path: Location) -> Result:
     return result
 
 
-def _schema_error(path: Location, head: _Head) -> BenchError:
-    """Return the error for a record of another schema, with the command that makes it again."""
-    collection = head.protocol.get("collection") if isinstance(head.protocol, dict) else None
-    names = [name if isinstance(name, str) else "" for name in (collection, head.model)]
-    words = ["python", "-m", "bench", "run", names[0] or "COLLECTION", "--model"]
-    command = shlex.join([*words, names[1] or "MODEL"])
-    return BenchError(
-        f"{path} has schema {head.schema}, and this version reads {SCHEMA}",
-        f"evaluate again: {command}; or move {path.parent} out of the folder of results",
-    )
-
-
 def _contradiction_error(path: Location, why: str) -> BenchError:
-    return BenchError(f"{path} contradicts itself: {why}", _recovery_hint(path))
+    return BenchError(f"{path} contradicts itself: {why}", _recovery_hint(path.parent))
 
 
-def _recovery_hint(path: Location) -> str:
-    return f"evaluate again, or move {path.parent} out of the folder of results"
+def _recovery_hint(folder: Location | None, command: str = "") -> str:
+    again = f"evaluate again: {command};" if command else "evaluate again,"
+    return f"{again} or move {folder} out of the folder of results"
 
 
 def _parse_scores(content: bytes, result: Result, ids: Ids) -> Scores:
@@ -266,3 +267,125 @@ def _column_values(name: str, column: pa.ChunkedArray) -> Float64Array:
     if not np.isfinite(values).all():
         raise ValueError(f"a value of {name} is not finite")
     return values
+
+
+def find_stored(job: Job, out: Location) -> Evaluation | None:
+    """Return the newest intact result of ``job`` below ``out``, or None.
+
+    Damaged results are named in a warning.
+    """
+    here = _comparable_conditions(current_conditions(job.device))
+    results = [each for each in _load_readable(job, out) if _is_result_of(job, here, each)]
+    if len({tuple(stored.record.measures.values()) for stored in results}) != 1:
+        return None  # none; or several that contradict each other
+    newest = max(results, key=_evaluation_time)
+    if not newest.has_ranking:
+        logger.warning("%s is missing or damaged: evaluating again", newest.run_file)
+        return None
+    return newest
+
+
+def find_equivalent(job: Job, results: Iterable[Evaluation]) -> Evaluation | None:
+    """Return the newest of ``results`` with the scores of ``job``, from any machine, or None.
+
+    If the job asks for no particular measures, the main measure is enough.
+    """
+    needed = job.measures if job.options.measures is not None else job.measures[:1]
+    same = (stored for stored in results if _has_same_scores(job, needed, stored))
+    return max(same, key=_evaluation_time, default=None)
+
+
+def check_stored_values(stored: Evaluation, dataset: Dataset) -> str:
+    """Score a stored ranking again and compare the values.
+
+    Args:
+        stored: result with values of each query.
+        dataset: collection with its judgements. Accepted answers are looked up in its corpus.
+
+    Returns:
+        The reason why the values cannot be computed again; "" if they agree.
+
+    Raises:
+        BenchError: the values differ, or the ranking is damaged or not the one that was stored.
+    """
+    protocol = stored.record.protocol
+    if protocol.qrels_sha256 != dataset.qrels_sha256:
+        return f"{stored.dataset} has different judgements on this machine"
+    if not stored.run_file.exists():
+        return f"{stored.run_file} is missing"
+    values = stored.scores.values
+    try:
+        judgements = judge(dataset, stored.run, protocol.depth)
+    except MissingFileError as missing:  # the documents, in which answers are looked up
+        return str(missing)
+    queries = None if dataset.answers is None else dataset.queries.ids
+    found = score(stored.run, judgements, list(values), queries)
+    if stored.scores.query_ids != found.query_ids or not all(
+        np.allclose(values[name], found.values[name], rtol=0, atol=SAME_VALUE) for name in values
+    ):
+        raise BenchError(
+            f"{stored.folder} contradicts itself: its scores differ from its ranking's",
+            _recovery_hint(stored.folder),
+        )
+    return ""
+
+
+def warn_unchecked(reasons: Iterable[str]) -> None:
+    """Warn that scores are not compared with their rankings, for `check_stored_values` reasons."""
+    if unchecked := list(dict.fromkeys(filter(None, reasons))):
+        shown = format_names(unchecked)
+        logger.warning("some scores are not compared with their rankings: %s", shown)
+
+
+def reuse_or_evaluate(job: Job, out: Location) -> Evaluation:
+    """Return the stored result of ``job``, or evaluate it and save the result below ``out``."""
+    if job.stored:
+        print(f"{job.dataset.name}: using the result in {job.stored.folder}", file=sys.stderr)
+        return job.stored
+    return save(evaluate(job), out)
+
+
+def _has_same_scores(job: Job, measures: tuple[str, ...], stored: Evaluation) -> bool:
+    """Return True if a result has these measures for equal vectors, protocol and index."""
+    result = stored.record
+    return (
+        not job.recipe.encoder  # an external encoder may read files that are not hashed
+        and result.fingerprint == job.recipe.fingerprint
+        and (result.protocol, result.index) == (job.protocol, job.retriever.index)
+        and result.measures.keys() >= set(measures)
+        and result.tokens_sha256 == job.retriever.tokens_sha256
+    )
+
+
+def _is_result_of(job: Job, here: Conditions, stored: Evaluation) -> bool:
+    """Return True if a result is of this job, made by the same program and libraries."""
+    result, recall_queries = stored.record, job.retriever.recall_queries(job.dataset)
+    return (
+        _has_same_scores(job, job.measures, stored)
+        and bool(result.conditions.program)
+        and _comparable_conditions(result.conditions) == here
+        and (result.model, result.in_domain) == (job.name, job.in_domain)
+        and (result.recipe, result.recall_queries) == (job.recipe, recall_queries)
+        and (result.main_measure, *result.measures) == (job.measures[0], *job.measures)
+    )
+
+
+def _comparable_conditions(conditions: Conditions) -> Conditions:
+    """Return conditions without time and version, which may differ."""
+    some_time = "2000-01-01T00:00:00+00:00"
+    return msgspec.structs.replace(conditions, time=some_time, bench="", commit="", dirty=False)
+
+
+def _evaluation_time(stored: Evaluation) -> str:
+    return stored.record.conditions.time
+
+
+def _load_readable(job: Job, out: Location) -> Iterator[Evaluation]:
+    """Yield the intact results of a job, and log a warning for each damaged one."""
+    folder = result_folder(out, job.protocol.collection, job.name)
+    for file in files_below(folder, RESULT_FILE):
+        if file.parent.parent == folder:  # and not of a model of a longer name
+            try:
+                yield load(file)
+            except BenchError as damage:
+                logger.warning("%s", damage)

@@ -1,6 +1,6 @@
-"""Use cases that evaluate: `run`, `score`, `index` and `work`, and the workspace they share.
+"""Use cases that evaluate or encode, and the workspace they share.
 
-`workspace` opens collections and models, and prepares evaluations. `run` evaluates models on
-collections; `worker_processes` and `ray_cluster` encode for it. `score` evaluates a ranking,
-`index` writes one index to a folder, `work` encodes as one of several workers.
+`workspace` opens collections and models, and prepares evaluations. `run` evaluates models, scores
+rankings, writes an index, or encodes as one of several workers. `engines` encode for it in several
+processes or on a cluster.
 """

@@ -1,37 +1,51 @@
-"""Evaluation of models on collections, which ``bench run`` and ``bench.evaluate`` share."""
+"""Use cases that evaluate models and rankings, or only encode: run, score, index and work."""
 
+import hashlib
+import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
+import msgspec
 
-from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
-from bench.evaluation.cost import EncodingCost, estimate_costs
+from bench.evaluation.collection_search import (
+    EvaluationOptions,
+    LoadedModel,
+    encode_documents,
+    run_preflight,
+)
+from bench.evaluation.cost import EncodingCost, announce_encoding, estimate_costs
 from bench.evaluation.judging import SuiteMean, suite_mean, suites_inner_first
-from bench.evaluation.pipeline import Job
+from bench.evaluation.pipeline import Job, evaluate_run
 from bench.evaluation.pipeline import evaluate as evaluate_job
 from bench.evaluation.result_record import Evaluation, Result
+from bench.evaluation.runs import Run, read_run_file
 from bench.evaluation.scoring import parse_measure
-from bench.outcomes import MissingEvaluation, MissingEvaluations
-from bench.requests.evaluating import EvaluateRequest, EvaluationFields, RunRequest
+from bench.requests.evaluating import (
+    EvaluateRequest,
+    EvaluationFields,
+    IndexRequest,
+    RunRequest,
+    ScoreRequest,
+    WorkRequest,
+)
 from bench.requests.fields import WorkerFields
+from bench.requests.outcomes import MissingEvaluation, MissingEvaluations
 from bench.result_store.find import SELECTOR
 from bench.result_store.result import result_folder, save
-from bench.runner.worker_processes import Distribute, EncodingTask, WorkerProcesses
+from bench.runner.engines import Distribute, EncodingTask, RayCluster, WorkerProcesses
 from bench.runner.workspace import Workspace, load_models, open_workspace, refuse_duplicates
-from bench.store.indexes import MANIFEST_FILE, IndexFolder
+from bench.store.indexes import MANIFEST_FILE, IndexFolder, IndexManifest, encode_manifest
 from datasets_cfg.catalogue import suite_for
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
+from foundation.files import replace_folder
 from retrievers.index.faiss_index import IndexSpec
-
-if TYPE_CHECKING:
-    from bench.runner.ray_cluster import RayCluster
 
 Claims = Mapping[tuple[str, str, str], float]  # by model, collection and measure
 Means = tuple[tuple[str, SuiteMean], ...]
@@ -58,7 +72,7 @@ class RunProgress:
     """Receiver of what happens during a run. This one ignores it."""
 
     def start(self, jobs: Sequence[Job], machines: int) -> None:
-        """Begin to evaluate ``jobs``, whose documents so many machines encode."""
+        """Begin to evaluate ``jobs``, whose documents so many ``machines`` encode."""
 
     def finish(self, evaluation: Evaluation, reused: bool) -> None:
         """Finish one evaluation, or find its stored result."""
@@ -85,10 +99,6 @@ def run(request: RunRequest, progress: RunProgress | None = None) -> RunReport:
 
     An evaluation that fails becomes a gap with its reason, unless it is the only one.
 
-    Args:
-        request: what to evaluate.
-        progress: receiver of intermediate results.
-
     Raises:
         BenchError: wrong input, or nothing could be evaluated.
     """
@@ -98,12 +108,12 @@ def run(request: RunRequest, progress: RunProgress | None = None) -> RunReport:
         plan = _prepare(request, workspace, stack)
         engine = _make_engine(request, workspace)
         progress.start(plan.all_jobs, engine.machines)
-        work = [
+        tasks = [
             EncodingTask(job.dataset.name, job.dataset.corpus.folder, job.model.model)
             for job in plan.all_jobs
             if job.model.encoder and not job.stored
         ]
-        distribute = stack.enter_context(engine.encoding(workspace, work))
+        distribute = stack.enter_context(engine.encoding(workspace, tasks))
         evaluations = _evaluate_all(plan, distribute, request, progress)
     means = _compute_means(request.names, [each.record for each in evaluations])
     return RunReport(tuple(evaluations), means, tuple(plan.gaps.missing), plan.published)
@@ -151,13 +161,16 @@ def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Pl
             )
             for model, is_stored in models:
                 with gaps.catch(opened.name, model.name):
-                    out = request.results if is_stored else None
                     if request.results is not None:  # names may lead out of the folder
                         result_folder(request.results, opened.name, model.name)
-                    if request.recompute or options.from_index:
-                        out = None
-                    place = workspace if is_stored else _use_scratch_store(workspace, stack)
-                    of_collection.append(place.prepare(opened, model, options, out))
+                    may_reuse = is_stored and not (request.recompute or options.from_index)
+                    if is_stored:
+                        home = workspace
+                    else:  # its vectors are deleted when the stack closes
+                        scratch = stack.enter_context(tempfile.TemporaryDirectory())
+                        home = replace(workspace, vectors=scratch)
+                    out = request.results if may_reuse else None
+                    of_collection.append(home.prepare(opened, model, options, out))
         if of_collection:
             jobs.append(tuple(of_collection))
     gaps.require_any(bool(jobs))
@@ -167,11 +180,6 @@ def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Pl
         for expected in model.model.card.expected
     }
     return _Plan(tuple(jobs), published, gaps)
-
-
-def _use_scratch_store(workspace: Workspace, stack: ExitStack) -> Workspace:
-    """Return a workspace whose vectors are deleted when the ``stack`` closes."""
-    return replace(workspace, vectors=stack.enter_context(tempfile.TemporaryDirectory()))
 
 
 def _expand(workspace: Workspace, names: Sequence[Any]) -> list[Any]:
@@ -221,11 +229,9 @@ def _read_options(request: RunRequest) -> EvaluationOptions:
     )
 
 
-def _make_engine(fields: WorkerFields, workspace: Workspace) -> "WorkerProcesses | RayCluster":
+def _make_engine(fields: WorkerFields, workspace: Workspace) -> WorkerProcesses | RayCluster:
     """Return the worker processes or the Ray cluster that encodes."""
     if fields.engine == "ray":
-        from bench.runner.ray_cluster import RayCluster
-
         return RayCluster(fields.address, fields.workers or 0, workspace.device)
     return WorkerProcesses(1 if fields.workers is None else fields.workers, workspace.device)
 
@@ -267,3 +273,133 @@ def _compute_means(names: Sequence[Any], results: Sequence[Result]) -> Means:
                 }
                 means.append((model, suite_mean(suite, measure, values, in_domain)))
     return tuple(means)
+
+
+def score(request: ScoreRequest) -> Evaluation:
+    """Score a ranking by the collection's own protocol, and save the result if a folder is given.
+
+    Raises:
+        BenchError: wrong input.
+    """
+    ranking, sha256, name = _read_run(request.run, request.dataset)
+    workspace = open_workspace(request)
+    if isinstance(request.dataset, Dataset):
+        opened = workspace.open(request.dataset)
+    else:
+        opened = workspace.open_judgements(str(request.dataset), request.split)
+    evaluation = evaluate_run(
+        *(ranking, request.name or name, sha256, opened.dataset),
+        *(request.measure or None, request.depth, opened.official),
+    )
+    return evaluation if request.results is None else save(evaluation, request.results)
+
+
+def run_file_name(path: Path) -> str:
+    """Return the name in results of the ranking in a file."""
+    return "_".join(path.name.split(".trec")[0].split())
+
+
+def _read_run(run: Any, dataset: Any) -> tuple[Run, str, str]:
+    """Return a ranking, a hash of it, and its default name."""
+    if isinstance(run, str | Path):
+        path = Path(run)
+        if path.is_dir():
+            raise BenchError(
+                f"{path} is a folder, not a run file",
+                f"python -m bench score RUN_FILE --dataset {path}",
+            )
+        file = read_run_file(path)
+        return file.run, file.sha256, run_file_name(path)
+    if not isinstance(run, Run):
+        rows = [(q, d, float(s)) for q, documents in run.items() for d, s in documents.items()]
+        queries, documents, scores = zip(*rows, strict=True) if rows else ((), (), ())
+        run = Run.from_rows(queries, documents, scores)
+    content = hashlib.sha256()
+    for column in (run.query_ids, run.offsets.tolist(), run.doc_ids.to_pylist()):
+        content.update(msgspec.json.encode(column))
+    content.update(run.scores.tobytes())
+    return run, content.hexdigest(), "run"
+
+
+IDS_FILE, PROGRAM_FILE = "ids.json", "search.py"
+
+PROGRAM = '''\
+"""python search.py QUERIES.npy [K]: vectors of queries (q, dim), as manifest.json's recipe says."""
+import json, pathlib, sys
+import faiss, numpy
+folder = pathlib.Path(__file__).parent
+index = faiss.read_index(str(folder / "index.faiss"))
+ids = json.loads((folder / "ids.json").read_text(encoding="utf-8"))
+queries = numpy.load(sys.argv[1]).astype("float32")
+for query, (scores, rows) in enumerate(zip(*index.search(queries, int((*sys.argv, 10)[2])))):
+    for score, row in zip(scores, rows):
+        if row >= 0:  # FAISS fills up with -1 where it found fewer than K
+            print(json.dumps([query, ids[row], float(score)]))
+'''
+
+
+def index(request: IndexRequest) -> IndexManifest:
+    """Write a FAISS index, its ids and a search program to a folder that needs nothing else.
+
+    The folder is complete or absent.
+
+    Raises:
+        BenchError: wrong input, the folder exists, or it cannot be written.
+    """
+    spec = IndexSpec.parse(request.index)
+    if not spec.needs_faiss:
+        raise BenchError(
+            f"--index {spec} searches the vectors without an index, so there is nothing to write",
+            "use --index Flat, which writes the vectors as a FAISS index",
+        )
+    if request.out.exists():
+        raise BenchError(f"{request.out} exists already", "choose another --out, or remove it")
+    workspace = open_workspace(request)
+    (model,) = load_models(workspace, (request.model,), request)
+    options = EvaluationOptions(index=spec)
+    job = workspace.prepare(workspace.open(request.dataset), model, options)
+    announce_encoding([job])
+    built, corpus = job.retriever.build_index(job.dataset), job.dataset.corpus
+    corpus.check()
+    manifest = msgspec.structs.replace(built.checked(), recipe=job.recipe)
+    with replace_folder(request.out) as unfinished:
+        for path in built.folder.iterdir():
+            shutil.copyfile(path, unfinished / path.name)
+        (unfinished / IDS_FILE).write_bytes(msgspec.json.encode(corpus.ids.to_pylist()))
+        (unfinished / PROGRAM_FILE).write_text(PROGRAM, encoding="utf-8")
+        (unfinished / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
+    return IndexFolder(request.out).checked()
+
+
+class EncodedCount(msgspec.Struct, frozen=True):
+    """Number of texts of a collection that this worker encoded.
+
+    Attributes:
+        collection: name of the collection.
+        model: name of the model.
+        encoded: number of texts.
+        documents: number of documents of the collection, whose vectors are all stored now.
+    """
+
+    collection: str
+    model: str
+    encoded: int
+    documents: int
+
+
+def work(request: WorkRequest) -> Iterator[EncodedCount]:
+    """Encode as one of several workers that share a cache, and yield the count of each collection.
+
+    Raises:
+        BenchError: wrong input.
+    """
+    workspace = open_workspace(request)
+    models = load_models(workspace, request.model, request)
+    for name in workspace.expand_names(request.names):
+        dataset = workspace.dataset(name)
+        for model in models:
+            encoder = model.for_dataset(dataset.name).require_encoder()
+            run_preflight(dataset, encoder, workspace.store)
+            stored = encode_documents(dataset, encoder, workspace.store)
+            dataset.corpus.check()
+            yield EncodedCount(dataset.name, model.name, stored.encoded, len(dataset.corpus))

@@ -18,13 +18,13 @@ from bench.evaluation.pipeline import Job, OpenDataset
 from bench.evaluation.result_record import Evaluation
 from bench.requests.evaluating import EvaluationFields
 from bench.requests.fields import FolderFields, HardwareFields, MismatchFields, ModelFields
-from bench.result_store.reuse import (
+from bench.result_store.result import (
     check_stored_values,
     find_equivalent,
     find_stored,
     warn_unchecked,
 )
-from bench.store import VectorStore
+from bench.store.store import VectorStore
 from datasets_cfg.catalogue import (
     dataset_names,
     expand_names,

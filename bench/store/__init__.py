@@ -1,7 +1,6 @@
-"""Vector store: every text is encoded once and found by its content."""
+"""Vector store: every text is encoded once and found by its content.
 
-from bench.store.planning import EncodingPlan
-from bench.store.shards import StoredVectors
-from bench.store.store import VectorStore
-
-__all__ = ["EncodingPlan", "StoredVectors", "VectorStore"]
+`store` has the store, and compares vectors of different library versions. `shards` has the files of
+vectors, and the plans and leases by which processes encode missing ones. `indexes` has FAISS
+indexes on disk, `usage` the size and damage of stored vectors.
+"""

@@ -3,17 +3,23 @@
 The folder of the store has one folder per recipe, named after its fingerprint, with ``recipe.json``
 and shards of some thousands of texts (``bench.store.shards``). Documents are stored under the
 recipe's document side, queries under its query side, and facts under the recipe itself. For a model
-without prompts the three are the same folder. Each shard states a digest of the token ids of fixed
-texts: shards of library versions that tokenise differently share a folder, and never a plan.
+without prompts the three are the same folder.
 
 Missing texts are split into shards in the order of the corpus. An interrupted run therefore
 continues and ends with the same files, and another split, subset or collection encodes only the
 texts that it does not share.
+
+The same files can give other token ids, or other vectors, under another version of a library. Each
+shard states a digest of the token ids of fixed texts: shards of versions that tokenise differently
+share a folder, and never a plan. Vectors of fixed texts are compared with those of the first use
+before anything is encoded.
 """
 
+import errno
 import hashlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,20 +29,41 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.store.planning import EncodeShard, EncodingPlan, PendingShard, Planner, ShardEncoder
-from bench.store.shards import Shard, StoredVectors, corpus_keys, query_keys, write_shard
-from bench.store.versions import TOKENIZING, adopt_shards, check_drift, library_versions
+from bench.store.shards import (
+    EncodeShard,
+    EncodingPlan,
+    PendingShard,
+    Planner,
+    Shard,
+    ShardEncoder,
+    StoredVectors,
+    corpus_keys,
+    find_rows,
+    query_keys,
+    read_shards,
+    write_shard,
+)
 from datasets_cfg.corpus import Corpus
-from foundation.arrays import Float32Array, Int64Array, UInt64Array
-from foundation.errors import BenchError
+from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array, UInt64Array
+from foundation.errors import BenchError, DriftError
 from foundation.files import FolderLock, read_file, replace_file
+from foundation.machine import library_version
 from foundation.records import Record, decode_json, write_json
+from retrievers.encoders.preflight import BATCH_TOLERANCE
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
+from retrievers.encoders.tokens import probe_texts
 from retrievers.models.recipe import Recipe, Role
 
 KEYS_FOLDER = "keys"
 RECIPE_FILE = "recipe.json"
 FACT_SUFFIX = ".fact.json"
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+TOKENIZING = ("transformers", "tokenizers")  # libraries that determine token ids
+PROBE_STEP = 4  # every fourth of the fixed texts is encoded: a second on a CPU
+SAMPLE = 4  # texts of a shard without a digest that are encoded again
+FLOAT16_ROUNDING = 2e-3  # of stored vectors
+INT8_TOLERANCE = 5e-2
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +84,6 @@ class VectorStore:
 
         The texts are read once per corpus, and afterwards only their keys. Damaged shards are
         removed with a warning.
-
-        Args:
-            encoder: encoder of the vectors.
-            corpus: documents.
         """
         keys = corpus_keys(corpus, self._make_folder(self.folder / KEYS_FOLDER))
 
@@ -92,17 +115,8 @@ class VectorStore:
     ) -> int:
         """Encode the missing shards of a corpus, or wait for other processes that encode them.
 
-        Args:
-            encoder: encoder of the vectors.
-            corpus: documents.
-            plan: plan of this encoder and corpus.
-            advance: called with numbers of distinct texts.
-
-        Returns:
-            The number of texts that this process encoded.
-
-        Raises:
-            BenchError: as `documents`.
+        Arguments and errors are those of `documents`. Returns the number of texts that this process
+        encoded.
         """
 
         def prepare(batch: PendingShard) -> EncodeShard:
@@ -115,11 +129,7 @@ class VectorStore:
         return self._encode(encoder, "document", plan, prepare, advance)
 
     def queries(self, encoder: Encoder, texts: Sequence[str]) -> Float32Array:
-        """Return the vectors of queries, float32 ``(q, dim)``, encoding missing ones.
-
-        Args:
-            encoder: encoder of the vectors.
-            texts: queries.
+        """Return the vectors of the queries ``texts``, float32 ``(q, dim)``, encoding missing ones.
 
         Raises:
             BenchError: as `documents`.
@@ -137,13 +147,9 @@ class VectorStore:
         return self._vectors_of(encoder, "query", plan, encoded).rows(np.arange(len(texts)))
 
     def tokens_sha256(self, encoder: Encoder, role: Role) -> str:
-        """Return the digest of the token ids of fixed texts, "" for encoders without a tokenizer.
+        """Return the digest of the token ids of fixed texts in a role, "" without a tokenizer.
 
         It is computed once for each version of the libraries.
-
-        Args:
-            encoder: encoder with a method ``hash_tokens``, or any other.
-            role: whose prompt and truncation are used.
 
         Raises:
             BenchError: the tokenizer cannot be loaded.
@@ -182,9 +188,13 @@ class VectorStore:
             logger.warning("%s is damaged (%s): computing it again", path, error)
         fact = compute()
         value = msgspec.json.encode(fact)
-        with replace_file(path) as file:
-            kept = _StoredFact(about, hashlib.sha256(value).hexdigest(), msgspec.Raw(value))
-            file.write(msgspec.json.encode(kept))
+        kept = _StoredFact(about, hashlib.sha256(value).hexdigest(), msgspec.Raw(value))
+        try:
+            with replace_file(path) as file:
+                file.write(msgspec.json.encode(kept))
+        except OSError as error:  # a read-only store can still be used
+            if error.errno not in READ_ONLY:
+                raise
         return fact
 
     def folder_of(self, side: Recipe) -> Path:
@@ -223,10 +233,8 @@ class VectorStore:
         done = self._plan(encoder, role, plan.keys) if plan.missing else plan
         if done.vectors is None:
             folder = self.folder_of(encoder.recipe.side(role))
-            raise BenchError(
-                f"{done.missing_rows:,} vectors in {folder} disappeared",
-                "repeat the command",
-            )
+            problem = f"{done.missing_rows:,} vectors in {folder} disappeared"
+            raise BenchError(problem, "repeat the command")
         return replace(done.vectors, encoded=encoded)
 
     def _encode(
@@ -260,21 +268,13 @@ class VectorStore:
                 self._in_use[folder] = FolderLock.shared(folder)
 
     def _make_folder(self, folder: Path) -> Path:
-        """Make a folder that is not removed while this process lives.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Make a folder that is not removed while this process lives."""
         folder.mkdir(parents=True, exist_ok=True)
         self._protect_from_deletion(folder)
         return folder if folder in self._in_use else self._make_folder(folder)
 
     def _recipe_folder(self, recipe: Recipe) -> Path:
-        """Return the folder of a recipe, with ``recipe.json`` inside and its time set to now.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Return the folder of a recipe, with ``recipe.json`` inside and its time set to now."""
         folder = self._make_folder(self.folder_of(recipe))
         path = folder / RECIPE_FILE
         if not path.exists():
@@ -309,3 +309,113 @@ def read_fact(path: Path) -> dict[str, Any]:
     if not whole or fact_file_name(kept.about) != path.name:
         raise BenchError(f"{path.name} is damaged")
     return decode_json(bytes(kept.value), dict[str, Any], path.name)
+
+
+def library_versions(names: tuple[str, ...] = ("torch", *TOKENIZING)) -> str:
+    """Return the versions of those libraries among ``names`` that are installed."""
+    found = {name: library_version(name) for name in names}
+    return ", ".join(f"{name} {version}" for name, version in found.items() if version)
+
+
+def adopt_shards(
+    folder: Path,
+    side: Recipe,
+    tokens_sha256: str,
+    missing: UInt64Array,
+    encode: Callable[[Int64Array], Float32Array],
+    refused: set[Shard],
+) -> None:
+    """Add a digest to the shards without one whose vectors agree with a sample encoded again.
+
+    Args:
+        folder: folder of one side of a recipe.
+        side: that side.
+        tokens_sha256: digest of the token ids of today.
+        missing: keys of the texts without a vector of this digest, uint64 ``(n, 2)``.
+        encode: encodes the texts at rows of ``missing``.
+        refused: shards that disagreed before, to which new ones are added.
+    """
+    known = [pair for pair in read_shards(folder, "") if pair[0] not in refused]
+    if not known:
+        return
+    rows = find_rows(np.concatenate([keys for _, keys in known]), missing)
+    ends = np.cumsum([shard.rows for shard, _ in known])[:-1]
+    disagreeing = 0
+    for (shard, _), own in zip(known, np.split(rows, ends), strict=True):
+        places = np.flatnonzero(own >= 0)
+        if not len(places):
+            continue
+        places = places[np.linspace(0, len(places) - 1, min(SAMPLE, len(places))).astype(int)]
+        then = StoredVectors((shard,), places, side.dim).rows(np.arange(len(places)))
+        if _agrees(side, then, encode(own[places])).all():
+            manifest = msgspec.structs.replace(shard.manifest, tokens_sha256=tokens_sha256)
+            with replace_file(shard.manifest_path) as file:
+                file.write(msgspec.json.encode(manifest))
+        else:
+            refused.add(shard)
+            disagreeing += shard.rows
+    if disagreeing:
+        print(
+            f"{side.model}: {disagreeing:,} stored vectors are not those that {library_versions()} "
+            "give: encoding their texts again",
+            file=sys.stderr,
+        )
+
+
+def check_drift(
+    encoder: Encoder,
+    role: Role,
+    remember: Callable[[Callable[[], dict[str, Any]]], dict[str, Any]],
+) -> None:
+    """Encode fixed texts and compare their vectors with those of the first use.
+
+    Args:
+        encoder: encoder whose weights are about to be used.
+        role: how the texts are encoded.
+        remember: returns the stored vectors, or stores those that its argument computes.
+
+    Raises:
+        DriftError: a vector differs by more than rounding.
+    """
+    texts = probe_texts()[::PROBE_STEP]
+    timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
+    before = timer.copy()
+    if role == "query":
+        now = encoder.encode_queries(texts)
+    else:
+        now = encoder.encode_documents([""] * len(texts), texts)
+    spent = timer.since(before).counts
+    timer.add({}, {name: -count for name, count in spent.items()})  # not texts of the collection
+    here = library_versions()
+    fact = remember(lambda: {"vectors": now.tolist(), "libraries": here})
+    then = np.array(fact["vectors"], np.float32)
+    if not _agrees(encoder.recipe, then, now).all():
+        distances = _distances(then, now)
+        worst, name = int(distances.argmax()), encoder.recipe.model
+        raise DriftError(
+            f"{name} changed: the vector of {texts[worst][:60]!r} as a {role} differs from the "
+            f"stored one by {distances[worst]:.2g} of its length (rounding: below "
+            f"{_tolerance(encoder.recipe):.0e}). Stored with {fact['libraries']}; now {here}",
+            "Install the former versions; or remove the vectors: `python -m bench cache --prune "
+            f"{name}`; or keep both: --cache-dir DIR.",
+        )
+
+
+def _tolerance(recipe: Recipe) -> float:
+    """Return the relative distance that rounding explains."""
+    tolerance = BATCH_TOLERANCE[recipe.dtype]
+    if recipe.store_dtype == "float16":
+        tolerance = max(tolerance, FLOAT16_ROUNDING)
+    return max(tolerance, INT8_TOLERANCE) if recipe.precision == "int8" else tolerance
+
+
+def _distances(then: Float32Array, now: Float32Array) -> Float64Array:
+    """Return the relative distance of each pair of vectors, float64 ``(n,)``."""
+    lengths = np.linalg.norm(then.astype(np.float64), axis=1)
+    distances = np.linalg.norm(then.astype(np.float64) - now, axis=1)
+    relative: Float64Array = distances / np.maximum(lengths, 1e-30)
+    return relative
+
+
+def _agrees(recipe: Recipe, then: Float32Array, now: Float32Array) -> BoolArray:
+    return _distances(then, now) <= _tolerance(recipe)

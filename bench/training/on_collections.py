@@ -16,7 +16,7 @@ from bench.evaluation.index_search import (
     search_depth,
 )
 from bench.runner.workspace import Workspace
-from bench.store import VectorStore
+from bench.store.store import VectorStore
 from bench.training.training_sets import (
     CorpusDocuments,
     CorpusTexts,

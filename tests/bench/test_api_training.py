@@ -3,7 +3,7 @@
 import pytest
 
 import bench
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from foundation.errors import BenchError
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench

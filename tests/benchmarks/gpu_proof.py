@@ -216,7 +216,7 @@ class Proof:
     def search(self, part: Part) -> None:
         """Exact search: equal to the CPU's, and timed."""
         from bench.evaluation.exact import ArrayVectors, exact_search
-        from bench.evaluation.exact.torch_engine import TorchEngine
+        from bench.evaluation.torch_engine import TorchEngine
 
         sizes, rng = self.options, np.random.default_rng(0)
         engine = TorchEngine(sizes.device)

@@ -51,7 +51,7 @@ from bench.evaluation.index_search import plan_search, resident_bytes
 from bench.evaluation.result_record import Result
 from bench.evaluation.runs import read_run_file
 from bench.runner.workspace import Workspace
-from bench.store import StoredVectors
+from bench.store.shards import StoredVectors
 from foundation.arrays import Float32Array, Int64Array
 from foundation.machine import parse_size
 from retrievers.encoders.open import open_encoder

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.evaluation.exact.torch_engine import TorchEngine
+from bench.evaluation.torch_engine import TorchEngine
 from retrievers.training.engine.curve import LossPoint, append_point
 from tests.benchmarks import gpu_proof
 

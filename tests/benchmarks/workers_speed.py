@@ -19,8 +19,8 @@ import numpy as np
 import psutil
 import torch
 
-from bench.runner.worker_processes import WorkerProcesses
-from bench.store.planning import SHARD_ROWS
+from bench.runner.engines import WorkerProcesses
+from bench.store.shards import SHARD_ROWS
 from tests.support.collections import write_collection
 from tests.support.engines import Bed
 

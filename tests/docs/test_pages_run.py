@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from retrievers.encoders.open import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.docs.test_documentation import ROOT

@@ -7,9 +7,9 @@ import numpy as np
 
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.pipeline import OpenDataset
-from bench.runner.worker_processes import EncodingTask
+from bench.runner.engines import EncodingTask
 from bench.runner.workspace import Workspace
-from bench.store.planning import SHARD_ROWS
+from bench.store.shards import SHARD_ROWS
 from tests.support.collections import write_collection
 from tests.support.tiny_checkpoints import WORDS, write_bert, write_card
 

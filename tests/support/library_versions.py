@@ -3,8 +3,7 @@
 import pytest
 from tokenizers import normalizers
 
-from bench.result_store import reuse
-from bench.store import versions
+from bench.store import store
 from foundation.machine import library_version
 from retrievers.encoders import tokens, tower
 from retrievers.models import loading
@@ -44,8 +43,7 @@ def pretend_version(
                 weight.data *= 1 + other_weights
         return network, report
 
-    patch.setattr(versions, "library_version", named)
-    patch.setattr(reuse, "library_version", named)
+    patch.setattr(store, "library_version", named)
     patch.setattr(tokens, "load_tokenizer", load_tokenizer)
     patch.setattr(tower, "load_tokenizer", load_tokenizer)
     patch.setattr(loading, "read_weights", read_weights)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.store import StoredVectors, VectorStore
+from bench.store.shards import StoredVectors
+from bench.store.store import VectorStore
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.readers.reader import Document
 from retrievers.encoders.python_object import HashingEncoder

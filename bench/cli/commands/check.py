@@ -7,8 +7,8 @@ from bench.cli.terminal import print_result
 from bench.gate import check as check_case
 from bench.gate.check import Scope
 from bench.gate.check_record import Sensitivity
-from bench.outcomes import RecordedWarnings
 from bench.requests.deciding import CheckRequest
+from bench.requests.outcomes import RecordedWarnings
 from foundation.files import replace_file
 from reports.check import describe_sensitivity, junit, markdown
 

@@ -10,8 +10,8 @@ from bench.boards.leaderboard_record import Leaderboard
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import as_json, print_json, print_result
 from bench.comparing import comparison
-from bench.outcomes import ExitCode
 from bench.requests.deciding import CompareRequest, LeaderboardRequest
+from bench.requests.outcomes import ExitCode
 from reports.comparison import changes_table, comparison_table, legend
 from reports.leaderboard import markdown, page, scores
 from reports.training import forgetting_markdown

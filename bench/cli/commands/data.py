@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import format_columns, print_json, print_result
-from bench.outcomes import ExitCode
 from bench.requests.data import CacheRequest, FetchRequest, VerifyRequest
+from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import VECTORS, load_models, open_workspace
 from bench.store.usage import (
     Damage,

@@ -3,8 +3,8 @@
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import print_result
 from bench.explain import explain as explain_case
-from bench.outcomes import ExitCode
 from bench.requests.deciding import ExplainRequest
+from bench.requests.outcomes import ExitCode
 from reports.explain import answer_text
 
 

@@ -10,12 +10,9 @@ from bench.cli.terminal import print_json, print_result
 from bench.evaluation.cost import announce_encoding
 from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Result
-from bench.outcomes import ExitCode
 from bench.requests.evaluating import IndexRequest, RunRequest, ScoreRequest, WorkRequest
-from bench.runner import index as index_case
+from bench.requests.outcomes import ExitCode
 from bench.runner import run as run_case
-from bench.runner import score as score_case
-from bench.runner import work as work_case
 from reports.evaluation import collection_table, costs_table, gaps_table, means_table
 from reports.format import size
 
@@ -78,7 +75,7 @@ def run(request: RunRequest, output: OutputOptions) -> int:
 
 def score(request: ScoreRequest, output: OutputOptions) -> int:
     """Print the scores of a ranking."""
-    evaluation = score_case.score(request)
+    evaluation = run_case.score(request)
     print(f"saved to {evaluation.folder}", file=sys.stderr)
     document = {"results": [evaluation.record], "means": [], "gaps": []}
     return print_result(output.json, document, collection_table([evaluation.record], {}))
@@ -86,18 +83,18 @@ def score(request: ScoreRequest, output: OutputOptions) -> int:
 
 def index(request: IndexRequest, output: OutputOptions) -> int:
     """Print the command that searches the written index."""
-    manifest = index_case.index(request)
+    manifest = run_case.index(request)
     print(
         f"{manifest.documents:,} documents, {size(manifest.bytes)}: {request.out}", file=sys.stderr
     )
-    command = f"python {request.out / index_case.PROGRAM_FILE} QUERIES.npy 10"
+    command = f"python {request.out / run_case.PROGRAM_FILE} QUERIES.npy 10"
     return print_result(output.json, manifest, command)
 
 
 def work(request: WorkRequest, output: OutputOptions) -> int:
     """Print what this worker encoded."""
     done = []
-    for each in work_case.work(request):
+    for each in run_case.work(request):
         done.append(each)
         print(
             f"{each.collection}, {each.model}: {each.encoded:,} texts encoded by this worker; the "

@@ -5,8 +5,8 @@ import sys
 import msgspec
 
 from bench.cli.command_table import OutputOptions
-from bench.outcomes import ExitCode
 from bench.requests.evaluating import SpeedRequest
+from bench.requests.outcomes import ExitCode
 from bench.speed import speed as speed_case
 from reports.speed import speed_tables
 

@@ -15,8 +15,8 @@ from tqdm import tqdm
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import print_json, print_next_command
 from bench.experiments import ablate as ablate_case
-from bench.outcomes import ExitCode
 from bench.requests.fields import FolderFields
+from bench.requests.outcomes import ExitCode
 from bench.requests.training import (
     AblateRequest,
     AdaptRequest,

@@ -9,7 +9,7 @@ from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import print_json
 from bench.monitor import watch as watch_case
 from bench.monitor.curve import Curve
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from bench.requests.training import WatchRequest
 from foundation.files import read_file, replace_file
 from reports.plots import draw_quality, load_library

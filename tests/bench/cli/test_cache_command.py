@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from bench.cli.commands.data import cache
-from bench.store import VectorStore
+from bench.store.store import VectorStore
 from tests.support.commands import options
 from tests.support.stores import DIM, RECIPE, CountingEncoder, corpus_of, encode, numbered
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.outcomes import MissingEvaluations
 from bench.requests.fields import FolderFields, ModelFields
+from bench.requests.outcomes import MissingEvaluations
 from bench.result_store.result import load
 from bench.runner.workspace import load_models, open_workspace
 from datasets_cfg.catalogue import facts_for

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bench.evaluation.exact import ArrayVectors, exact_search, tile_search, torch_engine
-from bench.evaluation.exact import certificate as exact
-from bench.evaluation.exact.certificate import exact_scores, float32_error, float64_error
-from bench.evaluation.exact.tile_search import NumpyEngine
-from bench.evaluation.exact.torch_engine import TorchEngine
-from bench.store import StoredVectors
-from bench.store.shards import document_keys, read_shard, write_shard
+from bench.evaluation import certificate as exact
+from bench.evaluation import exact as tile_search
+from bench.evaluation import torch_engine
+from bench.evaluation.certificate import exact_scores, float32_error, float64_error
+from bench.evaluation.exact import ArrayVectors, NumpyEngine, exact_search
+from bench.evaluation.torch_engine import TorchEngine
+from bench.store.shards import StoredVectors, document_keys, read_shard, write_shard
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.hits import Hits

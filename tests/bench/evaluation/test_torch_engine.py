@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from bench.evaluation import certificate, exact
 from bench.evaluation.collection_search import search_device
-from bench.evaluation.exact import ArrayVectors, certificate, exact_search
-from bench.evaluation.exact import tile_search as exact
-from bench.evaluation.exact.torch_engine import TorchEngine
+from bench.evaluation.exact import ArrayVectors, exact_search
+from bench.evaluation.torch_engine import TorchEngine
 from foundation.errors import BenchError
 from retrievers.index.hits import Hits, sort_canonically
 from tests.support.collections import Bench, write_collection
@@ -75,7 +75,7 @@ def test_products_are_float32_with_any_global_switch_and_leave_it_unchanged(swit
     vectors += np.float32(2.0**-12)
     program = f"""
 import numpy as np, torch
-from bench.evaluation.exact import torch_engine
+from bench.evaluation import torch_engine
 switch_on, gemm = {switch_on!r}, torch.backends.cuda.matmul
 if switch_on == "medium":
     torch.set_float32_matmul_precision("medium")
@@ -110,7 +110,8 @@ WITHOUT_FAISS = """
 import sys
 sys.modules["faiss"] = None
 import numpy as np
-from bench.evaluation.exact import ArrayVectors, certificate, exact_search
+from bench.evaluation import certificate
+from bench.evaluation.exact import ArrayVectors, exact_search
 from tests.support.exact_oracle import assert_same, planted, ties
 vectors, queries, tie_rank = planted(5000, 40, 9)
 small, _ = ties(5000)
@@ -120,7 +121,7 @@ for name, corpus, asked in (("planted", vectors, queries), ("ties", small, small
         hits = exact_search(ArrayVectors(corpus), asked, k, tie_rank, tile_rows=1999)
         found[f"{name} {k} rows"], found[f"{name} {k} scores"] = hits.rows, hits.scores
 if "torch" in sys.argv:
-    from bench.evaluation.exact.torch_engine import TorchEngine
+    from bench.evaluation.torch_engine import TorchEngine
     for name, corpus, asked in (("planted", vectors, queries), ("ties", small, small[:9])):
         for k in (10, 1000, 3000):
             search = ArrayVectors(corpus), asked, k, tie_rank
@@ -160,7 +161,7 @@ def test_threads_follow_openmp_or_the_allowed_processors(setting, expected):
         "import os, sys\n"
         "sys.modules['faiss'] = None\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from bench.evaluation.exact.tile_search import count_threads\n"
+        "from bench.evaluation.exact import count_threads\n"
         "print(count_threads())"
     )
     done = subprocess.run(

@@ -10,7 +10,7 @@ from bench.experiments.evaluate_stage import EvaluateStage
 from bench.experiments.grid import load_grid
 from bench.experiments.prepare import make_stages
 from bench.experiments.training_stages import FinetuneStage, PretrainStage
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import Workspace, _opened_once
 from foundation.errors import BenchError
 from tests.support import tiny_checkpoints as tiny

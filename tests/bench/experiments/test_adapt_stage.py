@@ -16,7 +16,7 @@ from bench.experiments.training_stages import (
     mean_last_loss,
     write_sequence,
 )
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from bench.result_store.find import find_results
 from bench.runner.workspace import Workspace
 from retrievers.training.continual.sequence import method_names, read_method

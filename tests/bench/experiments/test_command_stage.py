@@ -16,7 +16,7 @@ from bench.experiments.command_stage import CommandStage, fill_placeholders
 from bench.experiments.experiment import plan_experiment
 from bench.experiments.grid import load_grid
 from bench.experiments.prepare import make_stages
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import Workspace
 from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny

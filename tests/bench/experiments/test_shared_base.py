@@ -12,7 +12,7 @@ import pytest
 
 from bench.experiments.ablate import _prepare
 from bench.experiments.execute import run_task
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from bench.requests.training import AblateRequest
 from bench.training.training_sets import TrainSplit, draw_queries
 from datasets_cfg.dataset import open_dataset

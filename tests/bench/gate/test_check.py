@@ -15,7 +15,7 @@ from bench.gate.candidate import Candidate, Reference, check_published
 from bench.gate.check import check_against, conclude, expected_sensitivity
 from bench.gate.check_record import PairVerdict
 from bench.gate.decision import BY_SEVERITY, GateSettings
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from foundation.errors import BenchError
 from retrievers.models.card import ExpectedScore
 from tests.support.results import PROTOCOL, evaluation

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import bench
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from bench.result_store.result import load
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import SIXTY, Bench, Finished, write_collection, write_hashing_card

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bench.monitor.following import StopRule, Watcher, follow_training
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from bench.result_store.find import find_results
 from bench.runner.workspace import Workspace
 from foundation.files import FileLock

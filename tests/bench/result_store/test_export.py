@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bench.evaluation.result_record import Evaluation
-from bench.outcomes import ExitCode
-from bench.result_store.mteb_files import (
+from bench.requests.outcomes import ExitCode
+from bench.result_store.export import (
     TASKS,
     export_obstacle,
     mteb_files,

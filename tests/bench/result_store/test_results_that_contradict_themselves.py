@@ -11,7 +11,7 @@ import pytest
 
 from bench.__main__ import main as command_line
 from bench.evaluation.result_record import SCORES_FILE
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from bench.result_store.result import RESULT_FILE, load, load_all
 from foundation.errors import BenchError
 from tests.support.leaderboards import rehash_values, store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.runner.ray_cluster import RayCluster
+from bench.runner.engines import RayCluster
 from foundation.errors import BenchError
 from tests.support.collections import Bench, finish
 from tests.support.engines import Bed, files_of, several_shards

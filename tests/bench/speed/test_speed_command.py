@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from bench.cli.commands.speed import speed
-from bench.outcomes import ExitCode
 from bench.requests.evaluating import Part, SpeedRequest, Tool
+from bench.requests.outcomes import ExitCode
 from bench.speed import measurement
 from bench.speed import speed as command
 from bench.speed.race import DEFAULT_BATCH

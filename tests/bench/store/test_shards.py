@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluation.exact import exact_search
-from bench.evaluation.exact.torch_engine import TorchEngine
+from bench.evaluation.torch_engine import TorchEngine
 from bench.store.shards import (
     GAP_BYTES,
     ShardManifest,

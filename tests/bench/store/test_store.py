@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.store import VectorStore, planning
+from bench.store import shards as planning
 from bench.store.shards import Shard, shard_name
+from bench.store.store import VectorStore
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
@@ -457,8 +458,8 @@ WORK = """
     import sys, time
     from pathlib import Path
     from tests.support.stores import CountingEncoder, encode
-    from bench.store import planning
-    from bench.store import VectorStore
+    from bench.store import shards
+    from bench.store.store import VectorStore
     from datasets_cfg.corpus import Corpus
 
     class SlowEncoder(CountingEncoder):
@@ -466,7 +467,7 @@ WORK = """
             time.sleep(float(sys.argv[3]))
             return super().encode_documents(titles, texts, advance)
 
-    planning.SHARD_ROWS = 4
+    shards.SHARD_ROWS = 4
     encoder, corpus = SlowEncoder(), Corpus.open(Path(sys.argv[1]))
     print("ready", flush=True)
     vectors = encode(VectorStore(Path(sys.argv[2])), corpus, encoder)

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from bench.store import VectorStore, planning
+from bench.store import shards as planning
 from bench.store.shards import MANIFEST_NAME
+from bench.store.store import VectorStore
 from foundation.errors import DriftError
 from retrievers.encoders.open import open_encoder
 from retrievers.models.resolve import resolve_model

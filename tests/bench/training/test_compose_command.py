@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from bench.result_store.find import find_results
 from retrievers.encoders.open import open_encoder
 from retrievers.models.resolve import resolve_model

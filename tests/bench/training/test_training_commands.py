@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from bench.training.training_sets import same_collections
 from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny

@@ -6,7 +6,7 @@ import shlex
 import numpy as np
 import pytest
 
-from bench.outcomes import ExitCode
+from bench.requests.outcomes import ExitCode
 from bench.training.training_sets import TrainSplit, training_set
 from datasets_cfg.dataset import open_dataset
 from datasets_cfg.readers.reader import Document

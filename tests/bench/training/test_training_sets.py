@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.store import VectorStore
+from bench.store.store import VectorStore
 from bench.training.on_collections import CorpusSearch, apply_prompts
 from bench.training.training_sets import (
     CorpusDocuments,

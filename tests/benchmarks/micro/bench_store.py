@@ -1,6 +1,6 @@
 """Planning what of a corpus must be encoded: every text is read and hashed, none encoded."""
 
-from bench.store import VectorStore
+from bench.store.store import VectorStore
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.readers.reader import Document
 from retrievers.encoders.python_object import HashingEncoder

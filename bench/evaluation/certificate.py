@@ -88,35 +88,6 @@ class Vectors(Protocol):
 
 
 @dataclass(frozen=True)
-class ArrayVectors:
-    """Vectors in a C-contiguous array, in memory or memory-mapped. Tiles are views.
-
-    Attributes:
-        array: float32 or float16 ``(n, dim)``.
-    """
-
-    array: TileArray
-
-    def __post_init__(self) -> None:
-        array = self.array
-        known = array.dtype in (np.float32, np.float16)
-        if array.ndim != 2 or not known or not array.flags.c_contiguous:
-            raise ValueError(
-                "vectors are a C-contiguous float32 or float16 array of two dimensions"
-            )
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of documents and dimension."""
-        return self.array.shape[0], self.array.shape[1]
-
-    def tiles(self, rows: int) -> Iterator[tuple[int, TileArray]]:
-        """Yield the first row and a view of each run of at most ``rows`` rows."""
-        for start in range(0, len(self.array), rows):
-            yield start, self.array[start : start + rows]
-
-
-@dataclass(frozen=True)
 class Tile:
     """Consecutive rows of the corpus.
 

@@ -12,8 +12,8 @@ from multiprocessing import active_children
 import psutil
 import pytest
 
-from bench.runner.worker_processes import WorkerProcesses, worker_count
-from bench.store.planning import SHARD_ROWS
+from bench.runner.engines import WorkerProcesses, worker_count
+from bench.store.shards import SHARD_ROWS
 from foundation.errors import BenchError
 from tests.bench.cli.test_full_disk import limited
 from tests.support.collections import Bench, finish
@@ -47,7 +47,7 @@ def wait_until(is_so, meanwhile, limit_s=120.0):
 def test_a_lost_child_repeats_only_its_current_shard_and_changes_no_byte(
     number, two_threads, undisturbed, collection, card, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("bench.runner.worker_processes.POLL_S", 0.2)
+    monkeypatch.setattr("bench.runner.engines.STOPPED_POLL_S", 0.2)
     bed = Bed(tmp_path, collection, card)
     with encoding_child(bed) as child:
         os.kill(child.pid, number)
@@ -142,7 +142,7 @@ def test_children_share_threads_and_gpus_with_this_process(monkeypatch):
         "4",
     ]
     assert "CUDA_VISIBLE_DEVICES" not in WorkerProcesses(3, "cpu").environments[0]
-    monkeypatch.setattr("bench.runner.worker_processes.has_gpu", lambda: True)
+    monkeypatch.setattr("bench.runner.engines.has_gpu", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     children = WorkerProcesses(4, "auto")
     assert [each["CUDA_VISIBLE_DEVICES"] for each in children.environments] == ["7", "4", "7"]

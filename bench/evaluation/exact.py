@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from bench.evaluation.exact.certificate import (
+from bench.evaluation.certificate import (
     Candidates,
     Tile,
     TileArray,
@@ -39,7 +39,7 @@ from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.hits import Hits, order_keys, ranks_of_keys, scores_of_keys
 
 if TYPE_CHECKING:
-    from bench.evaluation.exact.torch_engine import TorchEngine
+    from bench.evaluation.torch_engine import TorchEngine
 
 TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more
 BLOCK_BYTES = 1 << 28  # arrays that grow with queries x candidates
@@ -55,6 +55,35 @@ MERGED_CELLS = 1 << 16  # at a time, per thread
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class ArrayVectors:
+    """Vectors in a C-contiguous array, in memory or memory-mapped. Tiles are views.
+
+    Attributes:
+        array: float32 or float16 ``(n, dim)``.
+    """
+
+    array: TileArray
+
+    def __post_init__(self) -> None:
+        array = self.array
+        known = array.dtype in (np.float32, np.float16)
+        if array.ndim != 2 or not known or not array.flags.c_contiguous:
+            raise ValueError(
+                "vectors are a C-contiguous float32 or float16 array of two dimensions"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of documents and dimension."""
+        return self.array.shape[0], self.array.shape[1]
+
+    def tiles(self, rows: int) -> Iterator[tuple[int, TileArray]]:
+        """Yield the first row and a view of each run of at most ``rows`` rows."""
+        for start in range(0, len(self.array), rows):
+            yield start, self.array[start : start + rows]
 
 
 def exact_search(
@@ -120,7 +149,7 @@ def engine_for(device: str, pool: ThreadPoolExecutor) -> "NumpyEngine | TorchEng
     """
     if device == "cpu":
         return NumpyEngine(pool)
-    from bench.evaluation.exact.torch_engine import TorchEngine
+    from bench.evaluation.torch_engine import TorchEngine
 
     return TorchEngine(device)
 

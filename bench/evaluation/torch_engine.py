@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.evaluation.exact.certificate import (
+from bench.evaluation.certificate import (
     Candidates,
     Tile,
     TileArray,

@@ -1,0 +1,458 @@
+"""Engines: processes of this machine, or tasks on a Ray cluster, that encode documents.
+
+`WorkerProcesses` fill the same store, as ``bench work`` does on another machine. They need no
+messages, since the leases of the store divide the work. A `RayCluster` runs tasks, each of which
+encodes one shard and returns its vectors: nodes need the program and the model, but neither
+collections nor a shared folder, and this process reads, leases and writes every shard.
+
+Both have ``machines``, how many times as fast as this process they encode, and a context manager
+``encoding``, which yields a function that wraps a loaded model so that the engine encodes its
+documents.
+"""
+
+import logging
+import os
+import re
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+
+from bench.evaluation.collection_search import LoadedModel
+from bench.evaluation.exact import count_threads, has_gpu
+from bench.runner.workspace import Workspace
+from bench.store.store import TOKENIZING, library_versions
+from datasets_cfg.corpus import Corpus
+from foundation.arrays import Float32Array
+from foundation.errors import BenchError, as_picklable_error, import_package
+from retrievers.encoders.open import open_encoder
+from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
+from retrievers.encoders.transformer import SharedNetworks
+from retrievers.models.resolve import Model
+
+STOPPED_POLL_S = 1.0
+STOPPED_POLLS = 5  # in a row until a stopped child is killed
+
+# Environment variables that Ray's workers need with the values of this process.
+SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")
+POLL_S = 5.0
+PATIENCE_S = 120.0  # for a task while no other is running
+TASKS_PER_WORKER = 2  # one running, one waiting
+RETRIES = 5  # if a worker or node is lost
+
+RETRY_HINT = "repeat the command: shards that are written are kept"
+
+Distribute = Callable[[LoadedModel], LoadedModel]
+TaskResult = tuple[Float32Array, Mapping[str, float], Mapping[str, int]] | Exception
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EncodingTask:
+    """A corpus for another process to encode. Can be pickled.
+
+    Attributes:
+        collection: collection whose prompts the model uses.
+        corpus: folder of the corpus.
+        model: model to encode with.
+    """
+
+    collection: str
+    corpus: Path
+    model: Model
+
+
+def worker_count(requested: int, processors: int, gpus: int) -> int:
+    """Return ``requested``, or if it is 0 one per GPU, or one per eight CPU cores without GPUs."""
+    return requested or gpus or max(1, processors // 8)
+
+
+class WorkerProcesses:
+    """Processes that share the CPU cores and GPUs of this machine with this process.
+
+    Each takes shards that nobody has leased. A dead process loses its lease, and a stopped one is
+    killed, so each costs at most the shards that it was encoding.
+    """
+
+    def __init__(self, workers: int, device: str) -> None:
+        """Divide threads and GPUs among ``workers`` processes, including this one.
+
+        Raises:
+            BenchError: the device is one GPU of several.
+        """
+        gpus = _gpus(device) if workers != 1 else []
+        self.workers = worker_count(workers, count_threads(), len(gpus))
+        self.machines = max(1, min(self.workers, len(gpus)))
+        self.threads = max(1, count_threads() // self.workers)
+        self.environments = [
+            {
+                "OMP_NUM_THREADS": str(self.threads),
+                "TQDM_DISABLE": "1",
+                **({"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {}),
+            }
+            for number in range(1, self.workers)
+        ]
+
+    @contextmanager
+    def encoding(self, workspace: Workspace, work: Sequence[EncodingTask]) -> Iterator[Distribute]:
+        """Encode the corpora of ``work`` in child processes while the block lasts."""
+        if self.workers == 1:
+            yield lambda model: model
+            return
+        import torch  # not needed if all vectors are stored
+
+        children = [_start(workspace, work, environment) for environment in self.environments]
+        threads, over = torch.get_num_threads(), threading.Event()
+        watching = threading.Thread(target=_kill_stopped, args=(children, over), daemon=True)
+        watching.start()
+        torch.set_num_threads(min(threads, self.threads))
+        try:
+            yield lambda model: model
+        finally:
+            over.set()
+            torch.set_num_threads(threads)
+            for child in children:
+                child.kill()
+                child.join()
+
+
+def _gpus(device: str) -> list[str]:
+    """Return the GPUs that children may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    if ":" in device:
+        raise BenchError(f"--workers uses all GPUs, not {device} alone", "use --device cuda")
+    if device == "cpu" or not has_gpu():
+        return []
+    if given := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return given.split(",")
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _start(
+    workspace: Workspace, work: Sequence[EncodingTask], environment: Mapping[str, str]
+) -> BaseProcess:
+    """Start a child process that encodes the corpora with these environment variables."""
+    device = "cpu" if workspace.device == "cpu" else "auto"  # a child sees only its GPU
+    child = get_context("spawn").Process(
+        target=_encode_all, args=(replace(workspace, device=device), work), daemon=True
+    )
+    before = dict(os.environ)
+    os.environ.update(environment)  # a child reads it before it loads libraries
+    try:
+        child.start()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return child
+
+
+def _kill_stopped(children: Sequence[BaseProcess], over: threading.Event) -> None:
+    """Kill children that somebody has stopped, since they would keep their leases."""
+    stopped = dict.fromkeys(children, 0)
+    while not over.wait(STOPPED_POLL_S):
+        for child in children:
+            try:
+                status = psutil.Process(child.pid).status()
+            except psutil.NoSuchProcess:
+                continue
+            stopped[child] = stopped[child] + 1 if status == psutil.STATUS_STOPPED else 0
+            if stopped[child] == STOPPED_POLLS:
+                logger.warning("worker %d was stopped: killing it", child.pid)
+                child.kill()
+
+
+def _encode_all(workspace: Workspace, work: Sequence[EncodingTask]) -> None:
+    """Encode the corpora in order. Main function of a child process."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    logging.basicConfig(level=logging.ERROR)  # the parent logs the same warnings
+    networks, loaded = SharedNetworks(), dict[str, Encoder]()
+    try:
+        for each in work:
+            name = each.model.recipe.fingerprint
+            if name not in loaded:
+                loaded[name] = open_encoder(each.model, workspace.device, networks=networks)
+            encoder, corpus = loaded[name].for_dataset(each.collection), Corpus.open(each.corpus)
+            workspace.store.encode_documents(encoder, corpus, workspace.store.plan(encoder, corpus))
+    except KeyboardInterrupt:
+        return
+    except Exception as error:
+        print(f"warning: a worker failed: {as_picklable_error(error)}", file=sys.stderr)
+
+
+def _exit_with_parent() -> None:
+    if parent := parent_process():
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+class RayCluster:
+    """A Ray cluster with a fixed number of concurrent tasks.
+
+    Ray repeats a task whose worker was lost. A task that does not end although the others did is
+    submitted once more.
+    """
+
+    def __init__(self, address: str | None, workers: int, device: str, **options: Any) -> None:
+        """Divide the cluster at ``address`` among ``workers`` tasks.
+
+        Args:
+            address: address of the cluster; None for a cluster on this machine.
+            workers: number of tasks; 0 for one per GPU or one per eight CPU cores.
+            device: device of the workspace. With ``cpu`` tasks use no GPU.
+            options: further options of ``ray.init``.
+
+        Raises:
+            BenchError: Ray is not installed, or the cluster cannot be reached.
+        """
+        self.ray = connect_to_ray(address, **options)
+        has = self.ray.cluster_resources()
+        gpus = 0 if device == "cpu" else int(has.get("GPU", 0))
+        self.machines = worker_count(workers, int(has.get("CPU", 1)), gpus)
+        largest = max(node["Resources"].get("CPU", 1) for node in self.ray.nodes() if node["Alive"])
+        self._head: str = self.ray.get_runtime_context().gcs_address
+        self._device = "auto" if gpus else "cpu"
+        self._task = self.ray.remote(
+            num_cpus=max(1, min(int(has.get("CPU", 1) / self.machines), int(largest))),
+            num_gpus=min(1.0, gpus / self.machines),
+            max_retries=RETRIES,
+            retry_exceptions=True,  # only Ray raises: errors of encoders are values
+        )(_encode_in_worker)
+        self._pending: set[Any] = set()
+
+    @contextmanager
+    def encoding(self, workspace: Workspace, work: Sequence[EncodingTask]) -> Iterator[Distribute]:
+        """Encode documents by tasks while the block lasts, then disconnect."""
+        try:
+            yield self._distribute
+        finally:
+            self.ray.shutdown()
+
+    def _distribute(self, loaded: LoadedModel) -> LoadedModel:
+        if loaded.encoder is None:
+            return loaded
+        encoder = RayEncoder(self, loaded.model, loaded.encoder)
+        return LoadedModel(loaded.model, cast(Encoder, encoder))
+
+    def submit(self, arguments: Sequence[Any]) -> Any:
+        """Submit a task with these ``arguments`` and return the reference to its `TaskResult`."""
+        reference = self._task.remote(str(Path.cwd()), self._device, *arguments)
+        self._pending.add(reference)
+        return reference
+
+    def wait_for(self, reference: Any, arguments: Sequence[Any]) -> TaskResult:
+        """Return the result of a submitted task, repeating it if it is lost or does not end.
+
+        Raises:
+            BenchError: the cluster is gone, or loses every worker that runs the task.
+        """
+        copies, idle_s, lost = [reference], 0.0, 0
+        while True:
+            try:
+                ready, _ = self.ray.wait(copies, timeout=POLL_S)
+                if ready:
+                    self._pending.difference_update(copies)
+                    answer: TaskResult = self.ray.get(ready[0])
+                    return answer
+            except self.ray.exceptions.RayError as error:
+                self._check_head()
+                self._pending.difference_update(copies)
+                lost += 1
+                if lost > RETRIES:
+                    reason = " ".join(str(error).split())
+                    raise BenchError(
+                        f"a worker of the Ray cluster was lost: {reason}", RETRY_HINT
+                    ) from error
+                copies = [self.submit(arguments)]
+            self._check_head()
+            others = list(self._pending.difference(copies))
+            busy = others and self.ray.wait(others, num_returns=len(others), timeout=0)[1]
+            idle_s = 0.0 if busy else idle_s + POLL_S
+            if idle_s >= PATIENCE_S and len(copies) == 1:
+                copies.append(self.submit(arguments))
+
+    def _check_head(self) -> None:
+        """Raise if the head of the cluster is gone, since Ray ends processes that lose it."""
+        if not _is_listening(self._head):
+            raise BenchError(f"the Ray cluster at {self._head} is gone", RETRY_HINT)
+
+
+class RayEncoder:
+    """An encoder whose shards are encoded by tasks of a cluster.
+
+    Attributes:
+        timer: measures the phases of the tasks.
+    """
+
+    def __init__(
+        self, cluster: RayCluster, model: Model, encoder: Encoder, collection: str = ""
+    ) -> None:
+        """Encode documents on ``cluster``, and everything else with ``encoder``.
+
+        Args:
+            cluster: cluster that runs the tasks.
+            model: model of the tasks.
+            encoder: encoder of the same model.
+            collection: collection whose prompts are used; "" for none.
+        """
+        self._cluster, self._encoder = cluster, encoder
+        self._model, self._collection = model, collection
+        self.timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def for_dataset(self, name: str) -> Encoder:
+        """Return this encoder with the prompts of the dataset ``name``."""
+        encoder = self._encoder.for_dataset(name)
+        return cast(Encoder, RayEncoder(self._cluster, self._model, encoder, name))
+
+    def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "RayShard":
+        """Return a task, not yet submitted, for a shard of documents with their titles."""
+        texts_of_shard = list(titles), list(texts)
+        arguments = (self._model, self._collection, self._tokens_sha256, *texts_of_shard)
+        return RayShard(self._cluster, self.timer, arguments)
+
+    @cached_property
+    def _tokens_sha256(self) -> str:
+        return _hash_tokens(self._encoder)
+
+
+class RayShard:
+    """The texts of a shard. `launch` submits them, and a call waits for their vectors.
+
+    Attributes:
+        in_flight: number of shards to launch ahead.
+    """
+
+    def __init__(self, cluster: RayCluster, timer: PhaseTimer, arguments: Sequence[Any]) -> None:
+        """Store the ``arguments`` of a task for ``cluster``, with a ``timer`` for its phases."""
+        self._cluster, self._timer, self._arguments = cluster, timer, arguments
+        self._reference: Any = None
+        self.in_flight = TASKS_PER_WORKER * cluster.machines
+
+    def launch(self) -> None:
+        """Submit the task."""
+        self._reference = self._cluster.submit(self._arguments)
+
+    def __call__(self, advance: Callback | None = None) -> Float32Array:
+        """Return the vectors of the documents, float32 ``(n, dim)``.
+
+        Args:
+            advance: called with the number of documents.
+
+        Raises:
+            BenchError: the encoder fails, or the cluster is gone.
+        """
+        if self._reference is None:
+            self.launch()
+        answer = self._cluster.wait_for(self._reference, self._arguments)
+        if isinstance(answer, Exception):
+            raise answer
+        vectors, seconds, counts = answer
+        self._timer.add(seconds, counts)
+        if advance:
+            advance(len(vectors))
+        return vectors
+
+
+def connect_to_ray(address: str | None, **options: Any) -> Any:
+    """Return the module ``ray``, connected to the cluster at ``address``, or to a new local one.
+
+    Raises:
+        BenchError: Ray is not installed, or the cluster cannot be reached.
+    """
+    hint = "pip install 'retrieval-bench[ray]'"
+    ray = import_package("ray", "--engine ray needs Ray", hint)
+    settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
+    options |= {"address": address} if address else {"address": "local", "include_dashboard": False}
+    try:
+        if address and re.fullmatch(r"[^/]+:\d+", address) and not _is_listening(address):
+            raise ConnectionError("nothing listens there")  # Ray would try for minutes
+        ray.init(
+            **options,
+            runtime_env={"env_vars": {**settings, "TQDM_DISABLE": "1"}},
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise BenchError(
+            f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())}",
+            "run `ray start --head`, or omit --address for a cluster on this machine",
+        ) from error
+    return ray
+
+
+def _is_listening(address: str) -> bool:
+    """Return whether something listens at ``host:port``."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), POLL_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _hash_tokens(encoder: Encoder) -> str:
+    """Return a hash of the token ids of fixed documents, or "" without a tokenizer."""
+    hash_tokens: Callable[[str], str] | None = getattr(encoder, "hash_tokens", None)
+    return hash_tokens("document") if hash_tokens else ""
+
+
+_loaded_models: list[tuple[Model, Encoder]] = []  # in a worker
+_checked: set[tuple[str, str]] = set()  # fingerprints and hashes of token ids
+
+
+def _encode_in_worker(
+    folder: str,
+    device: str,
+    model: Model,
+    collection: str,
+    tokens_sha256: str,
+    titles: Sequence[str],
+    texts: Sequence[str],
+) -> TaskResult:
+    """Encode documents in a worker of the cluster, and return errors as values.
+
+    Args:
+        folder: folder that paths are relative to, if it exists there.
+        device: device to encode on.
+        model: model to encode with.
+        collection: collection whose prompts are used; "" for none.
+        tokens_sha256: hash of the token ids of fixed documents in the coordinating process.
+        titles: title of each document.
+        texts: body of each document.
+    """
+    try:
+        with suppress(OSError):
+            os.chdir(folder)
+        if model not in [known for known, _ in _loaded_models]:
+            _loaded_models.append((model, open_encoder(model, device)))
+        encoder = next(encoder for known, encoder in _loaded_models if known == model)
+        encoder = encoder.for_dataset(collection) if collection else encoder
+        check = encoder.recipe.fingerprint, tokens_sha256
+        if check not in _checked and _hash_tokens(encoder) != tokens_sha256:
+            raise BenchError(
+                f"{model.card.name}: the worker on {socket.gethostname()} makes other token ids "
+                f"than the coordinator; it has {library_versions(TOKENIZING)}",
+                "install the same versions of transformers and tokenizers on all machines",
+            )
+        _checked.add(check)
+        timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
+        before = timer.copy()
+        vectors = encoder.encode_documents(titles, texts)
+        spent = timer.since(before)
+        return vectors, spent.seconds, spent.counts
+    except Exception as error:
+        return as_picklable_error(error)
