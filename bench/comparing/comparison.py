@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from bench.comparing.pairs import ComparedModel, Comparison, ComparisonSettings, compare_models
 from bench.comparing.statistics import SAME_SCORE, Resampling
-from bench.comparing.transfer import Forgetting, TrainingSequence, measure_forgetting
+from bench.comparing.transfer import Forgetting, measure_forgetting
 from bench.evaluation.judging import suites_inner_first
 from bench.evaluation.pipeline import OpenDataset, evaluate_run
 from bench.evaluation.result_record import Evaluation, Protocol
@@ -30,7 +30,6 @@ from bench.runner.run import run_file_name
 from bench.runner.workspace import Workspace, open_workspace, refuse_duplicates
 from datasets_cfg.catalogue import is_suite, user_folder
 from datasets_cfg.dataset import Dataset, name_in_results, open_remembered
-from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.files import hash_records
 from foundation.locations import RemotePath, parse_location
@@ -44,7 +43,6 @@ class ShownDocument(Record, kw_only=True):
     """Document shown for a query: relevant, or among the first of a ranking.
 
     Attributes:
-        doc_id: id in the corpus.
         grade: relevance grade; None if unjudged or unknown.
         rank_a, rank_b: rank from 1; None if it was not retrieved.
         text: title and text; "" if the corpus does not contain it.
@@ -61,9 +59,7 @@ class ChangedQuery(Record, kw_only=True):
     """Query on which two models differ.
 
     Attributes:
-        query_id: id of the query.
         text: its text; None if the collection is not available.
-        score_a, score_b: score of each model.
         answers: accepted answers, for collections judged by answer strings.
         documents: relevant documents, the highest grade first, then the best rank; then the first
             documents of both rankings.
@@ -84,8 +80,6 @@ class ChangedQueries(Record, kw_only=True):
 
     Attributes:
         a, b: names of the models.
-        collection: name of the collection.
-        measure: measure of the scores.
         changed: number of queries on which the models differ.
         without: reason why texts and grades are missing; "" if they are available.
         queries: queries on which a is better, the largest difference first, then by id; then the
@@ -105,11 +99,7 @@ class ChangedQueries(Record, kw_only=True):
 class ComparisonReport:
     """Comparisons of every pair of models, or the transfer of a sequence of trainings.
 
-    Attributes:
-        resampling: number of resamples and seed of intervals and p-values.
-        comparisons: a comparison for each pair of models.
-        changed: queries with the largest differences, by pair and collection.
-        transfer: transfer between collections, if models were trained one after the other.
+    ``changed`` are the queries with the largest differences, by pair and collection.
     """
 
     resampling: Resampling
@@ -195,15 +185,7 @@ def resolve_names(
 ) -> list[str]:
     """Return the names of collections as results contain them.
 
-    A collection of the user is given by the name in its results or by its folder.
-
-    Args:
-        typed: collections, suites and folders.
-        with_results: collections that have results.
-        workspace: folders of collections.
-
-    Raises:
-        BenchError: a folder has no results, or a name is unknown.
+    A collection of the user is ``typed`` by the name in its results or by its folder.
     """
     known = set(with_results)
     chosen: list[str] = []
@@ -278,7 +260,7 @@ def _choose_models(
 
 
 def _unique_names(entrants: Sequence[_Entrant]) -> list[str]:
-    """Return a label for each model: the shortest name, the typed one, or one with a letter."""
+    """Return a label for each model: the short name, the typed one, or one with a letter."""
     for names in ([each.label for each in entrants], [each.typed for each in entrants]):
         if len(set(names)) == len(names):
             return names
@@ -313,16 +295,13 @@ def _find_changes(
     by_name = {model.name: model.results for model in models}
     for comparison in comparisons if changed else ():
         names = (comparison.a, comparison.b)
-        for row in comparison.collections:
-            if row.paired is not None:
-                a, b = (by_name[name][row.on] for name in names)
-                protocol = a.record.protocol
-                shown = (
-                    confirm_evaluated(given.dataset, protocol)
-                    if given
-                    else open_evaluated_dataset(protocol, workspace)
-                )
-                yield find_changed_queries(names, (a, b), row.measure, changed, shown)
+        for row in (row for row in comparison.collections if row.paired):
+            a, b = (by_name[name][row.on] for name in names)
+            if given:
+                shown = _confirm_evaluated(given.dataset, a.record.protocol)
+            else:
+                shown = open_evaluated_dataset(a.record.protocol, workspace)
+            yield _find_changed_queries(names, (a, b), row.measure, changed, shown)
 
 
 def _measure_transfer(
@@ -337,49 +316,26 @@ def _measure_transfer(
     trained = resolve_names(request.sequence, known, workspace)
     refuse_duplicates([*trained, *also])
     models = _choose_models(entrants, request, None, [*trained, *also], workspace)
-    extra = len(models) - len(trained)
-    if extra not in (0, 1):
-        raise BenchError(
-            f"{len(models)} models do not match {len(trained)} collections of --sequence",
-            "name one collection per model, in training order; the start of the training may come "
-            "first, and other collections go after --on",
-        )
-    sequence = TrainingSequence(models[extra:], trained, also, models[0] if extra else None)
-    return measure_forgetting(sequence, request.measure, resampling)
+    return measure_forgetting(models, trained, also, request.measure, resampling)
 
 
-def most_changed_rows(gains: Float64Array, count: int) -> list[int]:
-    """Return the rows of the ``count`` largest gains and the ``count`` largest losses.
-
-    Args:
-        gains: float64 ``(queries,)``; ties keep their order.
-        count: number of rows on each side.
-    """
-    order = np.argsort(-np.abs(gains), kind="stable")
-    wins, losses = order[gains[order] > SAME_SCORE], order[gains[order] < -SAME_SCORE]
-    return [*wins[:count].tolist(), *losses[:count].tolist()]
-
-
-def find_changed_queries(
+def _find_changed_queries(
     names: tuple[str, str],
     evaluations: tuple[Evaluation, Evaluation],
     measure: str,
     count: int,
     opened: Dataset | str,
 ) -> ChangedQueries:
-    """Find the queries on which each of two models gains most over the other.
+    """Find the ``count`` queries on which each of two models gains most over the other.
 
-    Args:
-        names: names of the models.
-        evaluations: their results on one collection.
-        measure: measure to compare by.
-        count: number of queries for each model.
-        opened: the collection, or the reason why it is not available, so that only ids are shown.
+    ``opened`` is the collection, or the reason why it is not available and only ids are shown.
     """
     a, b = (evaluation.scores.by_query(measure) for evaluation in evaluations)
     queries = sorted(a.keys() & b.keys())
     gains = np.array([a[query] - b[query] for query in queries])
-    selected = [queries[row] for row in most_changed_rows(gains, count)]
+    order = np.argsort(-np.abs(gains), kind="stable")
+    wins, losses = order[gains[order] > SAME_SCORE], order[gains[order] < -SAME_SCORE]
+    selected = [queries[row] for row in [*wins[:count], *losses[:count]]]
     dataset = None if isinstance(opened, str) else opened
     grades = _judged_grades(selected, dataset)
     ranks = {query: [_ranks(one.run, query) for one in evaluations] for query in selected}
@@ -392,7 +348,7 @@ def find_changed_queries(
         b=names[1],
         collection=evaluations[0].dataset,
         measure=measure,
-        changed=int((np.abs(gains) > SAME_SCORE).sum()),
+        changed=len(wins) + len(losses),
         without=opened if isinstance(opened, str) else "",
         queries=tuple(
             ChangedQuery(
@@ -466,10 +422,6 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
     Nothing is downloaded. One warning names the collections whose scores cannot be computed again.
     Files that agreed once are not scored again.
 
-    Args:
-        results: stored results.
-        workspace: folders of collections and of the cache.
-
     Raises:
         BenchError: stored scores differ from their ranking, or the ranking is not the one that was
             stored with them.
@@ -499,10 +451,6 @@ def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset 
     It is looked up by name, then among the folders in which this content was seen before. Nothing
     is downloaded.
 
-    Args:
-        protocol: protocol of the evaluation.
-        workspace: folders of collections and of the cache.
-
     Returns:
         The dataset, or the reason why it is not available.
     """
@@ -512,14 +460,14 @@ def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset 
     except BenchError:
         of_name: Dataset | str = f"{protocol.collection} is not on this machine (see --data-dir)"
     else:
-        of_name = confirm_evaluated(named, protocol)
+        of_name = _confirm_evaluated(named, protocol)
     if isinstance(of_name, Dataset):
         return of_name
     hashes = (protocol.queries_sha256, protocol.qrels_sha256)
     return open_remembered(*hashes, protocol.split, workspace.cache_dir) or of_name
 
 
-def confirm_evaluated(dataset: Dataset, protocol: Protocol) -> Dataset | str:
+def _confirm_evaluated(dataset: Dataset, protocol: Protocol) -> Dataset | str:
     """Return ``dataset`` if ``protocol`` was evaluated on its content, else the reason why not."""
     here = (dataset.queries_sha256, dataset.qrels_sha256)
     if here != (protocol.queries_sha256, protocol.qrels_sha256):

@@ -34,12 +34,7 @@ from foundation.records import Record
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """One of the models that are compared.
-
-    Attributes:
-        name: label in tables.
-        results: evaluations by collection.
-    """
+    """Model under its label in tables, with its evaluations by collection."""
 
     name: str
     results: Mapping[str, Evaluation]
@@ -58,7 +53,6 @@ class ComparisonSettings:
         collections: collections to compare on; None for all.
         suites: suites whose means are shown even if incomplete; None for the suites that one
             model completes.
-        resampling: number of resamples, and seed.
     """
 
     measure: str | None = None
@@ -73,12 +67,7 @@ class ComparisonSettings:
 
 
 class FieldDifference(Record):
-    """Field of the protocol or the recipe in which two models differ.
-
-    Attributes:
-        field: name of the field.
-        a, b: its value for each model; "" if it does not apply.
-    """
+    """Field of the protocol or the recipe in which two models differ; "" if it does not apply."""
 
     field: str
     a: str
@@ -89,10 +78,7 @@ class FieldDifference(Record):
 
 
 def differing_fields(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...]:
-    """Return the fields in which two protocols differ, ``a`` and ``b``.
-
-    An unknown corpus, as for a run file, does not count as a difference.
-    """
+    """Return the fields in which two protocols differ. An unknown corpus is no difference."""
     facts = [describe_protocol(a), describe_protocol(b)]
     names = find_differing_facts(facts)
     if not (a.corpus_sha256 and b.corpus_sha256):
@@ -101,11 +87,7 @@ def differing_fields(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...]:
 
 
 def check_protocols(collection: str, models: Models) -> None:
-    """Raise if ``models`` were evaluated on ``collection`` under different protocols.
-
-    Raises:
-        BenchError: the protocols differ; the message names the fields.
-    """
+    """Raise if ``models`` were evaluated on ``collection`` under different protocols."""
     evaluated = [one for one in models if collection in one.results]
     for first, other in combinations(evaluated, 2):
         protocols = [one.results[collection].record.protocol for one in (first, other)]
@@ -118,12 +100,7 @@ def check_protocols(collection: str, models: Models) -> None:
 
 
 def read_scores(collection: str, models: Models, settings: ComparisonSettings) -> ScoreMatrix:
-    """Read the scores of all models on one collection.
-
-    Args:
-        collection: name of the collection.
-        models: models to read; one without a result is a gap.
-        settings: measure, resampling, and whether protocols may differ.
+    """Read the scores of all models on one collection. A model without a result is a gap.
 
     Raises:
         BenchError: the protocols differ and ``settings.force`` is False, the models' main measures
@@ -150,12 +127,7 @@ def read_scores(collection: str, models: Models, settings: ComparisonSettings) -
 
 
 def read_all_scores(collection: str, models: Models, settings: ComparisonSettings) -> ScoreMatrix:
-    """Read the scores of all ``models`` on ``collection``, none of which may be missing.
-
-    Args:
-        collection: name of the collection.
-        models: models to read.
-        settings: measure, resampling, and whether protocols may differ.
+    """Read the scores of all models on one collection, none of which may be missing.
 
     Raises:
         BenchError: as `read_scores`, or a model has no scores.
@@ -228,7 +200,6 @@ class ComparisonRow(Record, kw_only=True):
 
     Attributes:
         on: name of the collection or suite.
-        measure: measure of the scores.
         queries: number of queries that both models have, summed over a suite's members.
         members: number of sets in the mean, a nested suite counting once; 0 for a collection.
         weighted: True if members have different weights.
@@ -260,13 +231,9 @@ class ComparisonRow(Record, kw_only=True):
 
 
 class Comparison(Record):
-    """Two models on all collections that either of them has.
+    """Two models, ``a`` minus ``b``, on all collections that either of them has.
 
-    Attributes:
-        a, b: names of the models. Differences are a minus b: above 0, a is better.
-        collections: a row for each collection.
-        suites: a row for each suite.
-        recipes: fields of the recipes that differ, with their values over the collections.
+    ``recipes`` are the fields of the recipes that differ, with their values over the collections.
     """
 
     a: str
@@ -286,37 +253,24 @@ def compare_models(models: Models, settings: ComparisonSettings) -> list[Compari
     names = {name for model in models for name in model.results if settings.includes(name)}
     matrices = [read_scores(name, models, settings) for name in sorted(names)]
     if not any(len(matrix.columns) > 1 for matrix in matrices):
-        raise _no_shared_collection(models, matrices, settings)
+        raise _no_shared_collection(models, settings)
     settings.resampling.check_enough(sum(len(matrix.columns) > 1 for matrix in matrices))
     return [_compare_pair(pair, matrices, settings) for pair in combinations(models, 2)]
 
 
-def _no_shared_collection(
-    models: Models, matrices: Sequence[ScoreMatrix], settings: ComparisonSettings
-) -> BenchError:
+def _no_shared_collection(models: Models, settings: ComparisonSettings) -> BenchError:
     """Return the error for models without a common collection or measure."""
-    lacking = [
-        f"{name} on {matrix.collection} has {matrix.gaps[name]}"
-        for matrix in matrices
-        for name in matrix.gaps
-        if any(name == model.name and matrix.collection in model.results for model in models)
-    ]
-    if lacking:
-        return BenchError(
-            f"no two models have {settings.measure} on the same collection: {'; '.join(lacking)}",
-            "Choose a different --measure, or evaluate them again with this one.",
-        )
     has = [
         f"{model.name}: {', '.join(filter(settings.includes, model.results)) or 'none'}"
         for model in models
     ]
-    return BenchError(f"no two models have results on the same collection: {'; '.join(has)}")
+    wanted = settings.measure or "results"
+    return BenchError(f"no two models have {wanted} on the same collection: {'; '.join(has)}")
 
 
 def _compare_pair(
     pair: ModelPair, matrices: Sequence[ScoreMatrix], settings: ComparisonSettings
 ) -> Comparison:
-    """Compare two models on all collections and suites."""
     a, b = pair
     relevant = [matrix for matrix in matrices if matrix.collection in {*a.results, *b.results}]
     parts = {
@@ -335,7 +289,6 @@ def _compare_pair(
 
 
 def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | None) -> ComparisonRow:
-    """Return the row of one collection."""
     a, b = pair
     results = [model.results.get(matrix.collection) for model in pair]
     protocols = [evaluation.record.protocol for evaluation in results if evaluation]
@@ -413,14 +366,10 @@ def _weighted_mean(weights: Sequence[float], means: Sequence[float | None]) -> f
 
 
 def differing_recipes(pair: ModelPair, names: Collection[str]) -> tuple[FieldDifference, ...]:
-    """Return the recipe fields in which two models differ on any of some collections.
+    """Return the recipe fields in which two models differ on any of the collections ``names``.
 
     Prompts may have several values. The recipe behind a run file is unknown, so only that it is a
     run file counts as a difference.
-
-    Args:
-        pair: the models.
-        names: collections on which both have results.
     """
     facts = [[describe_recipe(model.results[name].record) for name in names] for model in pair]
     fields = dict.fromkeys(

@@ -34,25 +34,15 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class Resampling(Record):
-    """Settings of the randomisation test and the bootstrap.
-
-    Attributes:
-        resamples: number of resamples of the queries.
-        seed: of the random numbers, 0 or more.
-    """
+    """Number of resamples and seed of the randomisation test and the bootstrap."""
 
     resamples: int = 9_999
     seed: int = 0
 
     def check_enough(self, tests: int, sides: int = 1) -> None:
-        """Raise if even the smallest possible p would not be significant after Holm's correction.
+        """Raise if even the smallest possible p of ``tests`` would not be significant (Holm).
 
-        Args:
-            tests: number of tests in the family.
-            sides: 2 if a one-sided p is doubled.
-
-        Raises:
-            BenchError: no difference could ever be significant, so every check would pass.
+        Then every check would pass. ``sides`` is 2 if a one-sided p is doubled.
         """
         needed = math.ceil(sides * tests / ALPHA) - 1
         if self.resamples < needed:
@@ -121,12 +111,7 @@ class Difference(Record, kw_only=True):
 
 
 class MeanScore(Record):
-    """Mean score over queries with its 95 % interval.
-
-    Attributes:
-        value: the mean.
-        low, high: limits of the interval; None if the scores do not vary.
-    """
+    """Mean score over queries with its 95 % interval, whose limits are None without variation."""
 
     value: float
     low: float | None
@@ -170,11 +155,8 @@ class ScoreMatrix:
     """Scores of several models on the same queries of one collection, with shared resamples.
 
     Attributes:
-        collection: name of the collection.
-        measure: name of the measure.
         columns: column of each model, by name.
         scores: float64 ``(queries, models)``.
-        resampling: settings of the resamples.
         gaps: reason by name for each model without scores.
         left_out: number of queries that only some of the models have.
         queries: ids of the rows of ``scores``.
@@ -197,15 +179,14 @@ class ScoreMatrix:
         return self.drawn or resample(self.scores, self.resampling, random_stream(self.collection))
 
     def mean(self, name: str) -> float | None:
-        """Return the mean score of the model ``name`` over the queries, or None for a gap."""
+        """Return the mean score of a model, or None for a gap."""
         return float(self.scores[:, self.columns[name]].mean()) if name in self.columns else None
 
     def minus(self, a: str, b: str = "") -> PairedScores:
         """Return the scores of ``a`` minus the scores of ``b``, or of ``a`` alone without ``b``."""
         tables = (self.scores, self.resampled.bootstrap, self.resampled.flipped)
-        first, second = self.columns[a], self.columns[b] if b else None
         scores, bootstrap, flipped = (
-            table[:, first] - (0 if second is None else table[:, second]) for table in tables
+            table[:, self.columns[a]] - (table[:, self.columns[b]] if b else 0) for table in tables
         )
         return PairedScores(scores, bootstrap, flipped, self.collection, self.measure, a, b)
 
@@ -268,8 +249,8 @@ def paired_difference(
         on: name of the mean; None for one collection.
     """
     first, scores = parts[0], [part.scores for part in parts]
-    bootstrap = _weighted_sum(weights, [part.bootstrap for part in parts])
-    flipped = _weighted_sum(weights, [part.flipped for part in parts])
+    bootstrap = weighted_sum(weights, [part.bootstrap for part in parts])
+    flipped = weighted_sum(weights, [part.flipped for part in parts])
     shares = np.concatenate([w / len(one) * one for w, one in zip(weights, scores, strict=True)])
     every = np.concatenate(scores)
     difference = float(shares.sum())
@@ -309,7 +290,8 @@ def mean_with_interval(
     return MeanScore(test.difference, test.low, test.high)
 
 
-def _weighted_sum(weights: Sequence[float], values: Sequence[Float64Array]) -> Float64Array:
+def weighted_sum(weights: Sequence[float], values: Sequence[Float64Array]) -> Float64Array:
+    """Return the weighted sum of arrays of one shape, added in their order."""
     total = np.zeros_like(values[0])
     for weight, value in zip(weights, values, strict=True):
         total += weight * value
@@ -332,9 +314,9 @@ def _p_value(
     % with 50.
 
     Args:
-        difference: the observed difference of means.
-        changed: contribution of each changed query to the difference.
-        flipped: differences under random signs.
+        difference: observed difference of means.
+        changed: float64 ``(c,)``, contribution of each changed query to the difference.
+        flipped: float64 ``(resamples,)``, differences under random signs.
         same: rounding tolerance within which two means are equal.
     """
     threshold = abs(difference) - same
@@ -400,17 +382,11 @@ def _interval(
     sample, no bootstrap keeps its level: `Difference.few` marks the worst cases. The interval and p
     answer different questions and may disagree near 0.05.
 
-    Args:
-        difference: the observed difference.
-        drawn: differences over resampled queries.
-        spread: standard errors and skewness.
-        same: rounding tolerance.
+    ``drawn`` are the differences over resampled queries, float64 ``(resamples,)``.
     """
     widest = t_quantile(1 - ALPHA / 2, spread.degrees) * spread.error / spread.drawn_error
     levels = [_NORMAL.cdf(z) for z in (-widest, widest)]
-    below = np.count_nonzero(drawn < difference - same) + np.count_nonzero(
-        drawn <= difference + same
-    )
+    below = np.count_nonzero([drawn < difference - same, drawn <= difference + same])
     share = below / (2 * len(drawn))
     if 0 < share < 1:
         levels += [_bca_level(z, _NORMAL.inv_cdf(share), spread.skew) for z in (-widest, widest)]
@@ -429,11 +405,8 @@ def detectable_effect(error: float, degrees: float) -> float:
 
     It is (t(1 - 0.05 / 2) + t(0.8)) times the standard error (Bloom, 1995), within 1 % of the power
     of the t test from 10 queries on. It uses the observed spread. If few queries changed, that is a
-    guess: a larger difference would change more queries.
-
-    Args:
-        error: standard error of the difference.
-        degrees: degrees of freedom of the standard error; at least 1.
+    guess: a larger difference would change more queries. ``error`` is the standard error of the
+    difference, and ``degrees``, at least 1, are its degrees of freedom.
     """
     return (t_quantile(1 - ALPHA / 2, degrees) + t_quantile(POWER, degrees)) * error
 
@@ -446,7 +419,7 @@ def t_quantile(level: float, degrees: float) -> float:
 
 
 def adjust_p_values(family: Mapping[Name, Difference]) -> dict[Name, Difference]:
-    """Return the differences in ``family`` with p-values corrected by Holm's method."""
+    """Return the differences of a family with p-values corrected by Holm's method."""
     p_values = holm([test.p for test in family.values()])
     return {
         name: msgspec.structs.replace(test, p_adjusted=p)
@@ -456,8 +429,8 @@ def adjust_p_values(family: Mapping[Name, Difference]) -> dict[Name, Difference]
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Correct ``p_values`` for their number: family-wise error 5 % (Holm, 1979)."""
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(np.argsort(p_values, kind="stable").tolist()):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = highest
-    return adjusted
+    order = np.argsort(p_values, kind="stable")
+    adjusted = np.empty(len(p_values))
+    scaled = np.arange(len(p_values), 0, -1) * np.array(p_values)[order]
+    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1)
+    return [float(p) for p in adjusted]

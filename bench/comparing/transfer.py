@@ -13,7 +13,6 @@ All are means of differences on the same queries, so intervals resample the quer
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -49,12 +48,7 @@ class Transfers(Record):
 
 
 class TransferRow(Record):
-    """Scores of one checkpoint on each collection.
-
-    Attributes:
-        checkpoint: name of the checkpoint.
-        levels: mean score by collection.
-    """
+    """Mean scores of one checkpoint by collection."""
 
     checkpoint: str
     levels: dict[str, MeanScore]
@@ -64,17 +58,15 @@ class Forgetting(Record, kw_only=True):
     """Matrix of checkpoints by collections, with the transfer computed from it.
 
     Attributes:
-        measure: measure of all scores.
         rows: checkpoints in training order, the base first if there is one.
         base: name of the base; "" for none.
         trained: collection that each checkpoint was trained on, in order.
         also: further collections.
         queries: number of queries by collection.
         average: mean score of the last checkpoint over ``trained``.
-        backward: backward transfer; None with one training.
-        forward: forward transfer; None with one training or without a base.
+        backward: None with one training.
+        forward: None with one training or without a base.
         kept: last checkpoint minus the base on further collections; None without either.
-        resampling: number of resamples, and seed.
     """
 
     measure: str
@@ -90,78 +82,66 @@ class Forgetting(Record, kw_only=True):
     resampling: Resampling
 
 
-@dataclass(frozen=True)
-class TrainingSequence:
-    """Checkpoints in training order, and their collections.
-
-    Attributes:
-        checkpoints: models in the order in which they were trained.
-        trained: collection that each checkpoint was trained on.
-        also: further collections.
-        base: model from which the first training started.
-    """
-
-    checkpoints: Sequence[ComparedModel]
-    trained: Sequence[str]
-    also: Sequence[str] = ()
-    base: ComparedModel | None = None
-
-    @property
-    def models(self) -> list[ComparedModel]:
-        """All models, the base first."""
-        return [*([self.base] if self.base else []), *self.checkpoints]
-
-
 def measure_forgetting(
-    sequence: TrainingSequence, measure: str | None, resampling: Resampling
+    models: Sequence[ComparedModel],
+    trained: Sequence[str],
+    also: Sequence[str],
+    measure: str | None,
+    resampling: Resampling,
 ) -> Forgetting:
     """Compute the matrix of checkpoints by collections, with transfer and its intervals.
 
     Args:
-        sequence: checkpoints and collections.
+        models: checkpoints in training order; before them the base, if there is one.
+        trained: collection that each checkpoint was trained on.
+        also: further collections.
         measure: measure to use; None for the main one, which all collections must share.
         resampling: number of resamples, and seed.
 
     Raises:
-        BenchError: the main measures differ; a result is missing, damaged, or under a different
-            protocol; or there are too few resamples.
+        BenchError: there are too many or too few models, or too few resamples; the main measures
+            differ; a result is missing, damaged, or under a different protocol.
     """
-    resampling.check_enough(max(len(sequence.trained) - 1, len(sequence.also)))
-    models, names = sequence.models, [*sequence.trained, *sequence.also]
+    extra = len(models) - len(trained)
+    if extra not in (0, 1):
+        raise BenchError(
+            f"{len(models)} models do not match {len(trained)} collections of --sequence",
+            "name one collection per model, in training order; the start of the training may come "
+            "first, and other collections go after --on",
+        )
+    resampling.check_enough(max(len(trained) - 1, len(also)))
     settings = ComparisonSettings(measure, resampling=resampling)
-    matrices = {name: read_all_scores(name, models, settings) for name in names}
+    matrices = {name: read_all_scores(name, models, settings) for name in [*trained, *also]}
     measures = sorted({matrix.measure for matrix in matrices.values()})
     if len(measures) > 1:
         raise BenchError(
             f"the main measures of the collections differ: {', '.join(measures)}",
             "Choose one with --measure.",
         )
-    order = [checkpoint.name for checkpoint in sequence.checkpoints]
-    last = order[-1]
-    base = sequence.base.name if sequence.base else ""
-    trained = list(sequence.trained)
+    order = [checkpoint.name for checkpoint in models[extra:]]
+    last, base = order[-1], models[0].name if extra else ""
     checkpoint_of = dict(zip(trained, order, strict=True))
     backward = [(name, last, checkpoint_of[name]) for name in trained[:-1]]
     forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order, strict=False)]
     return Forgetting(
         measure=measures[0],
-        rows=tuple(_row(model.name, matrices) for model in models),
+        rows=tuple(
+            TransferRow(
+                model.name,
+                {key: mean_with_interval([one.minus(model.name)]) for key, one in matrices.items()},
+            )
+            for model in models
+        ),
         base=base,
         trained=tuple(trained),
-        also=tuple(sequence.also),
+        also=tuple(also),
         queries={name: len(matrix.scores) for name, matrix in matrices.items()},
         average=mean_with_interval([matrices[name].minus(last) for name in trained]),
         backward=_transfers(backward, matrices),
         forward=_transfers(forward, matrices) if base else None,
-        kept=_transfers([(name, last, base) for name in sequence.also], matrices) if base else None,
+        kept=_transfers([(name, last, base) for name in also], matrices) if base else None,
         resampling=resampling,
     )
-
-
-def _row(name: str, matrices: Mapping[str, ScoreMatrix]) -> TransferRow:
-    """Return the scores of one checkpoint on each collection."""
-    levels = {key: mean_with_interval([matrix.minus(name)]) for key, matrix in matrices.items()}
-    return TransferRow(name, levels)
 
 
 def _transfers(
@@ -169,9 +149,7 @@ def _transfers(
 ) -> Transfers | None:
     """Return differences on collections and their mean, or None without any.
 
-    Args:
-        steps: collection, checkpoint after, checkpoint before.
-        matrices: scores by collection.
+    A step is a collection, the checkpoint after and the checkpoint before.
     """
     if not steps:
         return None

@@ -60,6 +60,7 @@ from bench.comparing.statistics import (
     paired_difference,
     random_stream,
     resample,
+    weighted_sum,
 )
 from bench.gate.check_record import MEAN, CheckRow, Outcome
 from foundation.arrays import Float64Array
@@ -225,7 +226,7 @@ class LossTest:
     def paired(self) -> Difference:
         """Difference with its interval, and p of a loss."""
         found = paired_difference(self.parts, self.weights, self.name)
-        flips = sum(w * part.flipped for w, part in zip(self.weights, self.parts, strict=True))
+        flips = weighted_sum(self.weights, [part.flipped for part in self.parts])
         as_low = int(np.count_nonzero(flips <= found.difference + SAME_MEAN))
         p = min(1.0, 2 * (1 + as_low) / (1 + len(self.parts[0].flipped)))
         return msgspec.structs.replace(found, p=p, exact=False)

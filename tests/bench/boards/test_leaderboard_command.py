@@ -24,10 +24,7 @@ def results(tmp_path) -> Path:
 
 
 def board(results: Path, **changes: Any) -> tuple[LeaderboardRequest, Any]:
-    given = {
-        "results": results,
-        "resamples": 199,
-    }
+    given = {"results": results, "resamples": 199}
     return options("leaderboard", **given | changes)
 
 

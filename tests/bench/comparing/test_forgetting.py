@@ -8,7 +8,7 @@ from scipy import stats
 
 from bench.comparing.pairs import ComparedModel
 from bench.comparing.statistics import Resampling
-from bench.comparing.transfer import Forgetting, TrainingSequence, measure_forgetting
+from bench.comparing.transfer import Forgetting, measure_forgetting
 from bench.result_store.find import find_results
 from foundation.errors import BenchError
 from tests.support.leaderboards import make_protocol, store
@@ -38,9 +38,8 @@ def model(root: Path, name: str) -> ComparedModel:
 
 
 def computed(root: Path, base: bool = True) -> Forgetting:
-    first, *others = (model(root, name) for name in NAMES)
-    sequence = TrainingSequence(others, COLLECTIONS[:3], COLLECTIONS[3:], first if base else None)
-    return measure_forgetting(sequence, "nDCG@10", FAST)
+    models = [model(root, name) for name in NAMES[0 if base else 1 :]]
+    return measure_forgetting(models, COLLECTIONS[:3], COLLECTIONS[3:], "nDCG@10", FAST)
 
 
 def mean(scores: dict[tuple[str, str], np.ndarray], name: str, collection: str) -> float:
@@ -57,42 +56,30 @@ def test_the_matrix_holds_the_mean_of_each_checkpoint_on_each_collection(scores,
     assert found.queries == {name: 40 + 10 * n for n, name in enumerate(COLLECTIONS)}
 
 
-def test_backward_transfer_is_the_last_minus_the_diagonal_without_the_last(scores, tmp_path):
-    """BWT of Lopez-Paz and Ranzato: 1 / (T - 1) times the sum over i < T of R[T, i] - R[i, i]."""
-    found = computed(tmp_path).backward
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [
+        ("backward", [("bio", "third", "first"), ("law", "third", "second")]),
+        ("forward", [("law", "first", "base"), ("news", "second", "base")]),
+        ("kept", [("wiki", "third", "base")]),
+    ],
+)
+def test_each_kind_of_transfer_is_as_defined_by_lopez_paz_and_ranzato(
+    scores, tmp_path, kind, steps
+):
+    """BWT is the mean over i < T of R[T, i] - R[i, i], FWT that of R[i-1, i] - b[i] over i > 1."""
+    found = getattr(computed(tmp_path), kind)
     parts = [
-        mean(scores, "third", "bio") - mean(scores, "first", "bio"),
-        mean(scores, "third", "law") - mean(scores, "second", "law"),
+        mean(scores, after, name) - mean(scores, before, name) for name, after, before in steps
     ]
-    assert [(one.on, one.a, one.b) for one in found.rows] == [
-        ("bio", "third", "first"),
-        ("law", "third", "second"),
-    ]
+    assert [(one.on, one.a, one.b) for one in found.rows] == steps
     assert [one.difference for one in found.rows] == pytest.approx(parts)
     assert found.mean.difference == pytest.approx(np.mean(parts))
 
 
-def test_forward_transfer_is_before_its_training_minus_the_base_without_the_first(scores, tmp_path):
-    """FWT of Lopez-Paz and Ranzato: 1 / (T - 1) times the sum over i > 1 of R[i-1, i] - b[i]."""
-    found = computed(tmp_path).forward
-    parts = [
-        mean(scores, "first", "law") - mean(scores, "base", "law"),
-        mean(scores, "second", "news") - mean(scores, "base", "news"),
-    ]
-    assert [(one.on, one.a, one.b) for one in found.rows] == [
-        ("law", "first", "base"),
-        ("news", "second", "base"),
-    ]
-    assert found.mean.difference == pytest.approx(np.mean(parts))
-
-
-def test_the_average_is_the_last_over_what_was_trained_and_kept_is_on_the_rest(scores, tmp_path):
-    found = computed(tmp_path)
+def test_the_average_is_the_last_checkpoint_over_the_training_collections(scores, tmp_path):
     last = [mean(scores, "third", name) for name in COLLECTIONS[:3]]
-    assert found.average.value == pytest.approx(np.mean(last))
-    kept = mean(scores, "third", "wiki") - mean(scores, "base", "wiki")
-    assert [(one.on, one.a, one.b) for one in found.kept.rows] == [("wiki", "third", "base")]
-    assert found.kept.mean.difference == pytest.approx(kept)
+    assert computed(tmp_path).average.value == pytest.approx(np.mean(last))
 
 
 def test_intervals_are_those_of_a_bootstrap_over_the_queries_of_each_collection(scores, tmp_path):
@@ -131,18 +118,17 @@ def test_transfer_without_a_base_or_a_second_training_is_a_gap(scores, tmp_path)
     found = computed(tmp_path, base=False)
     assert (found.forward, found.kept, found.base) == (None, None, "")
     assert found.backward is not None
-    alone = TrainingSequence([model(tmp_path, "first")], ["bio"], base=model(tmp_path, "base"))
-    one = measure_forgetting(alone, "nDCG@10", FAST)
+    models = [model(tmp_path, "base"), model(tmp_path, "first")]
+    one = measure_forgetting(models, ["bio"], [], "nDCG@10", FAST)
     assert (one.backward, one.forward, one.kept) == (None, None, None)
 
 
 def test_a_missing_result_or_another_protocol_is_refused(scores, tmp_path):
+    second = model(tmp_path, "second")
     partial = ComparedModel("partial", {"bio": model(tmp_path, "first").results["bio"]})
-    sequence = TrainingSequence([partial, model(tmp_path, "second")], ["bio", "law"])
     with pytest.raises(BenchError, match="partial has no result on law"):
-        measure_forgetting(sequence, "nDCG@10", FAST)
+        measure_forgetting([partial, second], ["bio", "law"], [], "nDCG@10", FAST)
     other = tmp_path / "other"
     store(other, "deep", "bio", [0.5] * 40, protocol=make_protocol("bio", depth=5))
-    sequence = TrainingSequence([model(other, "deep"), model(tmp_path, "second")], ["bio", "law"])
     with pytest.raises(BenchError, match="different protocols on bio: depth"):
-        measure_forgetting(TrainingSequence(sequence.checkpoints, ["bio", "bio"]), "nDCG@10", FAST)
+        measure_forgetting([model(other, "deep"), second], ["bio", "bio"], [], "nDCG@10", FAST)

@@ -169,8 +169,7 @@ FAST = {"mean pooling", "document prompt missing", "texts not lower-cased"}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in SINGLES],
+    "name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in SINGLES]
 )
 def test_a_planted_deviation_is_named_first(question, oracle, folder, name):
     usage = replace(Usage(), **SINGLES[name])
