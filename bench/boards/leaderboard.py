@@ -1,34 +1,362 @@
-"""Leaderboard of stored results."""
+"""The use case ``leaderboard``: stored results, and published scores with their sources.
 
-from collections.abc import Callable
+Cards state the published scores of their own checkpoints. Further systems are listed in a TOML file
+for each publication. A published score is never mixed with measured ones or averaged. A published
+mean is a claim of its own, on the suite that it averages.
+"""
 
-from bench.boards.build import build_leaderboard, select_results
-from bench.boards.leaderboard_record import Leaderboard
-from bench.boards.rows import find_distinct_results, group_by_column
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from bench.boards.leaderboard_record import (
+    Cell,
+    Claim,
+    CollectionColumn,
+    Leaderboard,
+    Mean,
+    Row,
+    Score,
+    SuiteColumn,
+)
+from bench.boards.rows import (
+    RankGroups,
+    compute_rank_groups,
+    find_distinct_results,
+    group_by_column,
+    group_by_row,
+    row_facts,
+)
 from bench.comparing.comparison import check_scores_against_rankings
 from bench.comparing.statistics import Resampling
+from bench.evaluation.judging import suite_mean, suite_weights
+from bench.evaluation.result_record import Evaluation, Result
 from bench.requests.deciding import LeaderboardRequest
+from bench.result_store.find import describe_protocol
 from bench.runner.workspace import open_workspace
-from retrievers.models.card import all_cards
+from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names
+from foundation.errors import BenchError, did_you_mean
+from foundation.records import Record, read_toml
+from retrievers.models.card import Card, all_cards
+
+CARDS, ALL = "cards", "all"
+PUBLISHED = Path(__file__).parent / "published"
+Advance = Callable[[int, int], None]  # called after each column with 1 and the number of columns
 
 
-def leaderboard(
-    request: LeaderboardRequest, advance: Callable[[int, int], None] = lambda done, total: None
-) -> Leaderboard:
+def leaderboard(request: LeaderboardRequest, advance: Advance = lambda *_: None) -> Leaderboard:
     """Build the leaderboard of the results in some folders, whose rankings are scored again.
-
-    Args:
-        request: what to show.
-        advance: called after each column with 1 and the number of columns.
 
     Raises:
         BenchError: there are no results, one is damaged or contradicts its ranking, or a name is
             unknown.
     """
-    shown = select_results(find_distinct_results(*request.results), request)
+    shown = _select_results(find_distinct_results(*request.results), request)
     check_scores_against_rankings(shown, open_workspace(request))
-    total = len(group_by_column(shown))
     resampling = Resampling(request.resamples, request.seed)
-    return build_leaderboard(
-        shown, all_cards(), request, resampling, lambda done: advance(done, total)
+    return build_leaderboard(shown, all_cards(), request, resampling, advance)
+
+
+class PublishedSystem(Record, kw_only=True):
+    """One system of a publication.
+
+    Attributes:
+        scores: scores from 0 to 1, by measure and by collection or suite.
+        source: used instead of the publication's source.
+        second_hand: whether the scores were copied from somebody else's publication.
+        note: remark that readers of these scores need.
+    """
+
+    name: str
+    scores: dict[str, dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]]]
+    source: str = ""
+    second_hand: bool = False
+    note: str = ""
+
+
+class Publication(Record, kw_only=True):
+    """Published table of scores at the address ``source``, or read in a ``second_hand`` copy."""
+
+    title: str
+    source: str
+    systems: tuple[PublishedSystem, ...]
+    second_hand: bool = False
+
+
+def read_publications(folder: Path = PUBLISHED) -> dict[str, Publication]:
+    """Read all publications in ``folder``, by file name."""
+    return {path.stem: read_toml(path, Publication) for path in sorted(folder.glob("*.toml"))}
+
+
+def collect_claims(
+    cards: Mapping[str, Card], models: Collection[str], names: Sequence[str] | None
+) -> list[Claim]:
+    """Collect published scores of measured models, and of other systems if chosen.
+
+    ``names`` are the publications to include, and ``cards`` for cards of models that were not
+    measured; empty or ``all`` for all, None for measured models only.
+    """
+    wanted = names or ()
+    every = not wanted or ALL in wanted
+    published = read_publications() if names is not None else {}
+    known = [ALL, CARDS, *published]
+    for name in wanted:
+        if name not in known:
+            raise BenchError(
+                f"no published scores are called {name!r}",
+                did_you_mean(name, known, f"Choose from {', '.join(known)}."),
+            )
+    claims = [
+        Claim(card.name, one.dataset, one.measure, one.value, one.source)
+        for card in cards.values()
+        for one in card.expected
+        if every or CARDS in wanted or card.name in models
+    ]
+    shown = [one for name, one in published.items() if every or name in wanted]
+    return claims + [claim for publication in shown for claim in list_claims(publication)]
+
+
+def list_claims(publication: Publication) -> Iterable[Claim]:
+    """Yield every score of ``publication``."""
+    for system in publication.systems:
+        second_hand = system.second_hand or publication.second_hand
+        source = system.source or publication.source
+        facts = (source, publication.title, second_hand, system.note)
+        for measure, scores in system.scores.items():
+            for dataset, value in scores.items():
+                yield Claim(system.name, dataset, measure, value, *facts)
+
+
+def build_leaderboard(
+    stored: Sequence[Evaluation],
+    cards: Mapping[str, Card],
+    request: LeaderboardRequest,
+    resampling: Resampling,
+    advance: Advance = lambda *_: None,
+) -> Leaderboard:
+    """Build a leaderboard of ``stored`` results, with the suite, measures and claims to show."""
+    by_column = group_by_column(_select_results(stored, request))
+    by_row = group_by_row(by_column)
+    columns = tuple(_column_of(name, entries) for name, entries in by_column.items())
+    measures = tuple(dict.fromkeys(name for column in columns for name in column.measures))
+    if request.measure and request.measure not in measures:
+        raise BenchError(
+            f"no result has {request.measure}", f"Choose one of {', '.join(measures)}."
+        )
+    suites = _suite_columns(columns, request.suite)
+    wanted = {
+        one.name: one.measures if request.every_measure else [request.measure or one.main_measure]
+        for one in columns
+    }
+    names = [suite.name for suite in suites]
+    groups = compute_rank_groups(by_row, wanted, names, resampling, advance)
+    results = [entry.record for entries in by_column.values() for entry in entries]
+    models = {result.model for result in results}
+    known = collect_claims(cards, models, request.published)
+    official = {column.name for column in columns if column.official}
+    claims = tuple(claim for claim in known if claim.name in official.union(names))
+    rows = tuple(
+        _build_row(name, cells, suites, groups, claims, cards) for name, cells in by_row.items()
     )
+    published = request.published is not None
+    claimed = {request.suite, *(claim.name for claim in claims if published)}
+    return Leaderboard(
+        measures=measures,
+        columns=columns,
+        suites=tuple(suite for suite in suites if _has_mean(suite, rows, claimed)),
+        rows=rows,
+        claims=claims,
+        results=len(results),
+        newest=max(result.conditions.time for result in results),
+        resamples=resampling.resamples,
+        published=published,
+    )
+
+
+def _select_results(stored: Sequence[Evaluation], request: LeaderboardRequest) -> list[Evaluation]:
+    """Select the results on the collections that are shown, or raise if there are none."""
+    if not request.suite:
+        return list(stored)
+    members = collections_of(request.suite)
+    inside = [entry for entry in stored if entry.record.protocol.collection in members]
+    if not inside:
+        raise BenchError(
+            f"there are no results on the {len(members)} collections of {request.suite}",
+            f"python -m bench run {request.suite} --model bm25",
+        )
+    return inside
+
+
+def _column_of(name: str, entries: Sequence[Evaluation]) -> CollectionColumn:
+    results = [stored.record for stored in entries]
+    mains = [result.main_measure for result in results]
+    main = max(dict.fromkeys(mains), key=mains.count)
+    measures = dict.fromkeys([main, *(name for result in results for name in result.measures)])
+    protocol = max((result.protocol for result in results), key=lambda one: one.corpus_sha256)
+    sizes = (result.documents for result in results if result.documents is not None)
+    return CollectionColumn(
+        name=name,
+        collection=protocol.collection,
+        main=name == protocol.collection,
+        official=protocol.official,
+        main_measure=main,
+        measures=tuple(measures),
+        queries=results[0].queries,
+        documents=next(sizes, None),
+        title_track=protocol.title_track,
+        protocol=describe_protocol(protocol),
+        about=_catalogue_facts(protocol.collection),
+    )
+
+
+def _catalogue_facts(collection: str) -> dict[str, str]:
+    if collection not in dataset_names():
+        return {}
+    facts = facts_for(collection)
+    names = ("title", "licence", "citation", "homepage")
+    return {name: text for name in names if (text := getattr(facts, name))}
+
+
+def _suite_columns(columns: Iterable[CollectionColumn], only: str) -> list[SuiteColumn]:
+    """Return suites with a mean: the chosen ones, or all with a measured member."""
+    measured = {column.collection: column.main_measure for column in columns if column.main}
+    names = suite_names()
+    if only:
+        within = set(collections_of(only))
+        inner = [name for name in names if name != only and within.issuperset(collections_of(name))]
+        names = (only, *inner)
+    suites = []
+    for suite in (suite_for(name) for name in names):
+        collections = tuple(suite_weights(suite.name))
+        mains = {measured[name] for name in collections if name in measured}
+        if suite.mean and mains:
+            main = mains.pop() if len(mains) == 1 else ""
+            suites.append(SuiteColumn(suite.name, suite.title, main, suite.members, collections))
+    return suites
+
+
+def _has_mean(suite: SuiteColumn, rows: Iterable[Row], wanted: Collection[str]) -> bool:
+    means = (mean for row in rows for mean in row.means.get(suite.name, {}).values())
+    return suite.name in wanted or any(mean.score for mean in means)
+
+
+def _build_row(
+    name: str,
+    by_column: Mapping[str, Evaluation],
+    suites: Sequence[SuiteColumn],
+    rank_groups: RankGroups,
+    claims: Sequence[Claim],
+    cards: Mapping[str, Card],
+) -> Row:
+    """Build a row with its cells and means, and the published scores of its own checkpoint."""
+    results = {column: stored.record for column, stored in by_column.items()}
+    first = next(iter(results.values()))
+    card = cards.get(first.model)
+    own_claims = {
+        (claim.name, claim.measure): claim
+        for claim in claims
+        if claim.model == first.model and not claim.publication
+    }
+
+    def score(column: str, measure: str, value: float) -> Score:
+        low, high, group = rank_groups.get((name, column, measure), (None, None, None))
+        claim = own_claims.get((column, measure))
+        source = claim.source if claim else ""
+        return Score(value, low, high, group, claim.value if claim else None, source)
+
+    speed, device = _encoding_speed(list(results.values()))
+    sizes = (result.parameters for result in results.values() if result.parameters)
+    return Row(
+        name=name,
+        model=first.model,
+        title=card.title if card else "",
+        recipe=row_facts(list(by_column.values())),
+        cells={
+            column: _build_cell(
+                result, {key: score(column, key, value) for key, value in result.measures.items()}
+            )
+            for column, result in results.items()
+        },
+        means={suite.name: _means_by_measure(suite.name, results, score) for suite in suites},
+        trained_on=card.trained_on if card else (),
+        tokens_per_s=speed,
+        speed_device=device,
+        parameters=next(sizes, None),
+    )
+
+
+def _means_by_measure(
+    suite: str, results: Mapping[str, Result], score: Callable[[str, str, float], Score]
+) -> dict[str, Mean]:
+    """Return a suite's mean by each measure, over the published collections only."""
+    official = {name: result for name, result in results.items() if result.protocol.official}
+    in_domain = {name for name, result in official.items() if result.in_domain}
+    means = {}
+    for measure in dict.fromkeys(key for result in official.values() for key in result.measures):
+        values = {
+            name: result.measures[measure]
+            for name, result in official.items()
+            if measure in result.measures
+        }
+        mean = suite_mean(suite, measure, values, in_domain)
+        if len(mean.missing) < mean.members:
+            means[measure] = Mean(
+                score=None if mean.value is None else score(suite, measure, mean.value),
+                zero_shot=mean.zero_shot,
+                zero_shot_members=mean.zero_shot_members,
+                missing=mean.missing,
+            )
+    return means
+
+
+def _build_cell(result: Result, scores: dict[str, Score]) -> Cell:
+    spent, where = result.timings, result.conditions
+    encode_s = _encoding_seconds(result)
+    libraries = ", ".join(f"{name} {version}" for name, version in where.libraries.items())
+    searched = result.recipe is not None and result.queries
+    return Cell(
+        scores=scores,
+        in_domain=result.in_domain,
+        judged_at_10=result.judged_at_10,
+        tie_low=result.tie_low,
+        tie_high=result.tie_high,
+        index_recall=result.index_recall,
+        unanswered=result.unanswered,
+        tokens_per_s=spent.encoded_tokens / encode_s if encode_s else None,
+        search_ms=1000 * spent.search_s / result.queries if searched else None,
+        facts={
+            "time": where.time,
+            "commit": where.commit[:12] + (" with changes" if where.dirty else ""),
+            "machine": _describe_machine(result),
+            "libraries": libraries,
+            "result": result.key,
+        },
+        warnings=tuple(result.preflight.get("warnings", ())),
+    )
+
+
+def _encoding_seconds(result: Result) -> float:
+    """Return seconds of encoding, or 0 if all vectors were in the store."""
+    spent = result.timings
+    return spent.encode_queries_s + spent.encode_documents_s if spent.encoded_tokens else 0.0
+
+
+def _describe_machine(result: Result) -> str:
+    where = result.conditions
+    return f"{where.machine}, {where.device}, {where.threads} threads"
+
+
+def _encoding_speed(results: Sequence[Result]) -> tuple[float | None, str]:
+    """Return tokens per second on the machine that encoded most, and its name."""
+    tokens, seconds = Counter[str](), defaultdict[str, float](float)
+    for result in results:
+        if took := _encoding_seconds(result):
+            tokens[_describe_machine(result)] += result.timings.encoded_tokens
+            seconds[_describe_machine(result)] += took
+    if not tokens:
+        return None, ""
+    ((where, most),) = tokens.most_common(1)
+    return most / seconds[where], where

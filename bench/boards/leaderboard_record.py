@@ -36,7 +36,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One model on one collection.
 
     Attributes:
-        scores: scores by measure.
         in_domain: whether the model was trained on the collection.
         judged_at_10: share of judged documents in the top 10.
         tie_low, tie_high: range of the main score over all orders of tied documents.
@@ -82,15 +81,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: name of the model, with the settings that distinguish rows of the same model.
-        model: name of the model.
-        title: title on its card.
         recipe: settings as text.
         cells: results by name of column.
         means: means by suite, then by measure.
         trained_on: collections that its card lists as training data.
         tokens_per_s: encoding speed on the machine ``speed_device``.
         speed_device: machine that encoded most.
-        parameters: number of parameters; None if unknown.
     """
 
     name: str
@@ -125,13 +121,10 @@ class CollectionColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: name of the column.
-        collection: name of the collection.
         main: whether it represents its collection, also in means.
         official: whether this is the published collection.
         main_measure: main measure of the collection.
         measures: measures of any result.
-        queries: number of queries.
-        documents: number of documents; None if unknown.
         title_track: track of the collection's titles, if it has several.
         protocol, about: facts as text.
     """
@@ -149,12 +142,10 @@ class CollectionColumn(msgspec.Struct, frozen=True, kw_only=True):
     about: dict[str, str]
 
 
-class SuiteColumn(msgspec.Struct, frozen=True, kw_only=True):
+class SuiteColumn(msgspec.Struct, frozen=True):
     """A suite with a mean.
 
     Attributes:
-        name: name of the suite.
-        title: its title.
         main_measure: main measure of all members; "" if they differ.
         members: members of the mean, which may be suites.
         collections: all collections, also in nested suites.
@@ -176,9 +167,6 @@ class Claim(msgspec.Struct, frozen=True):
     Attributes:
         model: name of a card, or of a system as in the publication.
         name: collection or suite.
-        measure: name of the measure.
-        value: the score.
-        source: source of the score.
         publication: title; "" for a card's own checkpoint.
         second_hand: whether it was copied from somebody else's publication.
         note: remark that readers of this score need.

@@ -1,16 +1,36 @@
-"""Columns and rows of a leaderboard, from stored results.
+"""Columns and rows of a leaderboard, with intervals and groups instead of ranks.
 
 A column is a collection under one protocol, since scores of different protocols are not comparable.
 A row is a model under one recipe and index. Prompts depend on the collection and may differ within
 a row.
+
+Neighbours on a leaderboard rarely differ significantly. A group is led by its best model and ends
+before the first model that is worse at the 5 % level, by paired sign flips of the queries with
+Holm's correction over the pairs with the leader. That model leads the next group.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from bench.boards.leaderboard_record import natural_sort_key
+from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_scores
+from bench.comparing.statistics import (
+    ALPHA,
+    SAME_MEAN,
+    SAME_SCORE,
+    ResampledMeans,
+    Resampling,
+    ScoreMatrix,
+    holm,
+    random_stream,
+    resample,
+)
+from bench.evaluation.judging import suite_weights
 from bench.evaluation.result_record import Evaluation, Protocol, Result
 from bench.result_store.find import (
     RUN_FILE_FACT,
@@ -22,18 +42,17 @@ from bench.result_store.find import (
     recipe_key,
 )
 from datasets_cfg.catalogue import dataset_names, facts_for
+from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.locations import Location
 from retrievers.models.recipe import UNKNOWN_SETTINGS
 
-SAME_SCORE = 1e-9  # smaller differences are a repeated evaluation
-
 
 def find_distinct_results(*locations: Location) -> list[Evaluation]:
-    """Find all results below ``locations``, without repeats of the same evaluation.
+    """Find all results below ``locations``, or raise if there are none.
 
-    Raises:
-        BenchError: there are none, or one is damaged or of a different schema.
+    Of repeated evaluations, with equal key and scores, the one with most measures is kept, then the
+    newest.
     """
     results = [stored for location in locations for stored in find_results(location)]
     if not results:
@@ -41,22 +60,17 @@ def find_distinct_results(*locations: Location) -> list[Evaluation]:
             f"{', '.join(map(str, locations))} holds no results",
             "Name the folder of results with --results, or make some with `python -m bench run`.",
         )
-    return _drop_repeats(results)
-
-
-def _drop_repeats(results: Iterable[Evaluation]) -> list[Evaluation]:
-    """Keep, of results with equal key and scores, the one with most measures, then the newest."""
+    results.sort(
+        key=lambda stored: (len(stored.record.measures), stored.record.conditions.time),
+        reverse=True,
+    )
     distinct: dict[str, list[Evaluation]] = defaultdict(list)
-    for stored in sorted(results, key=_measures_and_time, reverse=True):
+    for stored in results:
         others = distinct[stored.record.key]
         if not any(_is_repeat(stored.record, other.record) for other in others):
             others.append(stored)
-    kept = [stored for results in distinct.values() for stored in results]
+    kept = [stored for others in distinct.values() for stored in others]
     return sorted(kept, key=lambda stored: str(stored.folder))
-
-
-def _measures_and_time(stored: Evaluation) -> tuple[int, str]:
-    return len(stored.record.measures), stored.record.conditions.time
 
 
 def _is_repeat(result: Result, other: Result) -> bool:
@@ -73,9 +87,6 @@ def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]
 
     That is the official protocol, then the declared one, then the newest. The names of the others
     list their differences: ``beir/scifact@depth=100``.
-
-    Args:
-        stored: results to group.
     """
     by_collection: dict[str, dict[Protocol, list[Evaluation]]] = defaultdict(
         lambda: defaultdict(list)
@@ -87,11 +98,15 @@ def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]
     named: dict[str, list[Evaluation]] = {}
     for collection in sorted(by_collection, key=natural_sort_key):
         protocols = by_collection[collection]
-        main = max(protocols, key=lambda protocol: _rank(protocol, protocols[protocol]))
+        main = max(protocols, key=lambda protocol: _priority(protocol, protocols[protocol]))
         named[collection] = protocols.pop(main)
         facts = describe_protocol(main)
         for protocol, results in protocols.items():
-            named[_column_name(collection, describe_protocol(protocol), facts)] = results
+            own = describe_protocol(protocol)
+            different = [
+                f"{name}={own.get(name, '')}" for name in find_differing_facts([own, facts])
+            ]
+            named[SELECTOR.join([collection, *different])] = results
     return named
 
 
@@ -104,7 +119,9 @@ def _protocols_with_corpus(stored: Iterable[Evaluation]) -> dict[Protocol, Proto
     return {bare: next(iter(complete)) for bare, complete in known.items() if len(complete) == 1}
 
 
-def _rank(protocol: Protocol, results: Sequence[Evaluation]) -> tuple[bool, bool, str, int, bytes]:
+def _priority(
+    protocol: Protocol, results: Sequence[Evaluation]
+) -> tuple[bool, bool, str, int, bytes]:
     """Return a larger value for the protocol that represents a collection.
 
     The last two values only make the choice deterministic.
@@ -127,24 +144,15 @@ def _is_declared(protocol: Protocol) -> bool:
     return all(getattr(protocol, name) == getattr(facts, name) for name in names)
 
 
-def _column_name(name: str, facts: Mapping[str, str], others: Mapping[str, str]) -> str:
-    """Return a name with the facts that differ, as it can be typed on the command line."""
-    different = [f"{fact}={facts.get(fact, '')}" for fact in find_differing_facts([facts, others])]
-    return SELECTOR.join([name, *different])
-
-
 def group_by_row(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, dict[str, Evaluation]]:
     """Group results by row, then by column.
 
     A model with several recipes has a row for each: ``minilm@index=IVF64,Flat``.
-
-    Args:
-        by_column: results by name of column.
     """
-    cells = [(column, entry) for column, results in by_column.items() for entry in results]
     by_model: dict[str, list[tuple[str, Evaluation]]] = defaultdict(list)
-    for column, stored in cells:
-        by_model[stored.record.model].append((column, stored))
+    for column, results in by_column.items():
+        for stored in results:
+            by_model[stored.record.model].append((column, stored))
     named: dict[str, dict[str, Evaluation]] = {}
     for model in sorted(by_model, key=natural_sort_key):
         variants = [dict(results) for results in _split_into_rows(by_model[model], SPLIT_BY)]
@@ -219,14 +227,136 @@ def _variant_facts(results: Sequence[Evaluation]) -> dict[str, str]:
 
 
 def row_facts(results: Sequence[Evaluation]) -> dict[str, str]:
-    """Return the recipe and index that all results of a row share, as far as they apply.
-
-    Args:
-        results: results of the row.
-    """
+    """Return the recipe and index that all results of a row share, as far as they apply."""
     facts = {name: value for name, value in _variant_facts(results).items() if value}
     if facts.get("pooling") == "unknown":  # a Python object that does not state its settings
         return dict.fromkeys(UNKNOWN_SETTINGS, "unknown") | facts
     if facts.get("kind") != "bm25":
         return facts
     return {name: value for name, value in facts.items() if name.startswith(("kind", "options."))}
+
+
+ByRow = Mapping[str, Mapping[str, Evaluation]]  # name of row -> name of column -> result
+
+
+class RankGroup(NamedTuple):
+    """Limits of a mean score's 95 % bootstrap interval, and its group, 1 for the best."""
+
+    low: float
+    high: float
+    group: int
+
+
+RankGroups = dict[tuple[str, str, str], RankGroup]  # (row, column or suite, measure)
+
+
+def compute_rank_groups(
+    by_row: ByRow,
+    wanted: Mapping[str, Sequence[str]],
+    suites: Collection[str],
+    resampling: Resampling,
+    advance: Callable[[int, int], None],
+) -> RankGroups:
+    """Compute intervals and groups in every column, and in every suite with complete rows.
+
+    ``wanted`` are the measures of each column. ``advance`` is called after each column with 1 and
+    the number of columns.
+
+    Raises:
+        BenchError: per-query scores are damaged or of different queries, or there are too few
+            resamples for so many models.
+    """
+    most = max(sum(column in cells for cells in by_row.values()) for column in wanted)
+    resampling.check_enough(most - 1)  # with fewer, all models would form one group
+    ranked: RankGroups = {}
+    weights = {suite: suite_weights(suite) for suite in suites}
+    # Running sums of means, bootstrap and flipped means over the collections of a suite.
+    sums: dict[tuple[str, str], list[Float64Array]] = {}
+    complete: dict[tuple[str, str], list[str]] = {}
+    for column, measures in wanted.items():
+        results = {row: cells[column] for row, cells in by_row.items() if column in cells}
+        for matrix in _matrices(column, results, measures, resampling):
+            drawn = matrix.resampled
+            tables = [matrix.scores.mean(axis=0), drawn.bootstrap, drawn.flipped]
+            ranked |= _rank(column, matrix.measure, list(matrix.columns), tables)
+            for suite in (suite for suite, shares in weights.items() if column in shares):
+                key = suite, matrix.measure
+                if key not in sums:
+                    complete[key] = _complete_rows(by_row, weights[suite], matrix.measure)
+                    sums[key] = [np.zeros(1)] * len(tables)
+                of_rows = [matrix.columns[row] for row in complete[key]]
+                parts = [weights[suite][column] * table[..., of_rows] for table in tables]
+                sums[key] = [total + part for total, part in zip(sums[key], parts, strict=True)]
+        advance(1, len(wanted))
+    for (suite, measure), rows in complete.items():
+        if rows:
+            ranked |= _rank(suite, measure, rows, sums[suite, measure])
+    return ranked
+
+
+def _complete_rows(by_row: ByRow, shares: Mapping[str, float], measure: str) -> list[str]:
+    """Return the rows with scores on every collection of a suite."""
+    return [
+        row
+        for row, cells in by_row.items()
+        if all(column in cells and measure in cells[column].scores.values for column in shares)
+    ]
+
+
+def _matrices(
+    column: str, results: Mapping[str, Evaluation], measures: Sequence[str], resampling: Resampling
+) -> Iterator[ScoreMatrix]:
+    """Yield the scores of the rows, by each measure.
+
+    All measures are resampled at once, since drawing the queries takes longer than the products.
+    """
+    models = [ComparedModel(row, {column: one}) for row, one in results.items()]
+    variants = [ComparisonSettings(measure, resampling=resampling) for measure in measures]
+    matrices = [read_scores(column, models, settings) for settings in variants if models]
+    matrices = [matrix for matrix in matrices if matrix.columns]
+    if not matrices:
+        return
+    every = np.concatenate([matrix.scores for matrix in matrices], axis=1)
+    drawn = resample(every, resampling, random_stream(column))
+    start = 0
+    for matrix in matrices:
+        of_rows = slice(start, start + len(matrix.columns))
+        start = of_rows.stop
+        columns = ResampledMeans(drawn.bootstrap[:, of_rows], drawn.flipped[:, of_rows])
+        yield replace(matrix, drawn=columns)
+
+
+def _rank(
+    column: str, measure: str, rows: Sequence[str], tables: Sequence[Float64Array]
+) -> RankGroups:
+    means, bootstrap, flipped = tables
+    low, high = np.quantile(bootstrap, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
+    group = assign_groups(means, flipped)
+    return {
+        (row, column, measure): RankGroup(float(low[number]), float(high[number]), group[number])
+        for number, row in enumerate(rows)
+    }
+
+
+def assign_groups(means: Float64Array, flipped: Float64Array) -> list[int]:
+    """Assign each model to a group, 1 for the best.
+
+    Args:
+        means: float64 ``(models,)``.
+        flipped: float64 ``(resamples, models)``, means under random signs, the same for every
+            model.
+    """
+    order = np.argsort(-means, kind="stable")
+    signs = np.ascontiguousarray(flipped.T[order])
+    numbers, start, group = [0] * len(means), 0, 0
+    while start < len(order):
+        group += 1
+        behind = means[order[start]] - means[order[start + 1 :]]
+        apart = np.abs(signs[start] - signs[start + 1 :])
+        as_far = (apart >= behind[:, None] - SAME_MEAN).sum(axis=1)
+        adjusted = holm(((1 + as_far) / (1 + len(flipped))).tolist())
+        end = start + 1 + next((n for n, p in enumerate(adjusted) if p <= ALPHA), len(adjusted))
+        for index in order[start:end]:
+            numbers[index] = group
+        start = end
+    return numbers

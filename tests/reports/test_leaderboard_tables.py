@@ -10,7 +10,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.boards.build import build_leaderboard
+from bench.boards.leaderboard import build_leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
 from bench.evaluation.result_record import Timings

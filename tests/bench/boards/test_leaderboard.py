@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.boards.build import build_leaderboard
+from bench.boards.leaderboard import build_leaderboard
 from bench.boards.leaderboard_record import Leaderboard
-from bench.boards.rank_groups import assign_groups
-from bench.boards.rows import find_distinct_results
+from bench.boards.rows import assign_groups, find_distinct_results
 from bench.comparing.statistics import (
     ResampledMeans,
     Resampling,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.boards.build import build_leaderboard, list_claims, read_publications
+from bench.boards.leaderboard import build_leaderboard, list_claims, read_publications
 from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Resampling
 from bench.evaluation.scoring import parse_measure
