@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bench.comparing.comparison import ComparisonReport
     from bench.comparing.pairs import Comparison
     from bench.evaluation.result_record import Evaluation
-    from bench.experiments.report_record import Report
+    from bench.experiments.report import Report
     from bench.gate.check_record import Check
     from retrievers.training.finetune.finetune import FinetuneResult
     from retrievers.training.pretrain.pretrain import PretrainResult

@@ -27,10 +27,9 @@ from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import SuiteMean
 from bench.evaluation.result_record import Conditions, Protocol, Result, Timings
 from bench.experiments import grid
-from bench.experiments.command_stage import CommandSettings
 from bench.experiments.evaluate_stage import EvaluateSettings
-from bench.experiments.report_record import Report
-from bench.experiments.training_stages import FinetuneSource
+from bench.experiments.report import Report
+from bench.experiments.training_stages import CommandSettings, FinetuneSource
 from bench.explain.answer import Answer
 from bench.gate.check_record import Check
 from bench.monitor.curve import Curve
@@ -110,7 +109,6 @@ GRID_RECORDS: dict[type[msgspec.Struct], str] = {
     FinetuneSource: "`[finetune]`",
     CommandSettings: "`[pretrain]` or `[finetune]` with a command",
     EvaluateSettings: "`[evaluate]`",
-    grid.Variant: "`[variants.NAME]`",
 }
 
 PYTHON = """\

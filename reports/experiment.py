@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from bench.experiments.report_record import (
+from bench.experiments.report import (
+    MEAN,
     CellResult,
     Interval,
     Report,
@@ -96,7 +97,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _heading(report: Report, name: str) -> str:
-    if report.is_mean(name):
+    if name == MEAN:
         nested = ", a nested suite counting once" if report.weights else ""
         return f"Mean of {len(report.collections) - 1} collections{nested}"
     measures = {on.measure for row in report.rows if (on := row.on_collection(name))}

@@ -1,8 +1,13 @@
-"""Ablations: every row of a grid is trained and evaluated with several seeds."""
+"""Ablations: every row of a grid is trained and evaluated with several seeds.
+
+All checks come before any training. A training split that is itself evaluated is refused. Single
+training queries that read like an evaluated query are left out of the fine-tuning.
+"""
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,15 +15,40 @@ import msgspec
 
 from bench.evaluation.pipeline import current_conditions
 from bench.evaluation.result_record import Conditions
-from bench.experiments import execute
-from bench.experiments.evaluate_stage import read_scores
-from bench.experiments.experiment import Experiment
-from bench.experiments.findings import add_sequences, make_report
-from bench.experiments.grid import load_grid
-from bench.experiments.prepare import prepare_experiment
-from bench.experiments.report_record import Report
+from bench.experiments.evaluate_stage import EvaluateStage, read_scores
+from bench.experiments.experiment import (
+    COMMAND,
+    Experiment,
+    ExperimentOutcome,
+    ExperimentStage,
+    load_outcome,
+    plan_experiment,
+    run_experiment,
+    run_task,
+)
+from bench.experiments.grid import Grid, load_grid
+from bench.experiments.report import Report, make_report
+from bench.experiments.training_stages import (
+    AdaptStage,
+    CommandStage,
+    FinetuneStage,
+    PretrainStage,
+    rename_options,
+)
 from bench.requests.training import AblateRequest
-from bench.runner.workspace import open_workspace
+from bench.runner.workspace import Workspace, open_workspace
+from bench.training.training_sets import count_queries, find_leaks
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.verify import count_differences
+from foundation.machine import library_version
+from retrievers.models.resolve import resolve_model
+from retrievers.training.engine.arguments import check_device
+
+DECISIVE = (
+    *("torch", "transformers", "sentence-transformers", "adapters", "peft"),
+    *("faiss-cpu", "faiss-gpu"),
+)
+EQUAL = 1e-9  # weights
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -56,13 +86,12 @@ def ablate(
         BenchError: the grid is invalid, a collection or model is missing, or a training query is
             evaluated.
     """
-    experiment, conditions = _prepare(request)
-    out, code = request.out, execute.describe_code(conditions)
-    _print_line(execute.count_cells(experiment, out))
-    outcome = execute.run_experiment(experiment, out, execute.run_task, _print_line, code)
+    experiment, conditions = prepare_experiment(request)
+    out, code = request.out, describe_code(conditions)
+    _print_line(_describe_progress(experiment, load_outcome(experiment, out)))
+    outcome = run_experiment(experiment, out, run_task, _print_line, code)
     scores = partial(read_scores, out=out)
     report = make_report(experiment, outcome, scores, _command(request), conditions)
-    report = add_sequences(report, experiment, outcome, out)
     write(report, out / report.name)
     _print_line(f"report saved to {out / report.name}")
     return report
@@ -74,8 +103,8 @@ def plan(request: AblateRequest) -> Plan:
     Raises:
         BenchError: as `ablate`.
     """
-    experiment, _ = _prepare(request)
-    outcome = execute.load_outcome(experiment, request.out)
+    experiment, _ = prepare_experiment(request)
+    outcome = load_outcome(experiment, request.out)
     tasks = []
     for stage in experiment.rows[0].settings:
         keys = [task.key for task in experiment.tasks() if task.stage == stage]
@@ -86,16 +115,114 @@ def plan(request: AblateRequest) -> Plan:
         leaks=experiment.leaks,
         differing=experiment.differing,
         cells=len(experiment.cells),
-        progress=execute.count_cells(experiment, request.out),
+        progress=_describe_progress(experiment, outcome),
     )
 
 
-def _prepare(request: AblateRequest) -> tuple[Experiment, Conditions]:
-    """Load and check a grid."""
+def prepare_experiment(request: AblateRequest) -> tuple[Experiment, Conditions]:
+    """Load a grid, plan its experiment, and check its data, device and leaks.
+
+    Raises:
+        BenchError: invalid settings, an unavailable device, or training queries that are evaluated.
+    """
     grid = load_grid(request.grid, request.variant, request.seeds)
     workspace = open_workspace(request)
-    experiment = prepare_experiment(grid, workspace, current_conditions(workspace.device))
+    here = _environment(grid, current_conditions(workspace.device))
+    anchors = {name: resolve_model(name).recipe.fingerprint for name in grid.anchors}
+    experiment = plan_experiment(grid, make_stages(grid, workspace), here, anchors)
+    reference = experiment.rows[0].settings
+    if set(reference) != {"evaluate"}:
+        check_device(workspace.device)
+    on = reference["evaluate"]["on"]
+    evaluated, weights = workspace.datasets(on), workspace.weights(on)
+    is_equal = max(weights.values()) - min(weights.values()) < EQUAL
+    differing = {dataset.name: count_differences(dataset) for dataset in evaluated}
+    experiment = replace(
+        experiment,
+        leaks=check_leaks(experiment, workspace, evaluated),
+        differing=tuple(
+            f"This is not the published {name}: {'; '.join(different)}."
+            for name, different in differing.items()
+            if different
+        ),
+        weights={} if is_equal else weights,
+    )
     return experiment, current_conditions(workspace.device)  # now with files that rows have loaded
+
+
+def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
+    """Return the stages of a ``grid`` by name, which use the folders of ``workspace``."""
+    on = rename_options(grid.evaluate).get("on")
+    held_out = tuple(on) if isinstance(on, list) else ()  # resolve_settings refuses anything else
+    has_base, seeds = grid.base is not None, len(grid.seeds)
+    return {
+        "base": PretrainStage(workspace, "base", shared=not grid.base_per_seed),
+        "pretrain": PretrainStage(workspace, after_base=has_base),
+        f"pretrain {COMMAND}": CommandStage("pretrain", workspace, has_base, seeds),
+        "adapt": AdaptStage(workspace, held_out, grid.model),
+        "finetune": FinetuneStage(workspace, held_out),
+        f"finetune {COMMAND}": CommandStage("finetune", workspace, True, seeds),
+        "evaluate": EvaluateStage(workspace),
+    }
+
+
+def _environment(grid: Grid, conditions: Conditions) -> dict[str, str]:
+    """Return further influences on results: library versions, the kind of device and the model."""
+    from retrievers.encoders.device import pick_device
+
+    here = {name: version for name in DECISIVE if (version := library_version(name))}
+    here["device"] = str(pick_device(conditions.device).type)
+    if grid.model:
+        here["model"] = resolve_model(grid.model).recipe.fingerprint
+    return here
+
+
+def check_leaks(
+    experiment: Experiment, workspace: Workspace, evaluated: Sequence[Dataset]
+) -> tuple[str, ...]:
+    """Describe the overlaps between training queries and evaluated queries, a sentence each.
+
+    Raises:
+        BenchError: a row is trained on queries that it is evaluated on.
+    """
+    tables = [row.settings["finetune"] for row in experiment.rows if "finetune" in row.settings]
+    tuned = {(tuple(table["on"]), table["split"], COMMAND in table) for table in tables}
+    told = [
+        _describe_leak(training, other, by_command)
+        for on, split, by_command in sorted(tuned)
+        for training in workspace.datasets(on, split)
+        for other in evaluated
+    ]
+    if any(not on for on, *_ in tuned):
+        told.append("A command states no training queries (on): leaks were not looked for in them.")
+    return tuple(dict.fromkeys(told))
+
+
+def _describe_leak(training: Dataset, other: Dataset, by_command: bool) -> str:
+    """Describe the overlap of one training split and one evaluated collection.
+
+    A command trains on all queries: no query can be left out of files of the user.
+    """
+    leaked = find_leaks(training, other)
+    treatment = "not left out of the command's training" if by_command else "left out"
+    return (
+        f"split {training.facts.split} of {training.name}: {count_queries(len(leaked))} with the "
+        f"text of a scored query of {other.name} ({len(other.queries):,} scored)"
+        f"{f', {treatment}' if leaked else ''}"
+    )
+
+
+def describe_code(conditions: Conditions) -> str:
+    """Return the git commit of the code, marked if it was modified, or the installed version."""
+    code = conditions.commit or f"version {conditions.bench}"
+    return f"{code} modified" if conditions.dirty else code
+
+
+def _describe_progress(experiment: Experiment, outcome: ExperimentOutcome) -> str:
+    """Return the size of an experiment and its number of tasks left."""
+    rows, seeds = len(experiment.rows), len(experiment.grid.seeds)
+    cells = f"{len(experiment.cells)} cells: {rows} rows, {seeds} seeds"
+    return f"{cells}; {outcome.describe_remaining(experiment)}"
 
 
 def _command(request: AblateRequest) -> str:

@@ -2,8 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from dataclasses import replace as replace_field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,13 +12,12 @@ from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import resolve_measures
 from bench.evaluation.pipeline import evaluate
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
-from bench.experiments.grid import Table, rename_options
-from bench.experiments.training_stages import CheckpointSequence, read_sequence, write_sequence
+from bench.experiments.grid import Table
+from bench.experiments.report import CellScores, CheckpointScores, SequenceScores
+from bench.experiments.training_stages import read_sequence, rename_options, write_sequence
 from bench.result_store.find import find_results
 from bench.result_store.result import save
 from bench.runner.workspace import Workspace
-from datasets_cfg.dataset import Dataset
-from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from retrievers.encoders.open import open_encoder
@@ -27,7 +25,7 @@ from retrievers.encoders.views import View, recipe_with_every_pooling
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import write_card
 from retrievers.models.recipe import ModelDtype, Prompts, StoreDtype
-from retrievers.models.resolve import Model, resolve_model
+from retrievers.models.resolve import resolve_model
 
 RESULTS, VECTORS, START = "results", "vectors", "start"
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -61,21 +59,6 @@ class EvaluateSettings(Record, kw_only=True):
 
 
 @dataclass(frozen=True)
-class CheckpointScores:
-    """Scores of a checkpoint on one collection.
-
-    Attributes:
-        measure: name of the measure.
-        query_ids: ids of the queries.
-        values: float64 ``(queries,)``, values of the measure.
-    """
-
-    measure: str
-    query_ids: tuple[str, ...]
-    values: Float64Array
-
-
-@dataclass(frozen=True)
 class EvaluateStage(ExperimentStage):
     """The stage that encodes, searches and scores."""
 
@@ -87,8 +70,7 @@ class EvaluateStage(ExperimentStage):
         spec = IndexSpec.parse(settings.index)
         if spec.is_bm25 and settings.view and settings.view.similarity == "euclidean":
             raise BenchError(
-                "[evaluate]: the index bm25 multiplies with similarities, and euclidean ones are "
-                "below 0",
+                "the index bm25 multiplies with similarities, and euclidean ones are below 0",
                 'similarity = "dot"',
             )
         for dataset in self.workspace.datasets(settings.on):
@@ -117,42 +99,53 @@ class EvaluateStage(ExperimentStage):
         Vectors of checkpoints that this experiment trained are deleted at the end.
         """
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
-        tokens, parameters = 0, 0
+        options = EvaluationOptions(
+            index=IndexSpec.parse(chosen.index),
+            depth=chosen.depth,
+            measures=chosen.measures,
+            view=chosen.view,
+        )
+        cost = Cost()
         for name, like in _models_to_evaluate(model, out):
             is_trained_here = MODEL in (Path(name).name, Path(name).parent.name)
             vectors = str((out / VECTORS).resolve()) if is_trained_here else self.workspace.vectors
-            workspace = replace_field(self.workspace, vectors=vectors)
-            loaded = self._load(_resolve_with_settings(name, chosen, like), chosen.view)
-            for dataset in self.workspace.datasets(chosen.on):
-                spent, parameters = _evaluate_on(workspace, dataset, loaded, chosen, out)
-                tokens += spent
+            workspace = replace(self.workspace, vectors=vectors)
+            loaded = self._load(name, chosen, like)
+            for dataset in map(workspace.open, workspace.datasets(chosen.on)):
+                done = evaluate(workspace.prepare(dataset, loaded, options))
+                save(done, out / RESULTS)
+                tokens = cost.tokens + done.record.timings.encoded_tokens
+                counted = done.record.parameters
+                cost = Cost(tokens=tokens, parameters=counted.total if counted else 0)
         shutil.rmtree(out / VECTORS, ignore_errors=True)
-        return Cost(tokens=tokens, parameters=parameters)
+        return cost
 
-    def _load(self, model: Model, view: View | None) -> LoadedModel:
-        """Open the encoder of a model."""
-        if model.recipe.kind == "bm25":
+    def _load(self, name: str, chosen: EvaluateSettings, like: str | None) -> LoadedModel:
+        """Load a model with the stage's settings. A view reads vectors with every pooling."""
+        model = resolve_model(
+            name,
+            like=like,
+            dtype=chosen.dtype,
+            store_dtype=chosen.store_dtype,
+            max_query_tokens=chosen.max_query_tokens,
+            max_document_tokens=chosen.max_document_tokens,
+        )
+        recipe, view = model.recipe, chosen.view
+        query, document = chosen.query_prompt, chosen.document_prompt
+        if query is not None or document is not None:
+            prompts = Prompts(
+                recipe.prompts.query if query is None else query,
+                recipe.prompts.document if document is None else document,
+            )
+            recipe = msgspec.structs.replace(recipe, prompts=prompts, dataset_prompts={})
+        if view:
+            recipe = recipe_with_every_pooling(recipe)
+            view.width(recipe.dim)
+        model = replace(model, recipe=recipe)
+        if recipe.kind == "bm25":
             return LoadedModel(model, None)
         encoder = open_encoder(model, self.workspace.device)
-        if view:
-            model = replace_field(model, recipe=view.recipe(model.recipe))
-        return LoadedModel(model, encoder)
-
-
-def _evaluate_on(
-    workspace: Workspace, dataset: Dataset, model: LoadedModel, chosen: EvaluateSettings, out: Path
-) -> tuple[int, int]:
-    """Evaluate one collection, and return encoded tokens and parameters of the encoder."""
-    options = EvaluationOptions(
-        index=IndexSpec.parse(chosen.index),
-        depth=chosen.depth,
-        measures=chosen.measures,
-        view=chosen.view,
-    )
-    done = evaluate(workspace.prepare(workspace.open(dataset), model, options))
-    save(done, out / RESULTS)
-    counted = done.record.parameters
-    return done.record.timings.encoded_tokens, counted.total if counted else 0
+        return LoadedModel(replace(model, recipe=view.recipe(recipe)) if view else model, encoder)
 
 
 def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
@@ -174,80 +167,30 @@ def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None
         yield folder, None if resolve_model(folder).adapter else start
 
 
-def _resolve_with_settings(model: str, chosen: EvaluateSettings, like: str | None) -> Model:
-    """Resolve a model with the stage's settings, with every pooling if there is a view."""
-    resolved = resolve_model(
-        model,
-        like=like,
-        dtype=chosen.dtype,
-        store_dtype=chosen.store_dtype,
-        max_query_tokens=chosen.max_query_tokens,
-        max_document_tokens=chosen.max_document_tokens,
-    )
-    recipe = resolved.recipe
-    if chosen.query_prompt is not None or chosen.document_prompt is not None:
-        query, document = chosen.query_prompt, chosen.document_prompt
-        prompts = Prompts(
-            recipe.prompts.query if query is None else query,
-            recipe.prompts.document if document is None else document,
-        )
-        recipe = msgspec.structs.replace(recipe, prompts=prompts, dataset_prompts={})
-    if chosen.view:
-        recipe = recipe_with_every_pooling(recipe)
-        chosen.view.width(recipe.dim)
-    return replace_field(resolved, recipe=recipe)
-
-
-@dataclass(frozen=True)
-class SequenceScores:
-    """A sequence of checkpoints and their scores.
-
-    Attributes:
-        sequence: the checkpoints.
-        scores: scores by model and collection.
-    """
-
-    sequence: CheckpointSequence
-    scores: Mapping[tuple[str, str], CheckpointScores]
-
-    @property
-    def start(self) -> str:
-        """Name of the initial model in results."""
-        return next(name for name, _ in self.scores if name not in self.sequence.checkpoints)
-
-    def select(self, checkpoints: Mapping[str, str]) -> dict[str, CheckpointScores]:
-        """Return scores by collection, each of the checkpoint that ``checkpoints`` names for it."""
-        return {name: self.scores[model, name] for name, model in checkpoints.items()}
-
-
-def read_sequence_scores(task: CellTask, out: Path) -> SequenceScores | None:
-    """Read the sequence that ``task`` evaluated below ``out``, or return None."""
-    folder = task.folder(out)
-    sequence = read_sequence(folder)
-    return SequenceScores(sequence, _read_results(folder)) if sequence else None
-
-
-def read_scores(task: CellTask, out: Path) -> dict[str, CheckpointScores]:
+def read_scores(task: CellTask, out: Path) -> CellScores:
     """Read the main measure of each query of the finished evaluation ``task`` below ``out``.
 
-    Returns:
-        Scores by collection. After a sequence, a collection is searched with the checkpoint of
-        `CheckpointSequence.searched_with`.
+    After a sequence, a collection is searched with the checkpoint of
+    `CheckpointSequence.searched_with`.
     """
-    folder = task.folder(out)
-    sequence = read_sequence(folder)
-    return {
-        collection: scored
-        for (model, collection), scored in _read_results(folder).items()
-        if sequence is None or model == sequence.searched_with(collection)
-    }
-
-
-def _read_results(folder: Path) -> dict[tuple[str, str], CheckpointScores]:
-    """Read the main measure of each query of stored results, by model and collection."""
-    found = {}
-    for stored in find_results(folder / RESULTS):
+    found: dict[str, dict[str, CheckpointScores]] = {}  # by model
+    for stored in find_results(task.folder(out) / RESULTS):
         measure, scores = stored.record.main_measure, stored.scores
         scored = CheckpointScores(measure, scores.query_ids, scores.values[measure])
-        found[stored.record.model, stored.dataset] = scored
-    return found
+        found.setdefault(stored.record.model, {})[stored.dataset] = scored
+    sequence = read_sequence(task.folder(out))
+    if sequence is None:
+        (only,) = found.values()
+        return CellScores(only)
+    (start,) = found.keys() - set(sequence.checkpoints)
+    trained = dict(zip(sequence.domains, sequence.checkpoints, strict=True))
+    earlier = () if sequence.separate else sequence.domains[:-1]
+    return CellScores(
+        {name: found[sequence.searched_with(name)][name] for name in found[start]},
+        SequenceScores(
+            start=start,
+            losses=dict(zip(sequence.domains, sequence.losses, strict=True)),
+            before={name: found[start][name] for name in sequence.domains},
+            learnt={name: found[trained[name]][name] for name in earlier},
+        ),
+    )

@@ -1,17 +1,43 @@
-"""Rows and cells of an experiment, with a content key for each stage of a cell."""
+"""An experiment: its cells and tasks with their content keys, and how they are run.
+
+Finished tasks are skipped, and a failed task leaves a gap. Several processes share the tasks.
+"""
 
 import hashlib
+import multiprocessing
+import os
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import msgspec
+import psutil
 
-from bench.experiments.grid import Axis, Grid, Table, format_label
-from foundation.errors import BenchError, did_you_mean
-from foundation.records import Record, find_differing_keys
+from bench.experiments.grid import SHARED, AxisResult, Grid, GridRow, Table, make_rows
+from foundation.errors import (
+    BenchError,
+    WorkerError,
+    as_picklable_error,
+    first_line,
+    is_disk_full,
+    is_out_of_memory,
+)
+from foundation.files import FileLock
+from foundation.machine import utc_now
+from foundation.records import Record, find_differing_keys, read_json, write_json
+
+MODEL = "model"  # folder of a finished checkpoint
+COMMAND = "command"  # key of a table whose stage is run by another program
+KEY_DIGITS = 16
 
 
 class Cost(Record):
@@ -56,11 +82,7 @@ class ExperimentStage(ABC):
 
     @abstractmethod
     def hash_inputs(self, settings: Table) -> dict[str, str]:
-        """Return content hashes and rules of the stage's inputs other than its model, by name.
-
-        Args:
-            settings: complete settings.
-        """
+        """Return content hashes and rules of the stage's inputs other than its model, by name."""
 
     @abstractmethod
     def run(self, settings: Table, model: str, out: Path) -> Cost:
@@ -78,217 +100,13 @@ class ExperimentStage(ABC):
         return {**settings, "seed": seed}
 
 
-MODEL = "model"  # folder of a finished checkpoint
-COMMAND = "command"  # key of a table whose stage is run by another program
+Stages = Mapping[str, ExperimentStage]
 
 
-def find_stage(
-    stages: Mapping[str, ExperimentStage], name: str, settings: Mapping[str, Any]
-) -> ExperimentStage:
-    """Return the stage that runs ``settings``.
-
-    Args:
-        stages: stages by name; ``NAME command`` runs the commands of the stage ``NAME``.
-        name: name of the stage in the grid.
-        settings: table of the stage, or complete settings.
-    """
+def find_stage(stages: Stages, name: str, settings: Mapping[str, Any]) -> ExperimentStage:
+    """Return the stage that runs ``settings``: ``NAME command`` if they have a command."""
     by_command = stages.get(f"{name} {COMMAND}") if COMMAND in settings else None
     return by_command or stages[name]
-
-
-REFERENCE = "reference"
-SHARED = ("on", "measures", "depth")  # fields of [evaluate] that rows must share to be compared
-Resolve = Callable[[str, Mapping[str, Any]], Table]
-
-
-@dataclass(frozen=True)
-class GridRow:
-    """One recipe of a grid.
-
-    Attributes:
-        name: ``AXIS=LABEL``, or `REFERENCE`.
-        settings: complete settings by stage.
-        against: name of the row that it differs from in one field; "" for the reference.
-        change: the field, its value in ``against`` and its value in this row.
-    """
-
-    name: str
-    settings: Mapping[str, Table]
-    against: str = ""
-    change: str = ""
-
-
-class AxisResult(Record, kw_only=True):
-    """The rows along one axis.
-
-    Attributes:
-        title: name of the axis in tables.
-        field: stage and dotted path of the field.
-        points: name of the row for each label of a value, with the compared row first if no value
-            is its own.
-    """
-
-    title: str
-    field: str
-    points: dict[str, str]
-
-
-def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[AxisResult, ...]]:
-    """Make all rows of a grid, the reference first, and the rows that belong to each axis.
-
-    Args:
-        grid: the grid.
-        resolve: function of a stage's name and table that returns complete settings.
-
-    Raises:
-        BenchError: an unknown field, settings that contradict each other, or two equal rows.
-    """
-    stages = grid.stages()
-    settings = {name: _resolve_stage(resolve, name, table, "") for name, table in stages.items()}
-    rows = {REFERENCE: GridRow(REFERENCE, settings)}
-    axes: list[AxisResult] = []
-    for axis in grid.axes:
-        against = _find_compared_row(axis, rows)
-        points = {
-            axis.label(number): _add_row(rows, against, axis, number, resolve)
-            for number in range(len(axis.values))
-        }
-        if set(points.values()) == {against.name}:
-            raise BenchError(f"the axis {axis.title} does not change {against.name}")
-        if against.name not in points.values():
-            points = {_label_of_compared(axis, against): against.name, **points}
-        axes.append(AxisResult(title=axis.title, field=axis.field, points=points))
-    return tuple(rows.values()), tuple(axes)
-
-
-def _find_compared_row(axis: Axis, rows: Mapping[str, GridRow]) -> GridRow:
-    """Return the row that the rows of an axis are compared with."""
-    name = axis.against or REFERENCE
-    if name not in rows:
-        raise BenchError(
-            f"the axis {axis.title} is against {name!r}, which is not an earlier row",
-            did_you_mean(name, rows, f"there are: {', '.join(rows)}"),
-        )
-    return rows[name]
-
-
-def _label_of_compared(axis: Axis, against: GridRow) -> str:
-    """Return the label of the compared row: a number or text, else its name."""
-    value = get_field(against.settings, axis.field)
-    is_plain = isinstance(value, str | int | float) and value != "" and not axis.labels
-    return format_label(value) if is_plain else against.name
-
-
-def _add_row(
-    rows: dict[str, GridRow], against: GridRow, axis: Axis, number: int, resolve: Resolve
-) -> str:
-    """Add the row of one value unless it exists, and return its name."""
-    label = axis.label(number)
-    name = f"{axis.title}={label}"
-    settings = change_field(against, axis.field, axis.values[number], resolve, name)
-    if settings == against.settings:
-        return against.name
-    for other in rows.values():
-        if settings == other.settings:
-            raise BenchError(
-                f"{name} is the same recipe as {other.name}",
-                "remove one of them, because every row is trained with every seed",
-            )
-    if axis.field in settings:  # a whole stage
-        before, after = against.name, label
-    else:
-        before = format_label(get_field(against.settings, axis.field))
-        after = label if axis.labels else format_label(get_field(settings, axis.field))
-    change = f"{axis.field}: {before} -> {after}"
-    rows[name] = GridRow(name, settings, against.name, change)
-    return name
-
-
-def change_field(
-    against: GridRow, field: str, value: Any, resolve: Resolve, name: str
-) -> dict[str, Table]:
-    """Return the settings of a row with one field changed. No other field may differ.
-
-    Args:
-        against: row that is changed.
-        field: stage and dotted path, or a training stage, whose whole table is ``value``.
-        value: new value.
-        resolve: function of a stage's name and table that returns complete settings.
-        name: name of the new row, for messages.
-
-    Raises:
-        BenchError: an unknown field, or a value that changes other fields, too.
-    """
-    stage, _, path = field.partition(".")
-    replaces_stage = isinstance(value, Mapping) and stage != "evaluate" and not path
-    if stage not in against.settings or not (path or replaces_stage):
-        known = [f"{name}." for name in against.settings]
-        raise BenchError(
-            f"{name}: the field {field} names no stage of this grid",
-            did_you_mean(f"{stage}.", known, f"there are: {', '.join(known)}"),
-        )
-    fixed = SHARED if stage == "evaluate" else ("seed",)
-    if {path, *(value if replaces_stage else ())} & {*fixed}:
-        raise BenchError(f"{name}: {field} is the same for all rows", "change seeds or [evaluate]")
-    if replaces_stage:
-        return {**against.settings, stage: _resolve_stage(resolve, stage, value, name)}
-    changed = set_field(against.settings[stage], path, value, f"{name}: {stage}")
-    resolved = _resolve_stage(resolve, stage, changed, name)
-    different = find_differing_keys(against.settings[stage], resolved)
-    others = [each for each in different if not _is_within(each, path)]
-    if others:
-        raise BenchError(
-            f"{name} also changes {', '.join(others)}, and a row may change one field",
-            "set the other field for the reference, or use an axis against another row",
-        )
-    return {**against.settings, stage: resolved}
-
-
-def _resolve_stage(resolve: Resolve, stage: str, table: Mapping[str, Any], name: str) -> Table:
-    """Resolve the settings of a stage, and name the row and the stage in its errors."""
-    try:
-        return resolve(stage, table)
-    except BenchError as error:
-        reason = str(error).removeprefix(f"[{stage}]: ")
-        where = f"{name}: [{stage}]: " if name else f"[{stage}]: "
-        raise BenchError(where + reason, error.hint) from error
-
-
-def set_field(table: Mapping[str, Any], path: str, value: Any, source: str) -> Table:
-    """Return a copy of the complete settings ``table`` with ``value`` at the dotted ``path``.
-
-    ``source`` names the table in messages.
-
-    Raises:
-        BenchError: the field does not exist.
-    """
-    key, _, rest = path.partition(".")
-    if key not in table:
-        raise BenchError(
-            f"{source} has no field {key!r}",
-            did_you_mean(key, table, f"there are: {', '.join(table)}"),
-        )
-    if not rest:
-        return {**table, key: value}
-    if not isinstance(table[key], Mapping):
-        raise BenchError(
-            f"{source}.{key} is {format_label(table[key])}, which has no field {rest!r}"
-        )
-    return {**table, key: set_field(table[key], rest, value, f"{source}.{key}")}
-
-
-def get_field(table: Mapping[str, Any], path: str) -> Any:
-    """Return the value at the dotted ``path`` of ``table``, which must exist."""
-    key, _, rest = path.partition(".")
-    return get_field(table[key], rest) if rest else table[key]
-
-
-def _is_within(path: str, field: str) -> bool:
-    """Return True if a dotted path is a field or lies below it."""
-    return f"{path}.".startswith(f"{field}.")
-
-
-KEY_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -316,10 +134,7 @@ class CellTask:
         return out / self.stage / self.key
 
     def starts_from(self, out: Path) -> str:
-        """Return the checkpoint of the previous task below ``out``, the initial model, or "".
-
-        An evaluation leaves no model and is always the last task.
-        """
+        """Return the checkpoint of the previous task below ``out``, the initial model, or ""."""
         return str(self.before.folder(out) / MODEL) if self.before else self.model
 
     def chain(self) -> Iterator["CellTask"]:
@@ -331,13 +146,7 @@ class CellTask:
 
 @dataclass(frozen=True)
 class GridCell:
-    """A row with a seed.
-
-    Attributes:
-        row: name of the row.
-        seed: seed of its training.
-        task: its last task.
-    """
+    """A row with a seed, or an anchor. ``task`` is its last task."""
 
     row: str
     seed: int
@@ -357,11 +166,11 @@ class Experiment:
         axes: axes with their rows.
         cells: rows with seeds.
         anchors: evaluations of finished models, whose names take the place of the row's.
-        leaks, differing, weights: see `bench.experiments.report_record.Report`.
+        leaks, differing, weights: see `bench.experiments.report.Report`.
     """
 
     grid: Grid
-    stages: Mapping[str, ExperimentStage]
+    stages: Stages
     rows: tuple[GridRow, ...]
     axes: tuple[AxisResult, ...]
     cells: tuple[GridCell, ...]
@@ -370,20 +179,21 @@ class Experiment:
     differing: tuple[str, ...] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def all_cells(self) -> tuple[GridCell, ...]:
+        """Cells, then anchors."""
+        return (*self.cells, *self.anchors)
+
     def tasks(self) -> tuple[CellTask, ...]:
         """Return the distinct tasks in the order in which they run."""
-        cells = (*self.cells, *self.anchors)
-        tasks = {task.key: task for cell in cells for task in cell.task.chain()}
+        tasks = {task.key: task for cell in self.all_cells for task in cell.task.chain()}
         return tuple(tasks.values())
-
-
-Here = Mapping[str, str]
 
 
 def plan_experiment(
     grid: Grid,
-    stages: Mapping[str, ExperimentStage],
-    here: Here | None = None,
+    stages: Stages,
+    here: Mapping[str, str] | None = None,
     anchors: Mapping[str, str] | None = None,
 ) -> Experiment:
     """Resolve all settings of a grid, check them, and compute the keys of all tasks.
@@ -397,37 +207,298 @@ def plan_experiment(
     Raises:
         BenchError: invalid settings, see `make_rows`.
     """
+    here = here or {}
     rows, axes = make_rows(
         grid, lambda name, table: find_stage(stages, name, table).resolve_settings(table)
     )
 
-    def task(row: GridRow, seed: int, names: Sequence[str], model: str, here: Here) -> CellTask:
+    def plan_task(
+        settings: Mapping[str, Table], seed: int, model: str, here: Mapping[str, str]
+    ) -> CellTask:
         """Return the task of the last of these stages, after the tasks of the others."""
-        *earlier, name = names
-        before = task(row, seed, earlier, model, here) if earlier else None
-        stage = find_stage(stages, name, row.settings[name])
-        settings = stage.with_seed(row.settings[name], seed)
-        start, inputs = before.key if before else model, stage.hash_inputs(settings)
-        key = _hash_content([name, settings, inputs, dict(here), start])
-        return CellTask(name, settings, key, before, "" if before else model, inputs)
+        *earlier, name = settings
+        others = {each: settings[each] for each in earlier}
+        before = plan_task(others, seed, model, here) if earlier else None
+        stage = find_stage(stages, name, settings[name])
+        table = stage.with_seed(settings[name], seed)
+        inputs, start = stage.hash_inputs(table), before.key if before else model
+        content = [name, table, inputs, here, start]
+        digest = hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
+        return CellTask(name, table, digest[:KEY_DIGITS], before, "" if before else model, inputs)
 
     cells = [
-        GridCell(row.name, seed, task(row, seed, list(row.settings), grid.model, here or {}))
+        GridCell(row.name, seed, plan_task(row.settings, seed, grid.model, here))
         for seed in grid.seeds
         for row in rows
     ]
-    # Anchors share collections, measures and depth only.
     evaluate = rows[0].settings["evaluate"]
-    shared = {field: evaluate[field] for field in SHARED if field in evaluate}
+    shared = {name: evaluate[name] for name in SHARED if name in evaluate}
     compared = []
     for name, fingerprint in (anchors or {}).items():
-        row = GridRow(name, {"evaluate": stages["evaluate"].resolve_settings(shared)})
-        used = {**(here or {}), "model": fingerprint}
-        compared.append(GridCell(name, 0, task(row, 0, ["evaluate"], name, used)))
+        anchor = {"evaluate": stages["evaluate"].resolve_settings(shared)}
+        task = plan_task(anchor, 0, name, {**here, "model": fingerprint})
+        compared.append(GridCell(name, 0, task))
     return Experiment(grid, stages, rows, axes, tuple(cells), tuple(compared))
 
 
-def _hash_content(content: Sequence[object]) -> str:
-    """Return the first digits of the SHA-256 of some content as JSON."""
-    encoded = msgspec.json.encode(content, order="deterministic")
-    return hashlib.sha256(encoded).hexdigest()[:KEY_DIGITS]
+DONE_FILE, FAILED_FILE = "done.json", "failed.txt"
+
+
+class FinishedTask(Record, kw_only=True):
+    """The record of a finished task.
+
+    Attributes:
+        stage: name of the stage.
+        key: key of the task.
+        settings: complete settings.
+        cost: time, tokens and size.
+        time: end of the task, ISO 8601 in UTC.
+        commit: code that ran the task: a git commit, marked if it was modified, or an installed
+            version; "" if it is unknown.
+    """
+
+    stage: str
+    key: str
+    settings: Table
+    cost: Cost
+    time: str
+    commit: str
+
+
+def read_finished(task: CellTask, out: Path) -> FinishedTask | None:
+    """Read the record of ``task`` below ``out``, or return None if it is unfinished.
+
+    Raises:
+        BenchError: the record is damaged.
+    """
+    path = task.folder(out) / DONE_FILE
+    if not path.is_file():
+        return None
+    return read_json(path, FinishedTask, f"delete {path.parent} and type the same command")
+
+
+def write_finished(task: CellTask, out: Path, cost: Cost, commit: str) -> FinishedTask:
+    """Record that ``task`` is finished, after everything that it writes below ``out``."""
+    record = FinishedTask(
+        stage=task.stage,
+        key=task.key,
+        settings=task.settings,
+        cost=cost,
+        time=utc_now(),
+        commit=commit,
+    )
+    write_json(task.folder(out) / DONE_FILE, record)
+    (task.folder(out) / FAILED_FILE).unlink(missing_ok=True)
+    return record
+
+
+def write_failure(task: CellTask, out: Path, error: Exception) -> str:
+    """Write the ``error`` of ``task`` with its traceback below ``out``, and return it as one line.
+
+    The task is tried again when the same command is run again.
+    """
+    line = first_line(error)
+    if not isinstance(error, BenchError | WorkerError):
+        line = f"{type(error).__name__}: {line}"
+    trace = "".join(format_exception(error))
+    text = f"{line}\n{getattr(error, 'hint', '')}\n\n{trace}"
+    (task.folder(out) / FAILED_FILE).write_text(text, encoding="utf-8", errors="replace")
+    return line
+
+
+@dataclass
+class ExperimentOutcome:
+    """Finished and failed tasks of an experiment.
+
+    Attributes:
+        finished: records of finished tasks by key.
+        failed: errors of failed tasks by key, as one line each.
+    """
+
+    finished: dict[str, FinishedTask] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def find_gap(self, cell: GridCell) -> tuple[str, str]:
+        """Return the stage at which ``cell`` failed and its error, or two empty strings."""
+        for task in cell.task.chain():
+            if task.key in self.failed:
+                return task.stage, self.failed[task.key]
+        return ("", "") if cell.task.key in self.finished else (cell.task.stage, "not done")
+
+    def describe_cell(self, cell: GridCell) -> str:
+        """Return how ``cell`` ended, and how long it took."""
+        stage, error = self.find_gap(cell)
+        if stage:
+            return f"FAILED at {stage}: {error}"
+        spent = [self.finished[task.key].cost.seconds for task in cell.task.chain()]
+        return f"done, {sum(spent):,.0f} s"
+
+    def describe_remaining(self, experiment: Experiment) -> str:
+        """Return how many tasks of ``experiment`` are left."""
+        unfinished = sum(task.key not in self.finished for task in experiment.tasks())
+        return f"{unfinished} tasks left" if unfinished else "all are finished"
+
+
+def load_outcome(experiment: Experiment, out: Path) -> ExperimentOutcome:
+    """Load the records of the tasks of ``experiment`` that are finished below ``out``."""
+    kept = {task.key: read_finished(task, out) for task in experiment.tasks()}
+    return ExperimentOutcome({key: record for key, record in kept.items() if record})
+
+
+RunTask = Callable[[ExperimentStage, CellTask, Path], Cost]
+PrintLine = Callable[[str], None]
+
+
+def run_experiment(
+    experiment: Experiment, out: Path, run: RunTask, print_line: PrintLine, commit: str = ""
+) -> ExperimentOutcome:
+    """Run the unfinished tasks. Several processes that run the same experiment share its cells.
+
+    Args:
+        experiment: cells in the order in which they run.
+        out: folder of all tasks.
+        run: function that runs one task, in this process or in a subprocess.
+        print_line: function that prints the progress after each cell.
+        commit: code that runs the tasks, for the records.
+
+    Raises:
+        Exception: error of ``run`` if the disk is full, because all other cells would fail, too.
+    """
+    outcome = load_outcome(experiment, out)
+    cells = [
+        (number, cell)
+        for number, cell in enumerate(experiment.all_cells, 1)
+        if cell.task.key not in outcome.finished
+    ]
+    while cells:
+        elsewhere, claims = [], []
+        for number, cell in cells:
+            if claim := _run_cell(cell, experiment, out, run, commit, outcome):
+                elsewhere.append((number, cell))
+                claims.append(claim)
+                continue
+            kind = "anchor" if cell in experiment.anchors else f"seed {cell.seed}"
+            print_line(
+                f"cell {number} of {len(experiment.all_cells)}: {cell.row}, {kind}: "
+                f"{outcome.describe_cell(cell)}; {outcome.describe_remaining(experiment)}"
+            )
+        if len(elsewhere) == len(cells):  # wait until another process has finished a task
+            FileLock.acquire(claims[0]).release()
+        cells = elsewhere
+    return outcome
+
+
+def _run_cell(
+    cell: GridCell,
+    experiment: Experiment,
+    out: Path,
+    run: RunTask,
+    commit: str,
+    outcome: ExperimentOutcome,
+) -> Path | None:
+    """Run the tasks of a cell in order until one fails, and record its error.
+
+    Return the claim file of a task that another process is running, or None.
+    """
+    for task in cell.task.chain():
+        if task.key in outcome.failed:
+            return None
+        if task.key in outcome.finished:
+            continue
+        task.folder(out).mkdir(parents=True, exist_ok=True)
+        path = task.folder(out).with_suffix(".claim")
+        claim = FileLock.try_acquire(path)
+        if claim is None:
+            return path
+        with claim:
+            try:
+                stage = find_stage(experiment.stages, task.stage, task.settings)
+                record = read_finished(task, out) or write_finished(
+                    task, out, run(stage, task, out), commit
+                )
+            except Exception as error:
+                if is_disk_full(error):
+                    raise
+                outcome.failed[task.key] = write_failure(task, out, error)
+                return None
+            outcome.finished[task.key] = record
+    return None
+
+
+def run_task(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
+    """Run ``task`` with its ``stage`` below ``out``, in a new process."""
+    start, folder = task.starts_from(out), task.folder(out)
+    cost: Cost = run_in_subprocess(_run_timed, stage, task.settings, start, folder, task.inputs)
+    return cost
+
+
+def _run_timed(
+    stage: ExperimentStage, settings: Table, model: str, out: Path, inputs: Mapping[str, str]
+) -> Cost:
+    """Run a stage and time it, unless its ``inputs`` changed since the start of the experiment."""
+    if changed := find_differing_keys(inputs, stage.hash_inputs(settings)):
+        problem = f"changed since the experiment began: {', '.join(changed)}"
+        raise BenchError(problem, "type the command again")
+    began, used = time.perf_counter(), sum(os.times()[:4])
+    cost = stage.run(settings, model, out)
+    seconds, cpu_seconds = time.perf_counter() - began, sum(os.times()[:4]) - used
+    return msgspec.structs.replace(cost, seconds=seconds, cpu_seconds=cpu_seconds)
+
+
+PRELOADED = ("torch", "transformers", "bench.evaluation.pipeline")
+NO_MEMORY_HINT = (
+    "reduce batch_size and raise accumulate by the same factor, set gradient_checkpointing, or "
+    "reduce the chunk of the loss: the recipe stays the same"
+)
+
+
+def run_in_subprocess(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of a module in a subprocess, and return its result.
+
+    Raises:
+        BenchError: bad input, lack of memory or disk space, or a killed subprocess.
+        WorkerError: any other failure.
+    """
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    with ProcessPoolExecutor(1, context, initializer=_watch_parent) as pool:
+        try:
+            return pool.submit(_call_sendable, work, arguments).result()
+        except BrokenProcessPool as error:
+            killed = "its process was killed by the system: most likely out of memory"
+            raise BenchError(killed, NO_MEMORY_HINT) from error
+        except (KeyboardInterrupt, SystemExit):
+            for process in set(multiprocessing.active_children()) - others:
+                kill_children(process.pid)
+                process.kill()
+            raise
+
+
+def _call_sendable(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call a function, and replace its error by one that can be pickled."""
+    try:
+        return work(*arguments)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise BenchError(f"out of memory: {first_line(error)}", NO_MEMORY_HINT) from error
+        raise as_picklable_error(error) from error
+
+
+def _watch_parent() -> None:
+    """Start a thread that ends this process and its children together with its parent."""
+
+    def end_with_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            wait([parent.sentinel])
+            kill_children()
+            os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def kill_children(pid: int | None = None) -> None:
+    """Kill the processes that the process ``pid``, or this one, started, and their children."""
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            child.kill()

@@ -28,30 +28,38 @@ name, or a table such as ``{ name = "das", measured = 1000 }`` (see
 `retrievers.training.continual`).
 
 ``pretrain`` and ``finetune`` may have a ``command`` instead of a preset: another program trains the
-checkpoint (see `bench.experiments.command_stage`). An axis whose ``field`` is a training stage has
-whole tables as values, so that a row of another program stands next to a preset's.
+checkpoint (see `bench.experiments.training_stages.CommandSettings`). An axis whose ``field`` is a
+training stage has whole tables as values, so that a row of another program stands next to a
+preset's.
 
 Fields have the names of the command line's options: ``measure`` and ``store-dtype`` are accepted
 for ``measures`` and ``store_dtype``, a single name for a list in ``on``, and the name of a model in
 ``start``.
 
+``[variants.NAME]`` is a smaller or larger form of the grid, for ``--variant NAME``. Its fields
+replace those of the file. Its ``axes`` may name axes of the file by their titles.
+
 Anchors are finished models to compare with, such as ``anchors = ["bm25", "minilm"]``. They are
 evaluated on the same collections.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.records import Name, Record, TomlFiles, convert_table, suggest_field
+from foundation.records import Name, Record, TomlFiles, find_differing_keys
 
 STAGES = ("base", "pretrain", "adapt", "finetune", "evaluate")
+REFERENCE = "reference"
+SHARED = ("on", "measures", "depth")  # fields of [evaluate] that rows must share to be compared
 
 Table = dict[str, Any]
 Seed = Annotated[int, msgspec.Meta(ge=0)]
+Resolve = Callable[[str, Mapping[str, Any]], Table]
 
 
 class Axis(Record, kw_only=True):
@@ -67,7 +75,7 @@ class Axis(Record, kw_only=True):
     """
 
     field: str
-    values: tuple[Any, ...]
+    values: Annotated[tuple[Any, ...], msgspec.Meta(min_length=1)]
     name: str = ""
     labels: tuple[str, ...] = ()
     against: str = ""
@@ -75,56 +83,22 @@ class Axis(Record, kw_only=True):
     def __post_init__(self) -> None:
         if self.labels and len(self.labels) != len(self.values):
             raise ValueError(f"{len(self.labels)} labels for {len(self.values)} values")
-        if not self.values:
-            raise ValueError("values is empty: an axis needs one or more")
-        known = [self.label(number) for number in range(len(self.values))]
-        for label in known:
-            if known.count(label) > 1:
-                raise ValueError(f"the axis {self.title} has the value {label} twice")
+        if len(self.points) < len(self.values):
+            raise ValueError(f"the axis {self.title} has the same value twice")
 
     @property
     def title(self) -> str:
         """Name of the axis in tables."""
         return self.name or self.field.rpartition(".")[2]
 
-    def label(self, number: int) -> str:
-        """Return the label of the value ``number``, counted from 0."""
-        return self.labels[number] if self.labels else format_label(self.values[number])
+    @property
+    def points(self) -> Table:
+        """Values by label."""
+        labels = self.labels or tuple(map(format_label, self.values))
+        return dict(zip(labels, self.values, strict=True))
 
 
-class Stages(Record, kw_only=True):
-    """Stages of a grid or a variant.
-
-    Attributes:
-        title: title of the report.
-        model: card, folder or Hub id that is adapted, fine-tuned or evaluated; "" if ``base`` or
-            ``pretrain`` trains it.
-        base, pretrain, adapt, finetune, evaluate: settings of the reference; None to leave the
-            stage out.
-    """
-
-    title: str = ""
-    model: str = ""
-    base: Table | None = None
-    pretrain: Table | None = None
-    adapt: Table | None = None
-    finetune: Table | None = None
-    evaluate: Table | None = None
-
-
-class Variant(Stages, kw_only=True):
-    """A smaller or larger form of a grid. Its fields replace the fields of the file.
-
-    Attributes:
-        base, pretrain: train a model instead of using the file's ``model``.
-        axes: titles of axes of the file, and further axes; empty for all axes of the file.
-    """
-
-    seeds: tuple[Seed, ...] = ()
-    axes: tuple[str | Axis, ...] = ()
-
-
-class Grid(Stages, kw_only=True):
+class Grid(Record, kw_only=True):
     """A complete grid.
 
     Attributes:
@@ -134,29 +108,32 @@ class Grid(Stages, kw_only=True):
             ``pretrain`` trains it.
         seeds: seeds that every row is trained with.
         base_per_seed: train a ``base`` for each seed; False to train one for all seeds.
-        base, pretrain, adapt, finetune, evaluate: settings of the reference; None to leave the
-            stage out.
+        base, pretrain, adapt, finetune, evaluate: settings of the reference. Leave out a stage to
+            skip it.
         axes: fields that rows change, each with its values.
         anchors: cards, folders or Hub ids of models to compare with.
-        variants: variants by name, for ``--variant``.
+        variants: fields that replace those of the file, by name of the variant.
     """
 
     name: Name
-    seeds: tuple[Seed, ...] = (0,)
+    title: str = ""
+    model: str = ""
+    seeds: Annotated[tuple[Seed, ...], msgspec.Meta(min_length=1)] = (0,)
     base_per_seed: bool = False
+    base: Table | None = None
+    pretrain: Table | None = None
+    adapt: Table | None = None
+    finetune: Table | None = None
+    evaluate: Table
     axes: tuple[Axis, ...]
     anchors: tuple[str, ...] = ()
-    variants: dict[Name, Variant] = {}
+    variants: dict[Name, Table] = {}
 
     def __post_init__(self) -> None:
-        if not self.seeds:
-            raise ValueError("seeds is empty: name one or more, such as seeds = [0]")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds has the same seed twice")
         if bool(self.model) == bool(self.base or self.pretrain):
             raise ValueError("set either model or [pretrain]")
-        if self.evaluate is None:
-            raise ValueError("set [evaluate]")
         if any("seed" in table for table in self.stages().values()):
             raise ValueError("a stage has a seed: use seeds, at the top of the file, instead")
         titles = [axis.title for axis in self.axes]
@@ -185,42 +162,33 @@ def load_grid(name_or_path: str, variant: str = "", seeds: Sequence[int] = ()) -
         BenchError: the file cannot be read (see `TomlFiles.load`), the variant does not exist,
             names an unknown axis, or contradicts the grid.
     """
-    if seeds:
-        return _replace_settings(load_grid(name_or_path, variant), "seeds", seeds=tuple(seeds))
     grid = FILES.load(name_or_path)
-    if not variant:
-        return grid
-    if variant not in grid.variants:
-        known = ", ".join(grid.variants) or "none"
-        raise BenchError(f"{grid.name} has no variant {variant!r}", f"its variants: {known}")
-    fields = msgspec.structs.asdict(grid.variants[variant])
-    changes = {name: value for name, value in fields.items() if value}
-    changes["name"] = f"{grid.name}-{variant}"
-    changes["axes"] = _variant_axes(grid, grid.variants[variant])
-    if changes.keys() & {"base", "pretrain"}:
-        changes.setdefault("model", "")
-    return _replace_settings(grid, f"{name_or_path}, variant {variant}", **changes)
+    table, source = msgspec.to_builtins(grid), name_or_path
+    if variant:
+        if variant not in grid.variants:
+            known = ", ".join(grid.variants) or "none"
+            raise BenchError(f"{grid.name} has no variant {variant!r}", f"its variants: {known}")
+        source = f"{name_or_path}, variant {variant}"
+        changes = {**grid.variants[variant], "name": f"{grid.name}-{variant}"}
+        if isinstance(axes := changes.get("axes"), list):
+            changes["axes"] = [_find_axis(grid, axis) for axis in axes]
+        if changes.keys() & {"base", "pretrain"}:  # they train the model
+            changes.setdefault("model", "")
+        table |= changes
+    if seeds:
+        table["seeds"] = seeds
+    return FILES.convert(table, source)
 
 
-def _replace_settings(grid: Grid, source: str, **changes: Any) -> Grid:
-    """Return a copy of the grid with changes, which messages attribute to their source."""
-    try:
-        return msgspec.structs.replace(grid, **changes)
-    except ValueError as error:
-        raise BenchError(f"{source}: {error}") from error
-
-
-def _variant_axes(grid: Grid, variant: Variant) -> tuple[Axis, ...]:
-    """Return the axes of a variant: those it names, or all axes of the grid."""
-    titled = {axis.title: axis for axis in grid.axes}
-    for wanted in variant.axes:
-        if isinstance(wanted, str) and wanted not in titled:
-            raise BenchError(
-                f"{grid.name} has no axis {wanted!r}",
-                did_you_mean(wanted, titled, f"its axes: {', '.join(titled)}"),
-            )
-    chosen = (titled[each] if isinstance(each, str) else each for each in variant.axes)
-    return tuple(chosen) or grid.axes
+def _find_axis(grid: Grid, axis: Any) -> Any:
+    """Return an axis of a variant: of the file, if it is a title, or its own table."""
+    if not isinstance(axis, str):
+        return axis
+    titled = {each.title: each for each in grid.axes}
+    if axis not in titled:
+        hint = did_you_mean(axis, titled, f"its axes: {', '.join(titled)}")
+        raise BenchError(f"{grid.name} has no axis {axis!r}", hint)
+    return msgspec.to_builtins(titled[axis])
 
 
 def format_label(value: Any) -> str:
@@ -233,92 +201,164 @@ def format_label(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# Exclusive fields: setting one unsets the others.
-ONE_OF = (("steps", "epochs", "tokens"), ("model", "scratch"), ("tokenizer", "vocabulary"))
-UNSET = {"model": "", "tokenizer": ""}
-
-
-def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
-    """Return the table ``base`` with ``changes``, merged field by field.
-
-    A table with another ``name`` replaces the old table, because its fields differ. Setting one of
-    several exclusive fields, such as ``steps`` and ``epochs``, unsets the others.
-    """
-    table = dict(base)
-    for key, value in changes.items():
-        for other in (name for names in ONE_OF if key in names for name in names):
-            if other in table and other not in changes:
-                table[other] = UNSET.get(other)
-        old = table.get(key)
-        if isinstance(value, Mapping) and isinstance(old, Mapping) and _same_kind(old, value):
-            table[key] = merge_tables(old, value)
-        else:
-            table[key] = value
-    return table
-
-
-def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Return True unless the new table has a ``name`` that differs from the old one."""
-    return "name" not in new or old.get("name") == new["name"]
-
-
-def rename_options(table: Mapping[str, Any]) -> Table:
-    """Return the ``table`` of a stage with option names replaced by field names.
-
-    ``store-dtype`` becomes ``store_dtype``, and ``measure`` becomes ``measures``. As on the command
-    line, ``on`` and ``measure`` may have a single value, and ``start`` may be the name of a model.
-    """
-    renamed = {key.replace("-", "_"): value for key, value in table.items()}
-    if "measure" in renamed:
-        renamed.setdefault("measures", renamed.pop("measure"))
-    for name in ("on", "measures"):
-        if isinstance(renamed.get(name), str):
-            renamed[name] = [renamed[name]]
-    if isinstance(renamed.get("start"), str):
-        renamed["start"] = {"model": renamed["start"]}
-    return renamed
-
-
-class TrainingSource(Record):
-    """Data and preset of a training stage.
+@dataclass(frozen=True)
+class GridRow:
+    """One recipe of a grid.
 
     Attributes:
-        on: collections or suites.
-        preset: name of a shipped preset, or path of a .toml file; "" if the settings are complete.
+        name: ``AXIS=LABEL``, or `REFERENCE`.
+        settings: complete settings by stage.
+        against: name of the row that it differs from in one field; "" for the reference.
+        change: the field, its value in ``against`` and its value in this row.
     """
 
-    on: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
-    preset: str = ""
+    name: str
+    settings: Mapping[str, Table]
+    against: str = ""
+    change: str = ""
 
 
-S = TypeVar("S", bound=TrainingSource)
+class AxisResult(Record, kw_only=True):
+    """The rows along one axis.
+
+    Attributes:
+        title: name of the axis in tables.
+        field: stage and dotted path of the field.
+        points: name of the row for each label of a value, with the compared row first if no value
+            is its own.
+    """
+
+    title: str
+    field: str
+    points: dict[str, str]
 
 
-def split_source(
-    table: Mapping[str, Any], stage: str, kind: type[S], preset: type[Record]
-) -> tuple[S, Table]:
-    """Split the table of a training stage into its data source and changes of its preset.
+def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[AxisResult, ...]]:
+    """Make all rows of a grid, the reference first, and the rows that belong to each axis.
 
     Args:
-        table: table of the file, or complete settings.
-        stage: name of the stage, for messages.
-        kind: record of the data source.
-        preset: record of the preset.
+        grid: the grid.
+        resolve: function of a stage's name and table that returns complete settings.
 
     Raises:
-        BenchError: an unknown field, no ``on``, a wrong value, or no preset although the settings
-            are incomplete.
+        BenchError: an unknown field, settings that contradict each other, or two equal rows.
     """
-    table = rename_options(table)
-    for name in table:
-        if name not in (*kind.__struct_fields__, *preset.__struct_fields__):
-            hint = suggest_field(name, kind, preset)
-            raise BenchError(f"[{stage}]: unknown field {name!r}", hint)
-    inputs = {key: table[key] for key in kind.__struct_fields__ if key in table}
-    source = convert_table(inputs, kind, f"[{stage}]")
-    rest = {key: value for key, value in table.items() if key not in inputs}
-    if not source.preset and "title" not in rest:
+    stages = grid.stages()
+    settings = {name: _resolve_stage(resolve, name, table, "") for name, table in stages.items()}
+    rows = {REFERENCE: GridRow(REFERENCE, settings)}
+    axes: list[AxisResult] = []
+    for axis in grid.axes:
+        compared = axis.against or REFERENCE
+        if compared not in rows:
+            raise BenchError(
+                f"the axis {axis.title} is against {compared!r}, which is not an earlier row",
+                did_you_mean(compared, rows, f"there are: {', '.join(rows)}"),
+            )
+        against = rows[compared]
+        points = {
+            label: _add_row(rows, _change_row(against, axis, label, resolve), against)
+            for label in axis.points
+        }
+        if set(points.values()) == {compared}:
+            raise BenchError(f"the axis {axis.title} does not change {compared}")
+        if compared not in points.values():
+            points = {_label_of_compared(axis, against): compared, **points}
+        axes.append(AxisResult(title=axis.title, field=axis.field, points=points))
+    return tuple(rows.values()), tuple(axes)
+
+
+def _add_row(rows: dict[str, GridRow], row: GridRow, against: GridRow) -> str:
+    """Add a row unless it is the one it is compared with, and return the name of its recipe."""
+    if row.settings == against.settings:
+        return against.name
+    for other in rows.values():
+        if row.settings == other.settings:
+            raise BenchError(
+                f"{row.name} is the same recipe as {other.name}",
+                "remove one of them, because every row is trained with every seed",
+            )
+    rows[row.name] = row
+    return row.name
+
+
+def _label_of_compared(axis: Axis, against: GridRow) -> str:
+    """Return the label of the compared row: a number or text, else its name."""
+    value = get_field(against.settings, axis.field)
+    is_plain = isinstance(value, str | int | float) and value != "" and not axis.labels
+    return format_label(value) if is_plain else against.name
+
+
+def _change_row(against: GridRow, axis: Axis, label: str, resolve: Resolve) -> GridRow:
+    """Return the row of one value: ``against`` with one field changed, and no other.
+
+    Raises:
+        BenchError: an unknown field, or a value that changes other fields, too.
+    """
+    name, value = f"{axis.title}={label}", axis.points[label]
+    stage, _, path = axis.field.partition(".")
+    is_stage = not path and stage != "evaluate" and isinstance(value, Mapping)
+    if stage not in against.settings or not (path or is_stage):
+        known = [f"{each}." for each in against.settings]
         raise BenchError(
-            f"[{stage}]: the field 'preset' is missing", "python -m bench list presets"
+            f"{name}: the field {axis.field} names no stage of this grid",
+            did_you_mean(f"{stage}.", known, f"there are: {', '.join(known)}"),
         )
-    return source, rest
+    fixed = SHARED if stage == "evaluate" else ("seed",)
+    if not {path, *(value if is_stage else ())}.isdisjoint(fixed):
+        problem = f"{name}: {axis.field} is the same for all rows"
+        raise BenchError(problem, "change seeds or [evaluate]")
+    old = against.settings[stage]
+    table = value if is_stage else set_field(old, path, value, f"{name}: {stage}")
+    new = _resolve_stage(resolve, stage, table, name)
+    if is_stage:
+        before, after = against.name, label
+    else:
+        others = [each for each in find_differing_keys(old, new) if not _is_within(each, path)]
+        if others:
+            raise BenchError(
+                f"{name} also changes {', '.join(others)}, and a row may change one field",
+                "set the other field for the reference, or use an axis against another row",
+            )
+        before = format_label(get_field(old, path))
+        after = label if axis.labels else format_label(get_field(new, path))
+    change = f"{axis.field}: {before} -> {after}"
+    return GridRow(name, {**against.settings, stage: new}, against.name, change)
+
+
+def _resolve_stage(resolve: Resolve, stage: str, table: Mapping[str, Any], name: str) -> Table:
+    """Resolve the settings of a stage, and name the row and the stage in its errors."""
+    try:
+        return resolve(stage, table)
+    except BenchError as error:
+        reason = str(error).removeprefix(f"[{stage}]: ")
+        where = f"{name}: [{stage}]: " if name else f"[{stage}]: "
+        raise BenchError(where + reason, error.hint) from error
+
+
+def set_field(table: Mapping[str, Any], path: str, value: Any, source: str) -> Table:
+    """Return a copy of the complete settings ``table`` with ``value`` at the dotted ``path``.
+
+    Raises:
+        BenchError: the field does not exist. The message calls the table ``source``.
+    """
+    key, _, rest = path.partition(".")
+    if key not in table:
+        hint = did_you_mean(key, table, f"there are: {', '.join(table)}")
+        raise BenchError(f"{source} has no field {key!r}", hint)
+    if not rest:
+        return {**table, key: value}
+    if not isinstance(table[key], Mapping):
+        found = format_label(table[key])
+        raise BenchError(f"{source}.{key} is {found}, which has no field {rest!r}")
+    return {**table, key: set_field(table[key], rest, value, f"{source}.{key}")}
+
+
+def get_field(table: Mapping[str, Any], path: str) -> Any:
+    """Return the value at the dotted ``path`` of ``table``, which must exist."""
+    key, _, rest = path.partition(".")
+    return get_field(table[key], rest) if rest else table[key]
+
+
+def _is_within(path: str, field: str) -> bool:
+    """Return True if a dotted path is a field or lies below it."""
+    return f"{path}.".startswith(f"{field}.")

@@ -1,27 +1,43 @@
-"""The stages that train: ``base``, ``pretrain``, ``adapt`` and ``finetune``.
+"""The stages that train: ``base``, ``pretrain``, ``adapt`` and ``finetune``, or a command.
 
 Each reads a preset of `retrievers.training`, which its table in the grid changes. ``adapt``
-pre-trains on one corpus after the other, and saves a checkpoint after each.
+pre-trains on one corpus after the other, and saves a checkpoint after each. A ``command`` runs
+another program instead.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from bench.experiments.experiment import MODEL, Cost, ExperimentStage
-from bench.experiments.grid import Table, TrainingSource, merge_tables, split_source
+from bench.experiments.grid import Table, format_label
 from bench.runner.workspace import Workspace
 from bench.training.on_collections import adapt_on, finetune_on, pretrain_on
-from bench.training.training_sets import CorpusTexts
+from bench.training.training_sets import CorpusTexts, trained_collections
 from datasets_cfg.catalogue import expand_names
 from datasets_cfg.dataset import Dataset
-from foundation.errors import BenchError
-from foundation.records import Record, read_json, write_json
+from foundation.errors import BenchError, did_you_mean
+from foundation.files import sha256_of_file
+from foundation.records import (
+    Record,
+    TomlFiles,
+    convert_table,
+    read_json,
+    suggest_field,
+    write_json,
+)
 from retrievers.adapters.libraries import make_configuration
+from retrievers.models.card import load_card, replace_fields, write_card
 from retrievers.models.resolve import count_parameters, resolve_model
 from retrievers.training.continual.sequence import (
     Domain,
@@ -38,47 +54,149 @@ from retrievers.training.finetune import finetune_preset
 from retrievers.training.finetune.finetune_preset import Finetuning
 from retrievers.training.objectives.objective import Objective, hash_code, read_objective
 from retrievers.training.pretrain import preset as pretrain_preset
-from retrievers.training.pretrain.preset import Pretraining, to_table
+from retrievers.training.pretrain.preset import Pretraining
 
 SEQUENCE_FILE = "sequence.json"
+# Exclusive fields: setting one unsets the others.
+ONE_OF = (("steps", "epochs", "tokens"), ("model", "scratch"), ("tokenizer", "vocabulary"))
+UNSET = {"model": "", "tokenizer": ""}
 
 
-def pretraining_table(
-    source: TrainingSource, changes: Table, stage: str, title: str, before: str = ""
-) -> Table:
-    """Return all settings of a pre-training, without its start if it continues from another stage.
+def rename_options(table: Mapping[str, Any]) -> Table:
+    """Return the ``table`` of a stage with option names replaced by field names.
+
+    ``store-dtype`` becomes ``store_dtype``, and ``measure`` becomes ``measures``. As on the command
+    line, ``on`` and ``measure`` may have a single value.
+    """
+    renamed = {key.replace("-", "_"): value for key, value in table.items()}
+    if "measure" in renamed:
+        renamed.setdefault("measures", renamed.pop("measure"))
+    for name in ("on", "measures"):
+        if isinstance(renamed.get(name), str):
+            renamed[name] = [renamed[name]]
+    return renamed
+
+
+def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
+    """Return the table ``base`` with ``changes``, merged field by field.
+
+    A table with another ``name`` replaces the old table, because its fields differ. Setting one of
+    several exclusive fields, such as ``steps`` and ``epochs``, unsets the others.
+    """
+    table = dict(base)
+    for key, value in changes.items():
+        for other in (name for names in ONE_OF if key in names for name in names):
+            if other in table and other not in changes:
+                table[other] = UNSET.get(other)
+        old = table.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            is_same_kind = "name" not in value or old.get("name") == value["name"]
+            table[key] = merge_tables(old, value) if is_same_kind else value
+        else:
+            table[key] = value
+    return table
+
+
+class TrainingSource(Record):
+    """Data and preset of a training stage.
+
+    Attributes:
+        on: collections or suites.
+        preset: name of a shipped preset, or path of a .toml file; "" if the settings are complete.
+    """
+
+    on: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    preset: str = ""
+
+
+class AdaptSource(TrainingSource):
+    """Data, preset and method (a name, or a table with its settings) of continual pre-training."""
+
+    method: str | Table = "plain"
+
+
+class FinetuneSource(TrainingSource):
+    """Data and preset of a fine-tuning.
+
+    Attributes:
+        on: collections or suites.
+        preset: name of a shipped preset, or path of a .toml file; any other key changes a field of
+            it.
+        split: split whose queries are trained on.
+        queries: number of training queries, drawn with the cell's seed; None for all.
+        held_out: further collections whose test queries are not trained on. Grids with the same
+            ``held_out`` and different collections share their fine-tuning.
+    """
+
+    split: str = "train"
+    queries: Count | None = None
+    held_out: tuple[str, ...] = ()
+
+
+S = TypeVar("S", bound=TrainingSource)
+R = TypeVar("R", bound=Record)
+
+
+def complete_settings(
+    stage: str, table: Mapping[str, Any], kind: type[S], presets: TomlFiles[Any], fixed: Table
+) -> tuple[S, Table]:
+    """Return the data source of a training stage, and all settings of its preset.
 
     Args:
-        source: data and preset.
-        changes: changes of the preset.
         stage: name of the stage, for messages.
-        title: title of the trained model.
-        before: stand-in for the model of the previous stage; "" if the settings have a start.
+        table: table of the file, or complete settings.
+        kind: record of the data source.
+        presets: presets that the table may name and change.
+        fixed: fields that do not influence the training, or that another stage decides.
 
     Raises:
-        BenchError: invalid settings, or a start although the stage continues from another.
+        BenchError: an unknown field, no ``on``, a wrong value, or no preset although the settings
+            are incomplete.
     """
-    base = to_table(pretrain_preset.load_preset(source.preset)) if source.preset else {}
-    # Title and source do not influence the training.
-    settings = {**merge_tables(base, changes), "title": title, "source": ""}
-    if before:
-        if "start" in changes:
-            raise BenchError(
-                f"[{stage}]: start is set, but this stage continues from the model before it",
-                'remove start; set model = "NAME" at the top of the file, or use an earlier stage',
-            )
-        settings["start"] = {"model": before}
-    settings = to_table(pretrain_preset.from_table(settings, f"[{stage}]"))
-    if before:
-        del settings["start"]
-    return {"on": list(source.on), **settings}
+    table, records = rename_options(table), (kind, presets.record)
+    for name in table:
+        if not any(name in record.__struct_fields__ for record in records):
+            raise BenchError(f"unknown field {name!r}", suggest_field(name, *records))
+    if isinstance(table.get("start"), str):
+        table["start"] = {"model": table["start"]}
+    inputs = {name: table.pop(name) for name in kind.__struct_fields__ if name in table}
+    source = convert_table(inputs, kind, f"[{stage}]")
+    if not source.preset and "title" not in table:
+        raise BenchError("the field 'preset' is missing", "python -m bench list presets")
+    preset = msgspec.to_builtins(presets.load(source.preset)) if source.preset else {}
+    settings = presets.convert({**merge_tables(preset, table), **fixed}, f"[{stage}]")
+    return source, msgspec.to_builtins(settings)
+
+
+def continue_from(table: Mapping[str, Any], model: str) -> Table:
+    """Return the start of a stage that continues from ``model``, the result of the stage before.
+
+    Raises:
+        BenchError: the ``table`` of the stage has a start.
+    """
+    if "start" in table:
+        raise BenchError(
+            "start is set, but this stage continues from the model before it",
+            'remove start; set model = "NAME" at the top of the file, or use an earlier stage',
+        )
+    return {"start": {"model": model}}
+
+
+def read_settings(settings: Table, kind: type[TrainingSource], presets: TomlFiles[R]) -> R:
+    """Return the preset in complete ``settings``, without their data source."""
+    fields = {name: value for name, value in settings.items() if name not in kind.__struct_fields__}
+    return presets.convert(fields, "complete settings")
 
 
 def read_pretraining(settings: Table, model: str) -> Pretraining:
-    """Read complete ``settings`` as a preset, which starts from ``model`` by default."""
+    """Return the preset in complete ``settings``, which starts from ``model`` by default."""
     table = {"start": {"model": model}, **settings}
-    fields = {key: value for key, value in table.items() if key not in ("on", "method")}
-    return pretrain_preset.from_table(fields, "[pretrain]")
+    return read_settings(table, AdaptSource, pretrain_preset.FILES)
+
+
+def read_finetuning(settings: Table) -> Finetuning:
+    """Return the preset in complete ``settings``."""
+    return read_settings(settings, FinetuneSource, finetune_preset.FILES)
 
 
 @dataclass(frozen=True)
@@ -99,10 +217,16 @@ class PretrainStage(ExperimentStage):
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Return all fields of the preset and ``on`` for ``table``."""
-        source, changes = split_source(table, self.name, TrainingSource, Pretraining)
+        fixed: Table = {"title": "pre-trained in an ablation", "source": ""}
+        if self.after_base:
+            fixed |= continue_from(table, "[base]")
+        source, settings = complete_settings(
+            self.name, table, TrainingSource, pretrain_preset.FILES, fixed
+        )
         expand_names(source.on, self.workspace.data_dir)
-        before = "[base]" if self.after_base else ""
-        return pretraining_table(source, changes, self.name, "pre-trained in an ablation", before)
+        if self.after_base:
+            del settings["start"]
+        return {"on": list(source.on), **settings}
 
     def with_seed(self, settings: Table, seed: int) -> Table:
         """Return ``settings`` with the ``seed`` of weights, masks and text order."""
@@ -112,21 +236,15 @@ class PretrainStage(ExperimentStage):
         """Return hashes of corpora, initial model and objective's code in ``settings``."""
         start = settings.get("start", {"model": ""})  # after [base], its key covers the start
         named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
-        code = hash_plugin("objective", read_objective(settings["objective"]))
-        hashes = hash_corpora(self.workspace, settings) | code
+        hashes = hash_corpora(self.workspace, settings) | hash_objective(settings)
         return hashes | (hash_checkpoint(named) if named else {})
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Pre-train ``model`` with ``settings`` in ``out``, or continue an interrupted run."""
-        folder = out / MODEL
-        pretrain_on(
-            read_pretraining(settings, model),
-            self.workspace.datasets(settings["on"]),
-            TrainingContext(folder, device=self.workspace.device),
-        )
-        return msgspec.structs.replace(
-            count_work(folder), parameters=count_trained_parameters(folder)
-        )
+        context = TrainingContext(out / MODEL, device=self.workspace.device)
+        datasets = self.workspace.datasets(settings["on"])
+        pretrain_on(read_pretraining(settings, model), datasets, context)
+        return count_work(out / MODEL, out / MODEL)
 
 
 class CheckpointSequence(Record, kw_only=True):
@@ -147,18 +265,13 @@ class CheckpointSequence(Record, kw_only=True):
     losses: tuple[float, ...]
     separate: bool
 
-    def trained_on(self, domain: str) -> str:
-        """Return the checkpoint right after the training on ``domain``."""
-        return self.checkpoints[self.domains.index(domain)]
-
     def searched_with(self, collection: str) -> str:
         """Return the checkpoint that searches ``collection`` after the sequence.
 
         It is the last one, or the domain's own checkpoint if each domain keeps one.
         """
-        if self.separate and collection in self.domains:
-            return self.trained_on(collection)
-        return self.checkpoints[-1]
+        own = dict(zip(self.domains, self.checkpoints, strict=True)) if self.separate else {}
+        return own.get(collection, self.checkpoints[-1])
 
 
 def write_sequence(sequence: CheckpointSequence, folder: Path) -> None:
@@ -182,16 +295,6 @@ def last_checkpoint(model: str) -> str:
     return str(Path(model) / sequence.checkpoints[-1]) if sequence else model
 
 
-class AdaptSource(TrainingSource):
-    """Data, preset and method of continual pre-training.
-
-    Attributes:
-        method: name of a method against forgetting, or a table with its name and settings.
-    """
-
-    method: str | Table = "plain"
-
-
 @dataclass(frozen=True)
 class AdaptStage(ExperimentStage):
     """Continual pre-training.
@@ -208,18 +311,46 @@ class AdaptStage(ExperimentStage):
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Return all fields of preset and method, and ``on`` in order, for ``table``."""
-        source, changes = split_source(table, "adapt", AdaptSource, Pretraining)
+        start = self.start or "pretrained"
+        fixed: Table = {"title": "adapted in an ablation", "source": ""}
+        fixed |= continue_from(table, start)
+        source, settings = complete_settings(
+            "adapt", table, AdaptSource, pretrain_preset.FILES, fixed
+        )
+        del settings["start"]
         method = read_method(source.method, "[adapt]: method")
-        title, start = "adapted in an ablation", self.start or "pretrained"
-        settings = pretraining_table(source, changes, "adapt", title, start)
         self._check(source, method, read_pretraining(settings, start))
-        return {**settings, "method": method_table(method)}
+        return {"on": list(source.on), **settings, "method": method_table(method)}
+
+    def _check(self, source: TrainingSource, method: Method, preset: Pretraining) -> None:
+        """Raise if the sequence cannot be trained or compared."""
+        datasets = self.workspace.datasets(source.on)
+        scored = self.workspace.datasets(self.evaluated)
+        if len(datasets) < 2:
+            raise BenchError("on names one collection, and a sequence needs two or more")
+        for dataset in datasets:
+            if dataset.name not in [each.name for each in scored]:
+                raise BenchError(
+                    f"{dataset.name} is trained on, and not evaluated",
+                    "add it to on of [evaluate]: forgetting is measured on every domain",
+                )
+        measures = sorted({each.facts.main_measure for each in scored})
+        if len(measures) > 1:
+            raise BenchError(
+                f"collections of [evaluate] have different main measures: {', '.join(measures)}",
+                "evaluate collections with the same main measure",
+            )
+        if self.start:
+            domains = [Domain(each.name, CorpusTexts([each.corpus])) for each in datasets]
+            check_sequence(preset, domains, method)
+        else:
+            method.check(preset)
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return hashes of the corpora and of the code of objective and method in ``settings``."""
-        code = hash_plugin("objective", read_objective(settings["objective"]))
-        code |= hash_plugin("method", read_method(settings["method"], "[adapt]: method"))
-        return hash_corpora(self.workspace, settings) | code
+        method = read_method(settings["method"], "[adapt]: method")
+        hashes = hash_corpora(self.workspace, settings) | hash_objective(settings)
+        return hashes | hash_plugin("method", method)
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Train ``model`` on each domain of ``settings`` in ``out``, or continue."""
@@ -236,33 +367,7 @@ class AdaptStage(ExperimentStage):
             separate=method.separate_models,
         )
         write_sequence(sequence, folder)
-        return msgspec.structs.replace(
-            count_work(folder), parameters=count_trained_parameters(checkpoints[-1])
-        )
-
-    def _check(self, source: TrainingSource, method: Method, preset: Pretraining) -> None:
-        """Raise if the sequence cannot be trained or compared."""
-        datasets = self.workspace.datasets(source.on)
-        scored = self.workspace.datasets(self.evaluated)
-        if len(datasets) < 2:
-            raise BenchError("[adapt]: on names one collection, and a sequence needs two or more")
-        for dataset in datasets:
-            if dataset.name not in [each.name for each in scored]:
-                raise BenchError(
-                    f"[adapt]: {dataset.name} is trained on, and not evaluated",
-                    "add it to on of [evaluate]: forgetting is measured on every domain",
-                )
-        measures = sorted({each.facts.main_measure for each in scored})
-        if len(measures) > 1:
-            raise BenchError(
-                f"[adapt]: the collections of [evaluate] have different main measures: "
-                f"{', '.join(measures)}",
-                "evaluate collections with the same main measure",
-            )
-        method.check(preset)
-        if self.start:
-            domains = [Domain(each.name, CorpusTexts([each.corpus])) for each in datasets]
-            check_sequence(preset, domains, method)
+        return count_work(folder, checkpoints[-1])
 
 
 def mean_last_loss(curve: Sequence[LossPoint]) -> float:
@@ -272,24 +377,6 @@ def mean_last_loss(curve: Sequence[LossPoint]) -> float:
     """
     last = curve[-max(1, len(curve) // 10) :]
     return fmean(point.losses.get("mlm", point.losses["loss"]) for point in last)
-
-
-class FinetuneSource(TrainingSource):
-    """Data and preset of a fine-tuning.
-
-    Attributes:
-        on: collections or suites.
-        preset: name of a shipped preset, or path of a .toml file; any other key changes a field of
-            it.
-        split: split whose queries are trained on.
-        queries: number of training queries, drawn with the cell's seed; None for all.
-        held_out: further collections whose test queries are not trained on. Grids with the same
-            ``held_out`` and different collections share their fine-tuning.
-    """
-
-    split: str = "train"
-    queries: Count | None = None
-    held_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -306,18 +393,17 @@ class FinetuneStage(ExperimentStage):
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Return all fields of the preset and of the data source for ``table``."""
-        source, changes = split_source(table, "finetune", FinetuneSource, Finetuning)
-        load = finetune_preset.load_preset
-        base = msgspec.to_builtins(load(source.preset)) if source.preset else {}
-        words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
-        preset = finetune_preset.from_table({**merge_tables(base, changes), **words}, "[finetune]")
+        fixed: Table = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
+        source, settings = complete_settings(
+            "finetune", table, FinetuneSource, finetune_preset.FILES, fixed
+        )
         expand_names(source.on, self.workspace.data_dir)
-        if preset.adapter is not None:
-            make_configuration(preset.adapter)  # raises if the method is unknown
+        adapter = read_finetuning(settings).adapter
+        if adapter is not None:
+            make_configuration(adapter)  # raises if the method is unknown
         inputs: Table = {"on": list(source.on), "split": source.split}
-        later = {"queries": source.queries, "held_out": source.held_out}
-        inputs |= {name: msgspec.to_builtins(value) for name, value in later.items() if value}
-        return {**inputs, **msgspec.to_builtins(preset)}
+        optional = {"queries": source.queries, "held_out": list(source.held_out)}
+        return inputs | {name: value for name, value in optional.items() if value} | settings
 
     def _held_out(self, settings: Table) -> list[Dataset]:
         """Return the collections whose queries are not trained on."""
@@ -332,7 +418,7 @@ class FinetuneStage(ExperimentStage):
             read[f"{dataset.name} excludes self"] = str(bool(dataset.facts.exclude_self))
         for dataset in self._held_out(settings):
             read[f"{dataset.name} held out"] = dataset.queries_sha256
-        preset = _read_finetuning(settings)
+        preset = read_finetuning(settings)
         if preset.adapter:
             read |= preset.adapter.hashes_below()
         if teacher := preset.teacher and (preset.teacher.model or preset.teacher.start):
@@ -342,7 +428,7 @@ class FinetuneStage(ExperimentStage):
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Fine-tune ``model`` with ``settings`` in ``out``, or continue an interrupted run."""
         trained = finetune_on(
-            _read_finetuning(settings),
+            read_finetuning(settings),
             resolve_model(last_checkpoint(model)),
             self.workspace.datasets(settings["on"], settings["split"]),
             self.workspace.store,
@@ -360,16 +446,14 @@ class FinetuneStage(ExperimentStage):
         )
 
 
-def _read_finetuning(settings: Table) -> Finetuning:
-    """Read complete settings as a preset."""
-    sources = FinetuneSource.__struct_fields__
-    fields = {key: value for key, value in settings.items() if key not in sources}
-    return finetune_preset.from_table(fields, "[finetune]")
-
-
 def hash_corpora(workspace: Workspace, settings: Table) -> dict[str, str]:
     """Return the SHA-256 of each corpus of ``settings``, found in ``workspace``."""
     return {dataset.name: dataset.corpus.sha256 for dataset in workspace.datasets(settings["on"])}
+
+
+def hash_objective(settings: Table) -> dict[str, str]:
+    """Return the SHA-256 of each source of the objective in ``settings``."""
+    return hash_plugin("objective", read_objective(settings["objective"]))
 
 
 def hash_plugin(role: str, plugin: Objective | Method) -> dict[str, str]:
@@ -387,16 +471,173 @@ def hash_checkpoint(model: str, role: str = "") -> dict[str, str]:
     return {f"{role}{name}": digest for name, digest in checkpoint.hashes.items()}
 
 
-def count_work(folder: Path) -> Cost:
-    """Count steps and tokens of all finished trainings below ``folder``, from their loss curves."""
+def count_work(folder: Path, checkpoint: Path | None = None) -> Cost:
+    """Count steps and tokens of all trainings below ``folder``, and what ``checkpoint`` trained.
+
+    The trained parameters are those of the checkpoint, or of its adapter if it has one.
+    """
     curves = [read_curve(path) for path in folder.rglob(CURVE_FILE)]
+    counted = count_parameters(resolve_model(str(checkpoint))) if checkpoint else None
     return Cost(
         tokens=sum(point.tokens for curve in curves for point in curve),
         steps=sum(curve[-1].step for curve in curves),
+        parameters=(counted.adapter or counted.total) if counted else 0,
     )
 
 
-def count_trained_parameters(folder: Path) -> int:
-    """Return the parameters of the checkpoint in ``folder``, or of its adapter if it has one."""
-    counted = count_parameters(resolve_model(str(folder)))
-    return (counted.adapter or counted.total) if counted else 0
+OUT, SEED, START = "out", "seed", "start"
+STDOUT_FILE, STDERR_FILE = "stdout.txt", "stderr.txt"
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+class CommandSettings(Record, kw_only=True):
+    """Settings of ``[pretrain]`` or ``[finetune]`` with a ``command``: another program trains.
+
+    Any other key of the table is a setting of the command, which the rows of an axis may change.
+
+    Attributes:
+        command: program and its arguments. ``{out}`` stands for the empty folder that the program
+            writes its checkpoint to, ``{seed}`` for the cell's seed, ``{start}`` for the folder of
+            the model to start from, and ``{NAME}`` for the setting ``NAME``.
+        inputs: further files and folders that the program reads. If their content changes, or the
+            content of a file that the command or a setting names, the cell is trained again.
+        start: card, folder or Hub id to start from; "" for the model of the stage before.
+        like: card whose pooling, prompts and lengths the checkpoint uses; "" if its folder states
+            them, as a folder of sentence-transformers does.
+        on: collections that the program trains on. Leaks of evaluated queries are looked for in
+            them, and their scores are marked as in-domain.
+        split: split of ``on`` that it trains on.
+    """
+
+    command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    inputs: tuple[str, ...] = ()
+    start: str = ""
+    like: str = ""
+    on: tuple[str, ...] = ()
+    split: str = "train"
+
+
+@dataclass(frozen=True)
+class CommandStage(ExperimentStage):
+    """Training by another program.
+
+    Attributes:
+        name: name of the stage.
+        workspace: folders of the collections.
+        follows: whether the stage continues from a model.
+        seeds: number of seeds of the grid.
+    """
+
+    name: str
+    workspace: Workspace
+    follows: bool
+    seeds: int
+
+    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+        """Return all fields of `CommandSettings` and the settings of the command in ``table``."""
+        values = rename_options(table)
+        known = CommandSettings.__struct_fields__
+        fields = {name: values.pop(name) for name in known if name in values}
+        settings = convert_table(fields, CommandSettings, f"[{self.name}]")
+        if settings.start and self.follows:
+            continue_from(fields, "")
+        self._check_placeholders(settings, values)
+        if shutil.which(settings.command[0]) is None:
+            raise BenchError(f"there is no program {settings.command[0]!r}", "install it")
+        for path in settings.inputs:
+            if not Path(path).exists():
+                raise BenchError(f"inputs: there is no file or folder {path!r}")
+        if settings.like:
+            load_card(settings.like)
+        expand_names(settings.on, self.workspace.data_dir)
+        return {**msgspec.to_builtins(settings), **values}
+
+    def _check_placeholders(self, settings: CommandSettings, values: Table) -> None:
+        """Raise if a placeholder has no value, or a value or the seed would have no effect."""
+        for name, value in values.items():
+            if name in (OUT, SEED) or not isinstance(value, str | int | float):
+                raise BenchError(
+                    f"{name} is not a setting of a command",
+                    "a setting is text or a number, and out and seed have their own values",
+                )
+        known = {OUT, SEED, "like", "split", *values}
+        known |= {START} if self.follows or settings.start else set()
+        used = set(_PLACEHOLDER.findall(" ".join(settings.command)))
+        for name in sorted(used - known):
+            raise BenchError(
+                f"the command has {{{name}}}, which is not a setting",
+                did_you_mean(name, known, f"set it: {name} = VALUE"),
+            )
+        needed = {OUT: "it cannot know where to write", **dict.fromkeys(values, "it has no effect")}
+        if self.seeds > 1:
+            needed[SEED] = f"all {self.seeds} seeds would be the same training"
+        for name in sorted(needed.keys() - used):
+            raise BenchError(
+                f"the command has no {{{name}}}: {needed[name]}",
+                f'add it, such as "--{name}", "{{{name}}}"',
+            )
+
+    def hash_inputs(self, settings: Table) -> dict[str, str]:
+        """Return hashes of the files in ``settings`` and of the initial model."""
+        hashes = {str(path): sha256_of_file(path) for path in _input_files(settings)}
+        return hashes | (hash_checkpoint(settings[START], "start ") if settings[START] else {})
+
+    def run(self, settings: Table, model: str, out: Path) -> Cost:
+        """Run the command of ``settings`` from ``model``, in an empty folder below ``out``."""
+        folder = (out / MODEL).resolve()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        start = last_checkpoint(model) or settings[START]
+        folders = {OUT: str(folder), START: str(find_checkpoint(start)[0].root) if start else ""}
+        words = fill_placeholders(settings["command"], _scalars(settings) | folders)
+        with (out / STDOUT_FILE).open("wb") as output, (out / STDERR_FILE).open("wb") as errors:
+            ended = subprocess.run(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, check=False
+            )
+        if ended.returncode:
+            raise _command_error(words, ended.returncode, out / STDERR_FILE)
+        try:
+            card = resolve_model(str(folder), like=settings["like"] or None).card
+        except BenchError as error:
+            hint = error.hint.replace("--like CARD", 'like = "CARD" to the stage')
+            raise BenchError(f"the command left no checkpoint to use: {error}", hint) from error
+        names = [dataset.name for dataset in self.workspace.datasets(settings["on"])]
+        trained_on = (*card.trained_on, *trained_collections(names))
+        write_card(replace_fields(card, {"trained_on": trained_on}), folder)
+        return Cost()
+
+
+def fill_placeholders(words: Iterable[str], values: Mapping[str, Any]) -> list[str]:
+    """Return ``words`` with each ``{NAME}`` replaced by its value in ``values``, if it has one."""
+
+    def value_of(match: re.Match[str]) -> str:
+        return format_label(values[match[1]]) if match[1] in values else match[0]
+
+    return [_PLACEHOLDER.sub(value_of, word) for word in words]
+
+
+def _scalars(settings: Table) -> Table:
+    """Return the settings that a placeholder can stand for."""
+    return {name: value for name, value in settings.items() if isinstance(value, str | int | float)}
+
+
+def _input_files(settings: Table) -> Iterator[Path]:
+    """Yield the files whose content is part of the key."""
+    values = _scalars(settings)
+    named = [*fill_placeholders(settings["command"], values), *map(str, values.values())]
+    for name in named:
+        with suppress(OSError, ValueError):  # text that cannot be a path
+            if Path(name).is_file():
+                yield Path(name)
+    for path in map(Path, settings["inputs"]):
+        below = sorted(path.rglob("*")) if path.is_dir() else [path]
+        yield from filter(Path.is_file, below)
+
+
+def _command_error(words: list[str], code: int, stderr: Path) -> BenchError:
+    """Return the error of a command that failed, with the last line that it wrote."""
+    with stderr.open(encoding="utf-8", errors="replace") as file:
+        last = next((f": {line.strip()}" for line in reversed(list(file)) if line.strip()), "")
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    problem = f"{words[0]} {how}{last}\ncommand: {shlex.join(words)}"
+    return BenchError(problem, f"see {stderr}; the same command tries it again")

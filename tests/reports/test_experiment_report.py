@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from bench.experiments.experiment import Cost
-from bench.experiments.report_record import (
+from bench.experiments.report import (
     SequenceResult,
 )
 from reports.experiment import cost_table, markdown, score_table

@@ -3,15 +3,16 @@
 import msgspec
 import numpy as np
 
-from bench.experiments.experiment import AxisResult, Cost
-from bench.experiments.findings import estimate_interval
-from bench.experiments.report_record import (
+from bench.experiments.experiment import Cost
+from bench.experiments.grid import AxisResult
+from bench.experiments.report import (
     MEAN,
     CellResult,
     Interval,
     Report,
     RowOnCollection,
     RowResult,
+    estimate_interval,
 )
 from tests.support.results import CONDITIONS
 

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.experiments.evaluate_stage import CheckpointScores
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
+from bench.experiments.report import CellScores, CheckpointScores
 from foundation.errors import BenchError
 
 
@@ -65,12 +65,14 @@ IDS = tuple(f"q{number}" for number in range(40))
 def read_scores(out: Path):
     """Reads what the evaluation of `FakeStage` left."""
 
-    def read(task: CellTask) -> dict[str, CheckpointScores]:
+    def read(task: CellTask) -> CellScores:
         found = json.loads((task.folder(out) / "scores.json").read_text())
-        return {
-            name: CheckpointScores("nDCG@10", IDS, np.array(values))
-            for name, values in found.items()
-        }
+        return CellScores(
+            {
+                name: CheckpointScores("nDCG@10", IDS, np.array(values))
+                for name, values in found.items()
+            }
+        )
 
     return read
 
@@ -112,5 +114,5 @@ def in_this_process(stage: FakeStage, task: CellTask, out: Path) -> Cost:
 def run_stages_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the stages of ``ablate`` here. `test_experiment_execute` tests subprocesses."""
     monkeypatch.setattr(
-        "bench.experiments.execute.run_in_subprocess", lambda work, *rest: work(*rest)
+        "bench.experiments.experiment.run_in_subprocess", lambda work, *rest: work(*rest)
     )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.experiments.ablate import make_stages
 from bench.experiments.evaluate_stage import EvaluateStage
 from bench.experiments.grid import load_grid
-from bench.experiments.prepare import make_stages
 from bench.experiments.training_stages import FinetuneStage, PretrainStage
 from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import Workspace, _opened_once

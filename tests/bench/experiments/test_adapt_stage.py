@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluation.pipeline import current_conditions
+from bench.experiments.ablate import prepare_experiment
 from bench.experiments.grid import load_grid
-from bench.experiments.prepare import prepare_experiment
 from bench.experiments.training_stages import (
     CheckpointSequence,
     last_checkpoint,
@@ -17,8 +16,8 @@ from bench.experiments.training_stages import (
     write_sequence,
 )
 from bench.requests.outcomes import ExitCode
+from bench.requests.training import AblateRequest
 from bench.result_store.find import find_results
-from bench.runner.workspace import Workspace
 from retrievers.training.continual.sequence import method_names, read_method
 from retrievers.training.engine.curve import LossPoint
 from tests.support.collections import Bench, write_words
@@ -113,9 +112,8 @@ def after(row):
 @pytest.fixture(scope="module")
 def stored(here, report):
     """Mean score of each model on each collection, from the stored results of each cell."""
-    ablation = load_grid("tiny.toml")
-    workspace = Workspace(here.cache, device="cpu", offline=True)
-    plan = prepare_experiment(ablation, workspace, current_conditions("cpu"))
+    request = AblateRequest("tiny.toml", cache_dir=here.cache, device="cpu", offline=True)
+    plan, _ = prepare_experiment(request)
     return {
         (cell.row, cell.seed): {
             (result.record.model, result.dataset): result.scores.values["nDCG@10"].mean()

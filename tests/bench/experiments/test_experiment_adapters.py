@@ -5,12 +5,11 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from bench.evaluation.pipeline import current_conditions
+from bench.experiments.ablate import prepare_experiment
 from bench.experiments.evaluate_stage import EvaluateSettings
-from bench.experiments.experiment import make_rows
-from bench.experiments.grid import load_grid
-from bench.experiments.prepare import prepare_experiment
+from bench.experiments.grid import load_grid, make_rows
 from bench.experiments.training_stages import FinetuneStage
+from bench.requests.training import AblateRequest
 from bench.runner.workspace import Workspace
 from retrievers.adapters.folder import add_adapter
 from retrievers.models.resolve import resolve_model
@@ -94,13 +93,10 @@ def test_no_two_rows_are_the_same_recipe(tmp_path):
 
 def test_two_cores_goes_on_from_what_pretraining_matters_trained(tmp_path):
     workspace = write_samples(tmp_path)
-    theirs = load_grid("pretraining-matters", "two-cores")
     chains = []
-    for ablation, row in (
-        (load_grid("adapters", "two-cores"), "reference"),
-        (theirs, "objective=RetroMAE"),
-    ):
-        plan = prepare_experiment(ablation, workspace, current_conditions("cpu"))
+    for grid, row in (("adapters", "reference"), ("pretraining-matters", "objective=RetroMAE")):
+        folders = {"data_dir": workspace.data_dir, "cache_dir": workspace.cache_dir}
+        plan, _ = prepare_experiment(AblateRequest(grid, variant="two-cores", **folders))
         cells = [cell for cell in plan.cells if cell.row == row]
         chains.append([[(task.stage, task.key) for task in cell.task.chain()] for cell in cells])
     assert chains[0] == chains[1]

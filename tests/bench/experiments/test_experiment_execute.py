@@ -16,15 +16,15 @@ import msgspec
 import pytest
 import torch
 
-from bench.experiments.execute import (
+from bench.experiments.ablate import describe_code
+from bench.experiments.experiment import (
     DONE_FILE,
     FAILED_FILE,
-    describe_code,
     load_outcome,
+    plan_experiment,
     run_experiment,
     run_in_subprocess,
 )
-from bench.experiments.experiment import plan_experiment
 from bench.experiments.grid import FILES
 from foundation.errors import BenchError, WorkerError, is_disk_full
 from foundation.files import FileLock
@@ -223,7 +223,7 @@ def test_each_stage_starts_from_what_the_one_before_left(tmp_path):
 
 @pytest.mark.slow
 def test_values_and_errors_of_a_child_process_arrive(monkeypatch):
-    monkeypatch.setattr("bench.experiments.execute.PRELOADED", ())
+    monkeypatch.setattr("bench.experiments.experiment.PRELOADED", ())
     assert run_in_subprocess(os.getpid) != os.getpid()
     with pytest.raises(BenchError, match="killed by the system: most likely out of memory"):
         run_in_subprocess(apart.killed)
@@ -251,7 +251,7 @@ def test_an_interrupt_ends_no_other_process_of_the_caller(monkeypatch):
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     other.start()
     try:
-        monkeypatch.setattr("bench.experiments.execute.PRELOADED", ())
+        monkeypatch.setattr("bench.experiments.experiment.PRELOADED", ())
         monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_in_subprocess(os.getpid)
@@ -262,9 +262,9 @@ def test_an_interrupt_ends_no_other_process_of_the_caller(monkeypatch):
 
 
 SLEEPER = """
-from bench.experiments import execute
-execute.PRELOADED = ()
-execute.run_in_subprocess(exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
+from bench.experiments import experiment as e
+e.PRELOADED = ()
+e.run_in_subprocess(exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
 """
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.experiments.experiment import REFERENCE, make_rows, plan_experiment
-from bench.experiments.grid import FILES, format_label, load_grid
+from bench.experiments.experiment import plan_experiment
+from bench.experiments.grid import FILES, REFERENCE, format_label, load_grid, make_rows
 from foundation.errors import BenchError
 from foundation.records import find_differing_keys
 from tests.support.experiments import FAKES, GRID
@@ -89,15 +89,15 @@ def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
         ('"pretrain.steps"', '"pretrain.steps.x"', "which has no field 'x'"),
         ('"pretrain.steps"', '"pretrain"', "names no stage"),
         ("values = [5, 10, 20]", "value = [5]", "did you mean values"),
-        ("values = [5, 10, 20]", "values = [5, 5]", "has the value 5 twice"),
+        ("values = [5, 10, 20]", "values = [5, 5]", "has the same value twice"),
         (
             "values = [5, 10, 20]",
             'values = [5, 10, "x"]',
             "steps=x: [pretrain]: Expected `int`",
         ),
-        ('[evaluate]\non = ["c"]', "", "set [evaluate]"),
+        ('[evaluate]\non = ["c"]', "", "required field `evaluate`"),
         ("seeds = [0, 1, 2]", "seeds = [0, 0]", "the same seed twice"),
-        ("seeds = [0, 1, 2]", "seeds = []", "seeds is empty"),
+        ("seeds = [0, 1, 2]", "seeds = []", "seeds is []"),
         ("[finetune]\nsteps = 1", "[finetune]\nstep = 1", "unknown field `step`"),
         ("values = [0.2]", "values = [0.1]", "the axis lr does not change"),
         ('name = "steps"', 'name = "../steps"', "name is '../steps': Expected `str` matching"),

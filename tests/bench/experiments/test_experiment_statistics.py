@@ -10,15 +10,15 @@ import pytest
 from scipy import stats
 
 from bench.evaluation.judging import suite_weights
-from bench.experiments.execute import run_experiment
-from bench.experiments.experiment import plan_experiment
-from bench.experiments.findings import (
+from bench.experiments.experiment import plan_experiment, run_experiment
+from bench.experiments.grid import FILES
+from bench.experiments.report import (
+    MEAN,
+    CellScores,
     estimate_interval,
     make_report,
     standard_error,
 )
-from bench.experiments.grid import FILES
-from bench.experiments.report_record import MEAN
 from bench.runner.workspace import Workspace
 from tests.support.experiments import FAKES, GRID, in_this_process, read_scores
 from tests.support.results import CONDITIONS
@@ -154,10 +154,10 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, se
     read, factors = read_scores(tmp_path), {"a": 1.0, "b": 2.0, "c": 4.0}
 
     def scores_of(task):
-        found = read(task)
-        return {
-            name: replace(one, values=one.values * factors[name]) for name, one in found.items()
-        }
+        found = read(task).on.items()
+        return CellScores(
+            {name: replace(one, values=one.values * factors[name]) for name, one in found}
+        )
 
     weights = {"c": 0.5, "a": 0.25, "b": 0.25}
     report = make_report(replace(plan, weights=weights), outcome, scores_of, "", CONDITIONS)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.experiments.ablate import _prepare
-from bench.experiments.execute import run_task
+from bench.experiments.ablate import prepare_experiment
+from bench.experiments.experiment import run_task
 from bench.requests.outcomes import ExitCode
 from bench.requests.training import AblateRequest
 from bench.training.training_sets import TrainSplit, draw_queries
@@ -151,7 +151,7 @@ def test_cells_of_an_objective_whose_code_was_edited_are_trained_again(
 
     def keys():
         request = AblateRequest("grid.toml", device="cpu", cache_dir=bench.cache)
-        experiment, conditions = _prepare(request)
+        experiment, conditions = prepare_experiment(request)
         assert conditions.dirty
         return {cell.row: cell.task.key for cell in experiment.cells}
 
@@ -164,7 +164,7 @@ def test_cells_of_an_objective_whose_code_was_edited_are_trained_again(
 
 def test_a_task_whose_inputs_changed_after_the_start_is_not_run(bench, tmp_path):
     request = AblateRequest("grid.toml", device="cpu", cache_dir=bench.cache)
-    experiment, _ = _prepare(request)
+    experiment, _ = prepare_experiment(request)
     task = experiment.tasks()[0]
     stale = replace(task, inputs={**task.inputs, "objective mlm.py": "0"})
     with pytest.raises(BenchError, match=r"changed since the experiment began: objective mlm\.py"):

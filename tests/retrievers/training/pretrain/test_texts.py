@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.experiments.grid import merge_tables
+from bench.experiments.training_stages import merge_tables
 from foundation.errors import BenchError
 from retrievers.training.engine.curve import LossPoint, append_point, cut_curve, read_curve
 from retrievers.training.objectives.masking import tokenize

@@ -1,0 +1,591 @@
+"""The report of an experiment: its records, and the statistics that make it from scores.
+
+The score of a recipe is a mean over training seeds and over queries. All seeds answer the same
+queries, so the two factors are crossed: a resample draws seeds and, for all of them alike, queries.
+With the differences ``d[s, q]`` of two recipes trained with the same seeds, the variance of their
+mean has three parts,
+
+    seeds / S  +  queries / Q  +  (seeds x queries) / (S Q),
+
+and a test over queries alone, or over seeds alone, covers only one of the first two. Plain
+resampling fails with the few seeds that people can afford: its variance is (S - 1) / S of the true
+one, it counts the third part three times, and its percentiles cannot leave the range of the seeds.
+Here each level is resampled with one unit fewer than it has, which makes its part unbiased
+(McCarthy and Snowden, 1985), and the third part is subtracted where it is counted too often (Owen,
+2007, on crossed resampling). The interval uses the t distribution with Satterthwaite's (1946)
+degrees of freedom. The variance has a closed form, which is used here; the tests also draw it. In
+simulations with 150 queries the interval covers the true mean in 93 to 96 of 100 cases with 3
+seeds, 94 to 95 with 5, and 88 to 95 with 2. An interval over queries alone covers it in 22 to 96,
+depending on the variance of the seeds.
+
+If the queries vary more than the seeds, Satterthwaite's degrees of freedom are almost Q - 1, and p
+can be 1e-48. But the variance of the seeds is estimated with S - 1 degrees of freedom, and with few
+groups a t test has no more (Donald and Lang, "Inference with Difference-in-Differences and Other
+Panel Data", 2007). Reports therefore print p as "< .001", "< .01" or "< .05", the smallest level
+that a t test over the seeds' means alone reaches. The verdict and the interval cover seeds and
+queries.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import msgspec
+import numpy as np
+
+from bench.comparing.statistics import (
+    ALPHA,
+    Resampling,
+    ScoreMatrix,
+    detectable_effect,
+    holm,
+    paired_difference,
+    t_quantile,
+)
+from bench.evaluation.result_record import Conditions
+from bench.experiments.experiment import (
+    CellTask,
+    Cost,
+    Experiment,
+    ExperimentOutcome,
+    GridCell,
+)
+from bench.experiments.grid import AxisResult, GridRow, Table
+from foundation.arrays import Float64Array
+from foundation.errors import BenchError
+from foundation.records import Record
+
+# Schemas of earlier versions: 3 adds gain and forgetting, 5 costs and differences as a record each,
+# 7 points of an axis by their labels, 8 code and settings of each cell and row, anchors, and p of
+# the seeds alone. 9 has no hypotheses.
+SCHEMA = 9
+MEAN = "mean"  # instead of a collection
+
+
+class Interval(Record, kw_only=True):
+    """A mean over seeds and queries.
+
+    Attributes:
+        mean: mean over collections, seeds and queries.
+        low, high: 95 % interval over other seeds and other queries of these collections; None with
+            one seed, which has no variance over seeds, or if nothing varies.
+        p: two-sided p-value of a mean of 0; None if there is no interval.
+        p_seeds: two-sided p-value of a t test over the seeds' means alone, whose degrees of freedom
+            are the seeds less one; None with one seed. p is not printed below what it supports.
+        seeds_sd: standard deviation of the seeds' means; None with one seed.
+        detectable: smallest mean that is detected with a power of 80 % at 5 %, two-sided.
+    """
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_seeds: float | None = None
+    seeds_sd: float | None = None
+    detectable: float | None = None
+
+
+class CellResult(Record, kw_only=True):
+    """One row with one seed.
+
+    Attributes:
+        seed: seed of the training.
+        scores: mean of the main measure by collection; empty for a gap.
+        failed_at, error: stage and reason of a gap; "" for a finished cell.
+        costs: costs of finished stages by name. A stage shared by several cells counts in each.
+        code: code that ran each finished stage: a git commit, marked if it was modified, or an
+            installed version; "" if it is unknown.
+    """
+
+    seed: int
+    scores: dict[str, float]
+    failed_at: str = ""
+    error: str = ""
+    costs: dict[str, Cost] = {}
+    code: dict[str, str] = {}
+
+
+class RowOnCollection(Record, kw_only=True):
+    """A row on one collection, or in the mean of all (`MEAN`).
+
+    Attributes:
+        collection: name of the collection, or `MEAN`.
+        measure: main measure.
+        queries: number of queries.
+        score: score over the finished seeds; None for a gap.
+        seeds: seeds that the row shares with the row it is compared with. With a single seed the
+            difference is of two checkpoints, not of two recipes.
+        difference: difference from the compared row; None without a comparison.
+        p_holm: p-value, corrected over all rows of the experiment on this collection.
+        verdict: ``better``, ``worse`` or ``cannot tell``, by ``p_holm`` at 5 %; "" without a
+            comparison.
+    """
+
+    collection: str
+    measure: str
+    queries: int
+    score: Interval | None
+    seeds: tuple[int, ...] = ()
+    difference: Interval | None = None
+    p_holm: float | None = None
+    verdict: str = ""
+
+
+class SequenceResult(Record, kw_only=True):
+    """Gain and forgetting of a row that was trained on one domain after the other.
+
+    Attributes:
+        start: initial model of the sequence.
+        gained: mean over the domains after the sequence, compared with the initial model.
+        forgotten: mean over all domains but the last after the sequence, compared with the
+            checkpoint right after the domain's own training; None if each domain keeps its own
+            model.
+        losses: loss of masked language modelling at the end of each domain's training, in nats;
+            mean over the seeds.
+    """
+
+    start: str
+    gained: RowOnCollection
+    forgotten: RowOnCollection | None
+    losses: dict[str, float]
+
+
+class RowResult(Record, kw_only=True):
+    """One recipe.
+
+    Attributes:
+        name: name of the row.
+        against: row that it differs from in one field; "" for the reference.
+        change: the field and its two values; "" for the reference.
+        cells: one result for each seed.
+        on: results by collection, then in their mean.
+        sequence: None without a sequence of domains, or if no cell is finished.
+        settings: complete settings by stage.
+    """
+
+    name: str
+    against: str
+    change: str
+    cells: tuple[CellResult, ...]
+    on: tuple[RowOnCollection, ...]
+    sequence: SequenceResult | None = None
+    settings: dict[str, Table] = {}
+
+    def on_collection(self, collection: str) -> RowOnCollection | None:
+        """Return the result on ``collection``, or None."""
+        return next((on for on in self.on if on.collection == collection), None)
+
+
+class Report(Record, kw_only=True):
+    """A complete report.
+
+    Attributes:
+        name: name of the folder.
+        title: title of the report.
+        command: command line that made it.
+        seeds: seeds of every row.
+        reference: complete settings of the reference, by stage.
+        rows: rows, the reference first.
+        axes: axes with their rows.
+        leaks: results of the leak check, a sentence each.
+        commits: code that ran the tasks, each once, as in `CellResult`.
+        seconds: wall-clock time of all distinct tasks. A task shared by several cells counts once.
+        conditions: libraries and machine.
+        differing: collections that differ from the published ones, a sentence each.
+        weights: weights of the collections in their mean; empty for equal weights.
+        anchors: finished models on the same collections, without a comparison.
+        base_per_seed: see `Grid`.
+    """
+
+    schema: int = SCHEMA
+    name: str
+    title: str
+    command: str
+    seeds: tuple[int, ...]
+    reference: dict[str, Table]
+    rows: tuple[RowResult, ...]
+    axes: tuple[AxisResult, ...]
+    leaks: tuple[str, ...]
+    commits: tuple[str, ...]
+    seconds: float
+    conditions: Conditions
+    differing: tuple[str, ...] = ()
+    weights: dict[str, float] = {}
+    anchors: tuple[RowResult, ...] = ()
+    base_per_seed: bool = False
+
+    @property
+    def collections(self) -> tuple[str, ...]:
+        """Collections of all rows, then `MEAN` if there is one."""
+        names = dict.fromkeys(on.collection for row in self.rows for on in row.on)
+        return (*(name for name in names if name != MEAN), *([MEAN] if MEAN in names else []))
+
+    def seed_scores(self, row: RowResult, collection: str) -> list[float]:
+        """Return the score of each finished seed of ``row`` on ``collection`` or `MEAN`."""
+        finished = [cell.scores for cell in row.cells if cell.scores]
+        if collection != MEAN:
+            return [scores[collection] for scores in finished if collection in scores]
+        return [
+            sum(self.weights.get(name, 1 / len(scores)) * scores[name] for name in scores)
+            for scores in finished
+        ]
+
+    @property
+    def trains(self) -> bool:
+        """True if rows are recipes rather than uses of one model."""
+        return any(stage != "evaluate" for stage in self.reference)
+
+    @property
+    def gaps(self) -> int:
+        """Number of cells without a score."""
+        return sum(not cell.scores for row in (*self.rows, *self.anchors) for cell in row.cells)
+
+
+RESAMPLING = Resampling()
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class CheckpointScores:
+    """Scores of a checkpoint on one collection.
+
+    Attributes:
+        measure: name of the measure.
+        query_ids: ids of the queries.
+        values: float64 ``(queries,)``, values of the measure.
+    """
+
+    measure: str
+    query_ids: tuple[str, ...]
+    values: Float64Array
+
+
+Scores = Mapping[str, CheckpointScores]  # by collection
+
+
+@dataclass(frozen=True)
+class SequenceScores:
+    """Earlier scores of a cell that was trained on one domain after the other.
+
+    Attributes:
+        start: name of the initial model.
+        losses: loss of masked language modelling at the end of each domain's training, in nats.
+        before: scores of the initial model on each domain.
+        learnt: scores on all domains but the last, each right after the training on it; empty if
+            each domain keeps its own model.
+    """
+
+    start: str
+    losses: Mapping[str, float]
+    before: Scores
+    learnt: Scores
+
+
+@dataclass(frozen=True)
+class CellScores:
+    """Scores of a finished cell, and those of its sequence if it has one."""
+
+    on: Scores
+    sequence: SequenceScores | None = None
+
+
+ReadScores = Callable[[CellTask], CellScores]
+BySeed = dict[int, Scores]
+OnCollections = tuple[RowOnCollection, ...]
+
+
+def make_report(
+    experiment: Experiment,
+    outcome: ExperimentOutcome,
+    read: ReadScores,
+    command: str,
+    conditions: Conditions,
+) -> Report:
+    """Make the report of the finished cells.
+
+    Args:
+        experiment: all rows and cells.
+        outcome: finished and failed tasks.
+        read: function that reads the scores of a finished evaluation.
+        command: command line that makes the report.
+        conditions: libraries and machine.
+
+    Raises:
+        BenchError: cells were scored on different queries.
+    """
+    scores: dict[str, dict[int, CellScores]] = {}
+    for cell in experiment.all_cells:
+        by_seed = scores.setdefault(cell.row, {})
+        if cell.task.key in outcome.finished:
+            by_seed[cell.seed] = read(cell.task)
+    last = {row: {seed: each.on for seed, each in cells.items()} for row, cells in scores.items()}
+    anchors = [
+        GridRow(cell.row, {cell.task.stage: cell.task.settings}, change="anchor")
+        for cell in experiment.anchors
+    ]
+    rows, weights = (*experiment.rows, *anchors), experiment.weights
+    compared = add_verdicts(
+        {row.name: _compare_all(last[row.name], last.get(row.against), weights) for row in rows}
+    )
+    sequences = add_verdicts({row: _compare_sequence(cells) for row, cells in scores.items()})
+    results = tuple(
+        RowResult(
+            name=row.name,
+            against=row.against,
+            change=row.change,
+            cells=tuple(
+                _cell_result(cell, outcome, last[row.name].get(cell.seed, {}))
+                for cell in experiment.all_cells
+                if cell.row == row.name
+            ),
+            on=compared[row.name],
+            sequence=_sequence_result(scores[row.name], sequences[row.name]),
+            settings=dict(row.settings),
+        )
+        for row in rows
+    )
+    finished = [outcome.finished[t.key] for t in experiment.tasks() if t.key in outcome.finished]
+    return Report(
+        name=experiment.grid.name,
+        title=experiment.grid.title,
+        command=command,
+        seeds=experiment.grid.seeds,
+        reference={name: dict(table) for name, table in experiment.rows[0].settings.items()},
+        rows=results[: len(experiment.rows)],
+        anchors=results[len(experiment.rows) :],
+        base_per_seed=experiment.grid.base_per_seed,
+        axes=experiment.axes,
+        leaks=experiment.leaks,
+        differing=experiment.differing,
+        weights=dict(weights),
+        commits=tuple(sorted({record.commit for record in finished})),
+        seconds=sum(record.cost.seconds for record in finished),
+        conditions=conditions,
+    )
+
+
+def _cell_result(cell: GridCell, outcome: ExperimentOutcome, scores: Scores) -> CellResult:
+    """Return the scores, costs, code and error of a cell."""
+    stage, error = outcome.find_gap(cell)
+    tasks = [task for task in cell.task.chain() if task.key in outcome.finished]
+    return CellResult(
+        seed=cell.seed,
+        scores={name: float(on.values.mean()) for name, on in scores.items()},
+        failed_at=stage,
+        error=error,
+        costs={task.stage: outcome.finished[task.key].cost for task in tasks},
+        code={task.stage: outcome.finished[task.key].commit for task in tasks},
+    )
+
+
+def _compare_all(
+    row: BySeed, against: BySeed | None, weights: Mapping[str, float]
+) -> OnCollections:
+    """Compare a row on each collection, then in their mean if they share one measure."""
+    if not row:
+        return ()
+    names = list(next(iter(row.values())))
+    compared = [compare_seeds(name, {name: 1.0}, row, against) for name in names]
+    if len(names) > 1 and len({on.measure for on in compared}) == 1:
+        shares = weights or dict.fromkeys(names, 1 / len(names))
+        compared.append(compare_seeds(MEAN, {name: shares[name] for name in names}, row, against))
+    return tuple(compared)
+
+
+def _compare_sequence(cells: Mapping[int, CellScores]) -> OnCollections:
+    """Compare the end of a row's sequence with its start, and with the training on each domain."""
+    last = {seed: each.on for seed, each in cells.items()}
+    sequences = {seed: each.sequence for seed, each in cells.items() if each.sequence}
+    before = {seed: sequence.before for seed, sequence in sequences.items()}
+    learnt = {seed: sequence.learnt for seed, sequence in sequences.items()}
+    return tuple(
+        compare_seeds(title, dict.fromkeys(domains, 1 / len(domains)), last, earlier)
+        for title, earlier in (("gained", before), ("forgotten", learnt))
+        if (domains := next(iter(earlier.values()), {}))
+    )
+
+
+def _sequence_result(cells: Mapping[int, CellScores], on: OnCollections) -> SequenceResult | None:
+    """Return gain, forgetting and mean losses of a row's sequences, or None without sequences."""
+    sequences = [each.sequence for each in cells.values() if each.sequence]
+    if not sequences:
+        return None
+    first = sequences[0]
+    return SequenceResult(
+        start=first.start,
+        gained=on[0],
+        forgotten=on[1] if len(on) > 1 else None,
+        losses={name: fmean(each.losses[name] for each in sequences) for name in first.losses},
+    )
+
+
+def compare_seeds(
+    title: str, shares: Mapping[str, float], row: BySeed, against: BySeed | None
+) -> RowOnCollection:
+    """Estimate the score of a row in a mean of collections, and its difference from another row.
+
+    Args:
+        title: name of the collection or the mean.
+        shares: weight of each collection in the mean; they sum to 1.
+        row: scores of the row, by seed and collection.
+        against: scores of the row that it is compared with, on the seeds that both have; None for
+            no comparison.
+
+    Raises:
+        BenchError: cells were scored on different queries.
+    """
+    first = [next(iter(row.values()))[name] for name in shares]
+    seeds = tuple(seed for seed in row if seed in (against or {}))
+    weights = list(shares.values())
+    return RowOnCollection(
+        collection=title,
+        measure=first[0].measure,
+        queries=sum(len(on.query_ids) for on in first),
+        score=estimate_interval([_score_matrix(row, list(row), name) for name in shares], weights),
+        seeds=seeds,
+        difference=_difference(shares, row, against, seeds) if against and seeds else None,
+    )
+
+
+def _difference(
+    shares: Mapping[str, float], row: BySeed, against: BySeed, seeds: Sequence[int]
+) -> Interval:
+    """Estimate a difference: of two recipes with several seeds, of two checkpoints with one."""
+    scores = {name: _score_matrix(row, seeds, name) for name in shares}
+    others = {name: _score_matrix(against, seeds, name, row[seeds[0]][name]) for name in shares}
+    weights = list(shares.values())
+    if len(seeds) > 1:
+        return estimate_interval([scores[name] - others[name] for name in shares], weights)
+    columns = {"row": 0, "against": 1}
+    parts = [
+        ScoreMatrix(
+            name, "", columns, np.stack([scores[name][0], others[name][0]], axis=1), RESAMPLING
+        ).minus(*columns)
+        for name in shares
+    ]
+    test = paired_difference(parts, weights)
+    return Interval(
+        mean=test.difference, low=test.low, high=test.high, p=test.p, detectable=test.detectable
+    )
+
+
+def _score_matrix(
+    scores: BySeed, seeds: Sequence[int], name: str, alike: CheckpointScores | None = None
+) -> Float64Array:
+    """Return scores on a collection, float64 ``(seeds, queries)``.
+
+    Raises:
+        BenchError: the cells have different queries, or other queries than ``alike``.
+    """
+    found = [scores[seed][name] for seed in seeds]
+    if len({each.query_ids for each in (*found, alike or found[0])}) > 1:
+        raise BenchError(
+            f"cells were scored on different queries of {name}",
+            "delete the older evaluations, because the collection has changed",
+        )
+    return np.array([each.values for each in found], dtype=np.float64)
+
+
+def add_verdicts(on: Mapping[str, OnCollections]) -> dict[str, OnCollections]:
+    """Add verdicts at 5 % to rows, with p-values corrected over all rows compared on a collection.
+
+    Args:
+        on: results by row.
+    """
+    families: dict[str, dict[str, float]] = {}
+    for row, compared in on.items():
+        for each in compared:
+            if each.difference and each.difference.p is not None:
+                families.setdefault(each.collection, {})[row] = each.difference.p
+    adjusted = {
+        (name, row): p
+        for name, family in families.items()
+        for row, p in zip(family, holm(list(family.values())), strict=True)
+    }
+    return {
+        row: tuple(_with_verdict(each, adjusted.get((each.collection, row))) for each in compared)
+        for row, compared in on.items()
+    }
+
+
+def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
+    """Add the corrected p-value and its verdict."""
+    if on.difference is None:
+        return on
+    sign = "better" if on.difference.mean > 0 else "worse"
+    verdict = "cannot tell" if p is None or p > ALPHA else sign
+    return msgspec.structs.replace(on, p_holm=p, verdict=verdict)
+
+
+def estimate_interval(parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)) -> Interval:
+    """Estimate the mean of several collections, with its 95 % interval and p-value.
+
+    Args:
+        parts: by collection, float64 ``(seeds, queries)``, with the same seeds in the same order:
+            scores of a recipe, or differences of two.
+        weights: weights of the collections in the mean; they sum to 1.
+    """
+    of_seeds = _seed_means(parts, weights)
+    mean = float(of_seeds.mean())
+    if len(of_seeds) < 2 or min(part.shape[1] for part in parts) < 2:
+        return Interval(mean=mean)
+    deviation = float(of_seeds.std(ddof=1))
+    error, degrees = standard_error(parts, weights)
+    if error <= TINY:
+        return Interval(mean=mean, seeds_sd=deviation)
+    count = len(of_seeds)
+    t_of_seeds = mean / max(deviation, TINY) * math.sqrt(count)
+    reach = t_quantile(1 - ALPHA / 2, degrees) * error
+    return Interval(
+        mean=mean,
+        low=mean - reach,
+        high=mean + reach,
+        p=_two_sided_p(mean / error, degrees),
+        p_seeds=_two_sided_p(t_of_seeds, count - 1),
+        seeds_sd=deviation,
+        detectable=detectable_effect(error, degrees),
+    )
+
+
+def _two_sided_p(t: float, degrees: float) -> float:
+    """Return the two-sided p-value of a t statistic."""
+    from scipy.special import stdtr  # imported late, so that `list` works without scipy
+
+    return float(2 * stdtr(degrees, -abs(t)))
+
+
+def standard_error(
+    parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)
+) -> tuple[float, float]:
+    """Return the standard error of a mean and its degrees of freedom, by analysis of variance.
+
+    The seeds' part is the variance of the seeds' means over the number of seeds. It includes the
+    interaction of seeds with queries. The queries' part is the rest of the variance of the queries'
+    means.
+
+    Args:
+        parts: by collection, float64 ``(seeds, queries)``, as for `estimate_interval`.
+        weights: weights of the collections in the mean; they sum to 1.
+    """
+    of_seeds = _seed_means(parts, weights)
+    count = len(of_seeds)
+    seeds = float(of_seeds.var(ddof=1)) / count
+    queries, squares = 0.0, seeds**2 / (count - 1)
+    for part, share in zip(parts, weights, strict=True):
+        of_queries = part.mean(axis=0)
+        rest = part - part.mean(axis=1, keepdims=True) - of_queries + part.mean()
+        n = len(of_queries)
+        raw = float(of_queries.var(ddof=1)) / n * share**2
+        twice = float((rest**2).sum()) / ((count - 1) * (n - 1)) / (count * n) * share**2
+        queries += max(0.0, raw - twice)
+        squares += raw**2 / (n - 1) + twice**2 / ((count - 1) * (n - 1))
+    total = seeds + queries
+    degrees = max(1.0, total**2 / squares) if squares else 1.0
+    return math.sqrt(total), degrees
+
+
+def _seed_means(parts: Sequence[Float64Array], weights: Sequence[float]) -> Float64Array:
+    """Return the mean over collections for each seed, float64 ``(seeds,)``."""
+    means: Float64Array = np.average([part.mean(axis=1) for part in parts], axis=0, weights=weights)
+    return means
