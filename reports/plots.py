@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.comparing.statistics import Difference
 from bench.experiments.grid import AxisResult
-from bench.experiments.report import MEAN, Report, RowResult
+from bench.experiments.report import Report, RowResult
 from bench.monitor.curve import Curve, CurvePoint
 from foundation import files as whole
 from foundation.errors import make_printable
@@ -200,7 +200,7 @@ def _rows_of(report: Report, axis: AxisResult) -> list[RowResult]:
 
 def _panels(report: Report, rows: Sequence[RowResult]) -> list[str]:
     """Return the mean if there is one, else each collection with a score."""
-    names = [MEAN] if MEAN in report.collections else report.collections
+    names = list(filter(report.is_mean, report.collections)) or report.collections
     return [name for name in names if any(row.on_collection(name) for row in rows)]
 
 
@@ -213,7 +213,7 @@ def _draw_panels(figure: "Figure", report: Report, axis: AxisResult, panels: Seq
         for number, anchor in enumerate(report.anchors):
             if (on := anchor.on_collection(name)) and on.score:
                 axes.axhline(on.score.mean, zorder=0, **_anchor_style(number))
-        axes.set_title("mean of the collections" if name == MEAN else name, fontsize=9)
+        axes.set_title("mean of the collections" if report.is_mean(name) else name, fontsize=9)
         axes.set_xticks(range(len(labels)), labels)
         axes.set_xlim(-0.5, len(labels) - 0.5)
         axes.set_xlabel(axis.title)
