@@ -1,13 +1,13 @@
-"""Model cards: facts about a model, as a strict TOML file.
+"""Model cards: strict TOML files with what is stated about a model.
 
 A card states how text becomes a vector (checkpoint, pooling, prompts, lengths), the model's
-training data, and published scores with their sources. Nothing here loads a model.
+training data, and published scores with their sources.
 """
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -56,13 +56,7 @@ class CardStage(Record, kw_only=True):
 
 
 class CardPrompts(Record, kw_only=True):
-    """Text put before every query and document.
-
-    Attributes:
-        query: prompt of queries.
-        document: prompt of documents.
-        datasets: prompts that override these, by dataset or suite.
-    """
+    """Text put before every query and document; ``datasets`` overrides it by dataset or suite."""
 
     query: str = ""
     document: str = ""
@@ -70,12 +64,7 @@ class CardPrompts(Record, kw_only=True):
 
 
 class CardAdapter(Record, kw_only=True):
-    """An adapter to attach.
-
-    Attributes:
-        path: folder of the adapter, relative to the card.
-        kind: its library; ``auto`` reads it from ``adapter_config.json``.
-    """
+    """An adapter to attach, in a folder relative to the card. ``auto`` finds out its library."""
 
     path: str
     kind: AdapterKind | Literal["auto"] = "auto"
@@ -89,25 +78,14 @@ class ExpectedScore(Record, kw_only=True):
         measure: name of the measure.
         value: score from 0 to 1.
         source: where it was published; empty for the card's ``expected_source``.
-        tolerance: from 0 to `MAX_TOLERANCE`; a wider one would accept another model.
-
-    Raises:
-        ValueError: value or tolerance is outside its bounds, or not a number.
+        tolerance: at most `MAX_TOLERANCE`; a wider one would accept another model.
     """
 
     dataset: str
     measure: str
-    value: float
+    value: Annotated[float, msgspec.Meta(ge=0, le=1)]
     source: str = ""
-    tolerance: float = 0.001
-
-    def __post_init__(self) -> None:
-        for field, most in (("value", 1.0), ("tolerance", MAX_TOLERANCE)):
-            number = getattr(self, field)
-            if not 0 <= number <= most:  # false for nan, too
-                raise ValueError(
-                    f"{field} of an expected score is from 0 to {most:g}, not {number}"
-                )
+    tolerance: Annotated[float, msgspec.Meta(ge=0, le=MAX_TOLERANCE)] = 0.001
 
 
 class Card(Usage, kw_only=True):
@@ -183,22 +161,11 @@ class Card(Usage, kw_only=True):
         unknown = set(self.unverified) - set(self.__struct_fields__)
         if unknown:
             raise ValueError(f"unverified names fields that do not exist: {sorted(unknown)}")
-        if not all(
-            1 <= length <= MAX_TOKENS
-            for length in (self.max_query_tokens, self.max_document_tokens)
-        ):
+        lengths = self.max_query_tokens, self.max_document_tokens
+        if min(lengths) < 1 or max(lengths) > MAX_TOKENS:
             raise ValueError(f"lengths are from 1 to {MAX_TOKENS:,} tokens")
         if not self.missing:
             self._check_usable()
-        self._fill_in_sources()
-
-    @property
-    def pretrained_only(self) -> bool:
-        """True if the checkpoint was not trained for retrieval, from the start of its warning."""
-        return self.warning.startswith("pre-trained only")
-
-    def _fill_in_sources(self) -> None:
-        """Fill in the source of each expected score."""
         common = self.expected_source or self.source
         filled = tuple(
             score if score.source else msgspec.structs.replace(score, source=common)
@@ -207,6 +174,11 @@ class Card(Usage, kw_only=True):
         if not all(score.source for score in filled):
             raise ValueError("expected scores need a source: theirs, expected_source or source")
         msgspec.structs.force_setattr(self, "expected", filled)
+
+    @property
+    def pretrained_only(self) -> bool:
+        """True if the checkpoint was not trained for retrieval, from the start of its warning."""
+        return self.warning.startswith("pre-trained only")
 
     def _check_usable(self) -> None:
         transformer = self.kind == "transformer" and not self.encoder
@@ -256,7 +228,7 @@ FILES = TomlFiles("model card", Path(__file__).parent / "cards", Card)
 
 
 def load_card(name_or_path: str | Path) -> Card:
-    """Load a card by its name or ``.toml`` file, ``name_or_path``.
+    """Load a card by its name or ``.toml`` file.
 
     Raises:
         BenchError: there is no such card, it is not TOML, or a key or value is not valid.
@@ -295,15 +267,7 @@ def replace_fields(card: Card, changes: Mapping[str, Any]) -> Card:
 
 
 def make_card_like(card: Card, **fields: Any) -> Card:
-    """Return a card of another checkpoint that is used as ``card`` is.
-
-    Args:
-        card: card with pooling, prompts and lengths.
-        fields: other fields of the new card.
-
-    Raises:
-        BenchError: the card contradicts itself.
-    """
+    """Return a card with other ``fields`` of another checkpoint that is used as ``card`` is."""
     shared = {name: getattr(card, name) for name in ("name", "stages", "prompts", "adapter")}
     try:
         return Card(**{**card.usage, **shared, **fields})

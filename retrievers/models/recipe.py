@@ -15,17 +15,14 @@ from foundation.records import Record
 Pooling = Literal["none", "cls", "mean", "last", "pooler"]
 # Poolings that one forward pass serves, in the order in which they are stored.
 EVERY_POOLING: tuple[Pooling, ...] = ("cls", "mean", "last")
-# "cls+bow" occurs in results of earlier versions.
-StoredPooling = Pooling | Literal["every", "cls+bow", "unknown"]
+StoredPooling = Pooling | Literal["every", "unknown"]
 Similarity = Literal["dot", "cos"]
 TitleJoin = Literal["space", "pair", "sep", "none"]
 TruncationSide = Literal["right", "left"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 # int8: dense layers of a float32 network, on the CPU
 ModelDtype = Literal["float32", "bfloat16", "float16", "int8"]
-StoredDtype = Dtype | Literal["unknown"]
 StoreDtype = Literal["float32", "float16"]
-Backend = Literal["torch", "int8-calibrated", "int8", "onnx", "int7"]  # the last three: old results
 Role = Literal["document", "query"]
 # Later additions, which are part of a fingerprint only if they differ from their defaults.
 ADDED_LATER = ("truncation_side", "lower_case")
@@ -42,12 +39,7 @@ Option = bool | int | float | str
 
 
 class Prompts(Record):
-    """Text put before a query and before a document (before its title, if it has one).
-
-    Attributes:
-        query: prompt of queries.
-        document: prompt of documents.
-    """
+    """Text put before a query and before a document (before its title, if it has one)."""
 
     query: str = ""
     document: str = ""
@@ -110,14 +102,11 @@ class Usage(Record, kw_only=True):
     max_document_tokens: int | None = 512
     truncation_side: TruncationSide = "right"
     lower_case: bool = False
-    dtype: StoredDtype = "float32"
+    dtype: Dtype | Literal["unknown"] = "float32"
 
     @property
     def max_tokens(self) -> int:
-        """Length of the longest input, a query or a document, in tokens.
-
-        0 if it is unknown.
-        """
+        """Length of the longest input, a query or a document, in tokens; 0 if unknown."""
         return max(self.max_query_tokens or 0, self.max_document_tokens or 0)
 
     @property
@@ -128,8 +117,6 @@ class Usage(Record, kw_only=True):
 
 class Recipe(Usage, kw_only=True):
     """Everything that determines the vectors of an encoder.
-
-    JSON with ``msgspec.json.encode``.
 
     Attributes:
         model: short name for people; not part of the fingerprint.
@@ -145,7 +132,7 @@ class Recipe(Usage, kw_only=True):
         dataset_prompts: prompts that ``for_dataset`` chooses from; empty once resolved.
         adapter: identity of the attached adapter.
         backend: engine that runs the model: PyTorch, or dense layers in int8 with calibrated
-            scales (in results before 25 Nov 2026, ``int8`` with a scale for each token).
+            scales.
         store_dtype: dtype of stored vectors: float16 rounds them before they are searched.
         encoder: third party's class, as ``package.module:Class``.
         options: settings of an encoder that is not a transformer.
@@ -164,16 +151,13 @@ class Recipe(Usage, kw_only=True):
     prompts: Prompts = Prompts()
     dataset_prompts: dict[str, Prompts] = {}
     adapter: AdapterIdentity | None = None
-    backend: Backend = "torch"
+    backend: Literal["torch", "int8-calibrated"] = "torch"
     store_dtype: StoreDtype = "float32"
     encoder: str = ""
     options: dict[str, Option] = {}
 
     def __post_init__(self) -> None:
-        """Mark settings that a Python object does not state.
-
-        Old records have defaults instead.
-        """
+        """Mark settings that a Python object does not state."""
         if self.kind == "python" and not self.encoder and self.pooling == "none":
             for name, value in UNKNOWN_SETTINGS.items():
                 msgspec.structs.force_setattr(self, name, value)
@@ -186,26 +170,16 @@ class Recipe(Usage, kw_only=True):
         is the same model. A third party's class loads files by name, which are not hashed, so its
         names stay.
         """
-        default = {name for name in ADDED_LATER if getattr(self, name) == self._default(name)}
-        names = {"model", *default}
+        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
+        names = {"model", *(n for n in ADDED_LATER if getattr(self, n) == defaults[n])}
         if self.files and not self.encoder:
             names |= {"checkpoint", "revision", "query_checkpoint", "query_revision"}
         fields = msgspec.structs.asdict(self)
         if self.kind == "python":
-            fields |= {name: self._default(name) for name in PYTHON_OBJECT_FACTS}
+            fields |= {name: defaults[name] for name in PYTHON_OBJECT_FACTS}
             names |= {*ADDED_LATER}
         facts = {name: value for name, value in fields.items() if name not in names}
         return hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()
-
-    def _default(self, name: str) -> Any:
-        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
-        return defaults[name]
-
-    @property
-    def without_files(self) -> "Recipe":
-        """This recipe without the names and hashes of its files: how weights are used."""
-        names = ("checkpoint", "revision", "query_checkpoint", "query_revision")
-        return msgspec.structs.replace(self, files={}, query_files={}, **dict.fromkeys(names, ""))
 
     def side(self, role: Role) -> "Recipe":
         """Return the recipe of one side, ``role``, with the other side's fields at plain values.
@@ -216,33 +190,24 @@ class Recipe(Usage, kw_only=True):
         """
         if self.encoder:
             return self
-        plain = msgspec.structs.replace(
-            self, dataset_prompts={}, query_files={}, query_checkpoint="", query_revision=""
-        )
+        own: dict[str, Any] = dict.fromkeys(("query_checkpoint", "query_revision"), "")
+        own |= dict.fromkeys(("dataset_prompts", "query_files"), {})
         if role == "document":
-            return msgspec.structs.replace(
-                plain,
-                prompts=Prompts(document=self.prompts.document),
-                max_query_tokens=self.max_document_tokens,
-            )
-        if self.query_files:
-            plain = msgspec.structs.replace(
-                plain,
-                files=self.query_files,
-                checkpoint=self.query_checkpoint,
-                revision=self.query_revision,
-            )
-        return msgspec.structs.replace(
-            plain,
-            prompts=Prompts(query=self.prompts.query),
-            max_document_tokens=self.max_query_tokens,
-            title_join="space",  # a query has no title
-        )
+            own["prompts"] = Prompts(document=self.prompts.document)
+            own["max_query_tokens"] = self.max_document_tokens
+        else:
+            own["prompts"] = Prompts(query=self.prompts.query)
+            own["max_document_tokens"] = self.max_query_tokens
+            own["title_join"] = "space"  # a query has no title
+            if self.query_files:
+                own |= {"checkpoint": self.query_checkpoint, "revision": self.query_revision}
+                own["files"] = self.query_files
+        return msgspec.structs.replace(self, **own)
 
     @property
     def precision(self) -> str:
         """``int8``, or the dtype of weights and activations."""
-        return "int8" if self.backend.startswith("int8") else self.dtype
+        return "int8" if self.backend == "int8-calibrated" else self.dtype
 
     def for_dataset(self, name: str) -> "Recipe":
         """Return this recipe with the prompts of dataset ``name`` (``beir/quora``) and no others.

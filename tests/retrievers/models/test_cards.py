@@ -71,12 +71,8 @@ def test_a_card_is_read_from_its_file_and_written_so_that_it_is_the_same(tmp_pat
         ({"prompts": {"qurey": "q: "}}, "unknown field 'qurey'"),
         ({"expected": [SCORE]}, "source"),
         *(
-            ({"source": "s", "expected": [SCORE | {"value": value}]}, "from 0 to 1")
-            for value in (1e300, -0.1, 1.01)
-        ),
-        *(
-            ({"source": "s", "expected": [SCORE | {"tolerance": value}]}, r"from 0 to 0.05")
-            for value in (1e300, -0.001, 0.051)
+            ({"source": "s", "expected": [SCORE | {field: value}]}, "Expected `float`")
+            for field, value in [("value", -0.1), ("value", 1.01), ("tolerance", 0.051)]
         ),
         ({"name": "yours"}, "is named 'yours'"),
     ],
@@ -97,7 +93,7 @@ def test_a_published_score_or_tolerance_is_a_number(tmp_path: Path, field: str, 
     score = {"dataset": '"beir/nq"', "measure": '"R@5"', "value": "0.5"} | {field: value}
     lines = [f"{key} = {said}" for key, said in score.items()]
     path.write_text("\n".join([path.read_text(), "[[expected]]", *lines]))
-    with pytest.raises(BenchError, match=f"{field} of an expected score is from 0"):
+    with pytest.raises(BenchError, match=f"{field}.*Expected .float."):
         load_card(path)
 
 

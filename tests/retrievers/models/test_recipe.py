@@ -44,7 +44,7 @@ CHANGES: dict[str, Any] = {
     "prompts": Prompts(query="q: "),
     "dataset_prompts": {"beir/quora": Prompts()},
     "adapter": AdapterIdentity("peft", {"adapter_model.safetensors": "dd"}),
-    "backend": "onnx",
+    "backend": "int8-calibrated",
     "dtype": "bfloat16",
     "store_dtype": "float16",
     "encoder": "package.module:Class",
@@ -255,7 +255,6 @@ def test_the_fingerprint_of_a_setting_stays(stand_in: Path, settings: str) -> No
 @pytest.mark.parametrize(
     ("changes", "pinned"),
     [
-        ({"backend": "int8"}, "dcea47f25c00aa86"),  # of earlier versions
         ({"backend": "int8-calibrated"}, "0634020b0243dc3c"),
         ({"adapter": AdapterIdentity("peft", {"a": "dd"})}, "48cf643cfc028275"),
         ({"adapter": AdapterIdentity("routed", {"a": "dd"})}, "cd458cdccd532a64"),
