@@ -48,9 +48,9 @@ from retrievers.models.card import (
     CardPrompts,
     CardStage,
     ExpectedScore,
+    Recipe,
     all_cards,
 )
-from retrievers.models.recipe import Recipe
 from retrievers.training.engine.curve import LossPoint
 from retrievers.training.finetune.finetune import FinetuneResult
 from retrievers.training.pretrain.pretrain import PretrainResult

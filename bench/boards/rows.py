@@ -45,7 +45,7 @@ from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.locations import Location
-from retrievers.models.recipe import UNKNOWN_SETTINGS
+from retrievers.models.card import UNKNOWN_SETTINGS
 
 
 def find_distinct_results(*locations: Location) -> list[Evaluation]:

@@ -18,7 +18,7 @@ from foundation.errors import BenchError
 from foundation.locations import Location, RemotePath, parse_location
 from foundation.machine import parse_size
 from foundation.records import Record, convert_table
-from retrievers.models.recipe import StoreDtype
+from retrievers.models.card import StoreDtype
 
 
 @attrs.frozen

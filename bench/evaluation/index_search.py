@@ -32,7 +32,7 @@ from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.views import View, ViewedVectors
 from retrievers.index.faiss_index import FaissIndex, IndexSpec, import_faiss
 from retrievers.index.hits import Hits, exclude_self_matches, recall_at_k, sort_canonically
-from retrievers.models.recipe import Recipe
+from retrievers.models.card import Recipe
 
 Vectors: TypeAlias = StoredVectors | ViewedVectors
 

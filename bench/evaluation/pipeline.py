@@ -35,8 +35,7 @@ from foundation.machine import library_version, utc_now
 from foundation.sources import PACKAGES as ALL_PACKAGES
 from foundation.sources import loaded_files
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.models.card import Card
-from retrievers.models.recipe import Recipe
+from retrievers.models.card import Card, Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (

@@ -19,8 +19,8 @@ from foundation.errors import BenchError
 from foundation.files import read_file
 from foundation.locations import Location
 from foundation.records import Record
+from retrievers.models.card import Recipe
 from retrievers.models.read_checkpoint import Parameters
-from retrievers.models.recipe import Recipe
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,11 +20,10 @@ from bench.result_store.result import save
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.encoders.views import View, recipe_with_every_pooling
 from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.card import write_card
-from retrievers.models.recipe import ModelDtype, Prompts, StoreDtype
+from retrievers.models.card import ModelDtype, Prompts, StoreDtype, write_card
 from retrievers.models.resolve import resolve_model
 
 RESULTS, VECTORS, START = "results", "vectors", "start"

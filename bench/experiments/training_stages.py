@@ -36,7 +36,7 @@ from foundation.records import (
     suggest_field,
     write_json,
 )
-from retrievers.adapters.libraries import make_configuration
+from retrievers.adapters.adapter import make_configuration
 from retrievers.models.card import load_card, replace_fields, write_card
 from retrievers.models.resolve import count_parameters, resolve_model
 from retrievers.training.continual.sequence import (

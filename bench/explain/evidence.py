@@ -28,7 +28,7 @@ from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Encoder
-from retrievers.models.recipe import Role
+from retrievers.models.card import Role
 
 FLOOR, CEILING = 1e-13, 10.0
 SPREAD = 0.6  # standard deviation of the decimal logarithm of errors of one precision

@@ -42,8 +42,8 @@ from bench.runner.workspace import Workspace, load_models, open_endpoint, open_w
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Encoder
+from retrievers.models.card import Role
 from retrievers.models.locate import is_card
-from retrievers.models.recipe import Role
 
 FULL_SINGLES = 10  # hypotheses that the probe leaves over, evaluated on all items
 PROBED_PAIRS = 160

@@ -23,10 +23,9 @@ from retrievers.encoders.protocol import PhaseTimer, Segments, join
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.encoders.transformer import CPU_TOKENS, CUDA_TOKENS, plan_batches
 from retrievers.encoders.views import binarize
-from retrievers.models.card import BRANCH, replace_fields
+from retrievers.models.card import BRANCH, EVERY_POOLING, Recipe, Role, replace_fields
 from retrievers.models.locate import find_local
 from retrievers.models.read_checkpoint import Checkpoint, read_checkpoint
-from retrievers.models.recipe import EVERY_POOLING, Recipe, Role
 from retrievers.models.resolve import Model
 
 if TYPE_CHECKING:

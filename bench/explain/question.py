@@ -37,7 +37,7 @@ from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, name_path_in_errors
 from foundation.files import open_file, read_file, replace_file
 from retrievers.encoders.protocol import Encoder
-from retrievers.models.recipe import Role
+from retrievers.models.card import Role
 
 FORMATS = (
     "Use .npy, .npz (arrays ids and vectors), .parquet (columns id and vector) or .safetensors"

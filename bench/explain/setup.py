@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from datasets_cfg.catalogue import Facts
-from retrievers.models.card import all_cards
-from retrievers.models.recipe import Prompts, StoredPooling, TruncationSide
+from retrievers.models.card import Prompts, StoredPooling, TruncationSide, all_cards
 from retrievers.models.resolve import Model
 
 TitleRule = Literal["space", "pair", "sep", "none", "doubled", "only"]

@@ -12,7 +12,7 @@ import attrs
 from attrs import field, frozen
 
 from foundation.locations import Location, RemotePath, parse_location
-from retrievers.models.recipe import ModelDtype, StoreDtype
+from retrievers.models.card import ModelDtype, StoreDtype
 
 Names = str | Path | Sequence[str | Path]
 Place = str | Path | RemotePath

@@ -18,7 +18,7 @@ from bench.result_store.result import RESULT_FILE, load, load_all
 from datasets_cfg.catalogue import collections_of, expand_names, is_suite
 from foundation.errors import BenchError, did_you_mean
 from foundation.locations import Location, files_below, parse_location
-from retrievers.models.recipe import Prompts
+from retrievers.models.card import Prompts
 
 SELECTOR = "@"
 LISTED = 6  # choices or models that an error lists

@@ -35,9 +35,8 @@ from bench.store.store import TOKENIZING, library_versions
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, as_picklable_error, import_package
-from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
-from retrievers.encoders.transformer import SharedNetworks
+from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models.resolve import Model
 
 STOPPED_POLL_S = 1.0

@@ -46,11 +46,10 @@ from datasets_cfg.verify import Finding, check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.locations import Location, cache_folder
 from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
-from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.python_object import wrap_encoder
 from retrievers.encoders.tokens import probe_texts
-from retrievers.encoders.transformer import SharedNetworks
+from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models.card import card_names
 from retrievers.models.locate import is_card, is_url
 from retrievers.models.resolve import card_of_endpoint, resolve_endpoint, resolve_model

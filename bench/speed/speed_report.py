@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.evaluation.result_record import Conditions
 from foundation.records import Record
-from retrievers.models.recipe import Recipe
+from retrievers.models.card import Recipe
 
 SCHEMA = 3
 

@@ -16,7 +16,7 @@ from foundation.errors import BenchError
 from foundation.files import replace_file, replace_folder, sha256_of_file
 from foundation.records import Record, read_json
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
-from retrievers.models.recipe import Recipe
+from retrievers.models.card import Recipe
 
 INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"
 INDEXES = "indexes"  # folder next to the vectors of a recipe

@@ -46,7 +46,7 @@ from foundation.errors import BenchError
 from foundation.files import FileLock, read_file, replace_file, replace_files, sha256_of_file
 from foundation.records import Record, decode_json
 from retrievers.encoders.protocol import Callback
-from retrievers.models.recipe import Recipe, Role, StoreDtype
+from retrievers.models.card import Recipe, Role, StoreDtype
 
 KEY_BYTES = 16
 CORPUS_SUFFIX = ".corpus"  # keys of a corpus; a shard has a different suffix

@@ -52,7 +52,7 @@ from foundation.records import Record, decode_json, write_json
 from retrievers.encoders.preflight import BATCH_TOLERANCE
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.tokens import probe_texts
-from retrievers.models.recipe import Recipe, Role
+from retrievers.models.card import Recipe, Role
 
 KEYS_FOLDER = "keys"
 RECIPE_FILE = "recipe.json"

@@ -33,8 +33,8 @@ from foundation.arrays import Float32Array
 from foundation.errors import BenchError, MissingFileError
 from retrievers.adapters.compose import route_adapters
 from retrievers.encoders.bm25 import BM25
-from retrievers.encoders.open import fit_router_on_queries, open_encoder
 from retrievers.encoders.protocol import PhaseTimer
+from retrievers.encoders.transformer import fit_router_on_queries, open_encoder
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model, resolve_model
 from retrievers.training.continual.sequence import Domain, Method, adapt

@@ -24,9 +24,15 @@ import numpy as np
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
 from foundation.records import read_object, write_json
-from retrievers.adapters.folder import AdaptedNetwork, find_adapter
-from retrievers.adapters.libraries import ADAPTER_NAME, attach
-from retrievers.models.card import CARD_FILE, Card, load_card, replace_fields
+from retrievers.adapters.adapter import ADAPTER_NAME, AdaptedNetwork, attach, find_adapter
+from retrievers.models.card import (
+    CARD_FILE,
+    AdapterIdentity,
+    AdapterKind,
+    Card,
+    load_card,
+    replace_fields,
+)
 from retrievers.models.read_checkpoint import (
     ADAPTER_CONFIG,
     BASE,
@@ -38,7 +44,6 @@ from retrievers.models.read_checkpoint import (
     Routing,
     read_tensors,
 )
-from retrievers.models.recipe import AdapterIdentity, AdapterKind
 from retrievers.models.resolve import Model, resolve_model
 
 # Of configurations: what says nothing about which function the weights are of.

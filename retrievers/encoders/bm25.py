@@ -29,7 +29,7 @@ from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, did_you_mean, name_path_in_errors
 from retrievers.encoders.protocol import Callback, join_documents
 from retrievers.index.hits import Hits
-from retrievers.models.recipe import Option, Recipe
+from retrievers.models.card import Option, Recipe
 
 DEFAULTS: dict[str, Option] = {
     "method": "lucene",

@@ -22,8 +22,7 @@ import numpy as np
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, DriftError, first_line, import_package
 from retrievers.encoders.protocol import Callback, Encoder, join_documents
-from retrievers.models.card import Card
-from retrievers.models.recipe import Recipe, Role
+from retrievers.models.card import Card, Recipe, Role
 
 BATCH_TEXTS = 32  # TEI's limit
 BATCH_CHARACTERS = 200_000  # safe for OpenAI's limit of 300,000 tokens and TEI's of 2 MB

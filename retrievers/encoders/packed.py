@@ -43,7 +43,7 @@ from foundation.errors import BenchError, first_line
 from foundation.machine import cpu_instructions, emulates_bfloat16
 from retrievers.encoders.device import keep_freed_memory, use_full_precision, use_one_thread
 from retrievers.encoders.tokens import Tokens
-from retrievers.models.recipe import EVERY_POOLING, StoredPooling
+from retrievers.models.card import EVERY_POOLING, StoredPooling
 
 # (query, key, value, cu_seqlens, max_length) to (T, heads, head width), the shape of query.
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]

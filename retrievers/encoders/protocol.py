@@ -8,7 +8,7 @@ from typing import Protocol
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
-from retrievers.models.recipe import Recipe, TitleJoin
+from retrievers.models.card import Recipe, TitleJoin
 
 Callback = Callable[[int], None]
 

@@ -23,9 +23,8 @@ import numpy as np
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, first_line
 from retrievers.encoders.protocol import Callback, Encoder, join, join_documents
-from retrievers.models.card import Card
+from retrievers.models.card import Card, Dtype, Prompts, Recipe, Similarity
 from retrievers.models.read_settings import POOLING
-from retrievers.models.recipe import Dtype, Prompts, Recipe, Similarity
 from retrievers.models.resolve import Model
 
 BATCH = 256  # texts for one call of a user's function

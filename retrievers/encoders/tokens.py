@@ -13,8 +13,8 @@ import numpy as np
 from foundation.arrays import Int32Array, Int64Array
 from foundation.errors import BenchError, first_line
 from retrievers.encoders.protocol import Segments, join
+from retrievers.models.card import Recipe, TruncationSide
 from retrievers.models.read_checkpoint import Checkpoint
-from retrievers.models.recipe import Recipe, TruncationSide
 
 # Fixed texts, one per line, that reveal a changed model, tokenizer or server, and calibrate int8.
 PROBE_FILE = Path(__file__).with_name("probe.txt")

@@ -16,7 +16,7 @@ import torch
 
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, is_out_of_memory
-from retrievers.adapters.libraries import attach
+from retrievers.adapters.adapter import attach
 from retrievers.encoders.device import (
     map_in_threads,
     use_full_precision,
@@ -37,9 +37,9 @@ from retrievers.encoders.packed import (
 )
 from retrievers.encoders.protocol import PhaseTimer, Segments
 from retrievers.encoders.tokens import TextTokenizer, Tokens, load_tokenizer, probe_texts
+from retrievers.models.card import Recipe, StoredPooling
 from retrievers.models.loading import load_network, load_stage
 from retrievers.models.read_checkpoint import Checkpoint, check_adapter_unchanged
-from retrievers.models.recipe import Recipe, StoredPooling
 
 FEW_TOKENS = 128  # one thread computes so many tokens in some tens of milliseconds
 CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back

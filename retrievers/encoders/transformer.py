@@ -1,12 +1,13 @@
-"""The encoder of every transformer card: join, tokenise, batch by length, encode, restore order.
+"""Open the encoder of a model, and encode by a transformer.
 
-The order of work depends on the list of texts alone, so that the same list on the same machine
-gives the same bytes. torch is imported with the weights, at the first call.
+Texts are joined with titles and prompts, tokenised, batched by length, encoded, and put back into
+order. The order of work depends on the list of texts alone, so that the same list on the same
+machine gives the same bytes. torch is imported with the weights, at the first call.
 """
 
 from collections.abc import Iterator, Sequence
 from copy import copy, deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,14 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
+from foundation.files import resolve_inside
+from retrievers.adapters.compose import Router
+from retrievers.encoders.endpoint import EndpointEncoder
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join
+from retrievers.encoders.python_object import HashingEncoder, open_third_party
 from retrievers.encoders.tokens import Tokens, hash_tokens
-from retrievers.models.read_checkpoint import Checkpoint
-from retrievers.models.recipe import Recipe, Role
+from retrievers.models.card import Recipe, Role
+from retrievers.models.read_checkpoint import ROUTER, Checkpoint
 from retrievers.models.resolve import Model
 
 if TYPE_CHECKING:
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 CPU_TOKENS = 1_024  # per batch; each thread computes one batch
 CUDA_TOKENS = 65_536
 LISTS_IN_FLIGHT = 3  # lists of texts, so that a GPU never waits for the next one
+ROUTING_QUERIES = 1_000  # queries per domain: a mean needs no more
 
 
 class SharedNetworks:
@@ -54,10 +60,44 @@ class SharedNetworks:
         return deepcopy(network, {id(tensor): tensor for tensor in shared})
 
 
-class TransformerEncoder(Encoder):
-    """A transformer bi-encoder.
+def open_encoder(
+    model: Model,
+    device: str = "auto",
+    tokens_per_batch: int | None = None,
+    networks: SharedNetworks | None = None,
+) -> Encoder:
+    """Open the encoder of a resolved model. Weights are loaded at its first call.
 
-    See `Encoder` for its methods.
+    Args:
+        model: result of `resolve_model`.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        tokens_per_batch: most tokens of one batch, padding included; None picks by device.
+        networks: loaded bases, so that encoders of several adapters share one.
+
+    Raises:
+        BenchError: the model has no vectors (BM25), or a third party's class is missing or unfit.
+    """
+    if model.recipe.kind == "bm25":
+        raise BenchError(f"{model.card.name} makes no vectors")
+    if model.recipe.encoder:
+        return open_third_party(model.recipe, device)
+    if model.recipe.kind == "hashing":
+        return HashingEncoder(model.recipe)
+    if model.recipe.kind == "endpoint":
+        return EndpointEncoder(model.recipe, model.card).with_dimension()
+    if model.routing is None or model.adapter is None:
+        return TransformerEncoder(model, device, tokens_per_batch, networks)
+    networks, timer = networks or SharedNetworks(), PhaseTimer()
+    folders = [resolve_inside(model.adapter, name) for name in model.routing.adapters]
+    base, *parts = (
+        TransformerEncoder(model.with_adapter(part), device, tokens_per_batch, networks, timer)
+        for part in (None, *folders)
+    )
+    return RoutedEncoder(model.recipe, base, parts, model.adapter / ROUTER)
+
+
+class TransformerEncoder(Encoder):
+    """A transformer bi-encoder: see `Encoder` for its methods.
 
     Args:
         model: resolved transformer model.
@@ -67,7 +107,6 @@ class TransformerEncoder(Encoder):
         timer: timer to share with other encoders; None for a new one.
 
     Attributes:
-        recipe: everything that determines the vectors.
         timer: seconds of ``load``, ``tokenise``, ``copy`` and ``forward``, and the number of
             ``tokens``, shared by all results of ``for_dataset``.
     """
@@ -86,29 +125,20 @@ class TransformerEncoder(Encoder):
         self._budget = tokens_per_batch
 
     def for_dataset(self, name: str) -> "TransformerEncoder":
-        """Return this encoder with the prompts of dataset ``name``.
-
-        Loaded weights are shared.
-        """
+        """Return this encoder with the prompts of dataset ``name``. Loaded weights are shared."""
         other = copy(self)
         other.recipe = self.recipe.for_dataset(name)
         return other
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Encode ``texts`` as queries, float32 ``(n, dim)``.
-
-        ``advance`` counts texts.
-        """
+        """Encode ``texts`` as queries, float32 ``(n, dim)``. ``advance`` counts texts."""
         segments = self._query_segments(texts)
         return self._prepare(self._towers.query, segments, self.recipe.max_query_tokens)(advance)
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Encode ``titles`` with ``texts``, float32 ``(n, dim)``.
-
-        ``advance`` counts documents.
-        """
+        """Encode ``titles`` with ``texts``, float32 ``(n, dim)``. ``advance`` counts documents."""
         return self.prepare_documents(titles, texts)(advance)
 
     def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "PreparedTexts":
@@ -116,10 +146,6 @@ class TransformerEncoder(Encoder):
 
         Another thread can tokenise the next documents meanwhile. The vectors are equal to those of
         ``encode_documents``.
-
-        Args:
-            titles: title of each document.
-            texts: text of each document.
         """
         segments = self._document_segments(titles, texts)
         return self._prepare(self._towers.document, segments, self.recipe.max_document_tokens)
@@ -140,12 +166,7 @@ class TransformerEncoder(Encoder):
         return self._towers.model.allow_unknown_tokens
 
     def unknown_share(self, titles: Sequence[str], texts: Sequence[str]) -> float:
-        """Return the share of tokens of documents that the tokenizer does not know, 0 to 1.
-
-        Args:
-            titles: title of each document.
-            texts: text of each document.
-        """
+        """Return the share of unknown tokens of ``titles`` with ``texts``, 0 to 1."""
         tower, segments = self._towers.document, self._document_segments(titles, texts)
         return tower.text_tokenizer.unknown_share(segments, tower.tokenizer.unk_token_id)
 
@@ -174,12 +195,12 @@ class TransformerEncoder(Encoder):
     def _prepare(
         self, tower: "Tower", segments: list[Segments], max_tokens: int | None
     ) -> "PreparedTexts":
-        first = find_first_occurrences(segments)
-        distinct = np.flatnonzero(first == np.arange(len(segments)))
-        tokens = tower.tokenize([segments[row] for row in distinct.tolist()], max_tokens)
+        distinct: dict[Segments, int] = {}
+        rows = [distinct.setdefault(text, len(distinct)) for text in segments]
+        tokens = tower.tokenize(list(distinct), max_tokens)
         budget = self._budget or self._towers.default_budget
         batches = list(plan_batches(tokens.lengths, budget, tower.is_packed))
-        return PreparedTexts(tower, tokens, batches, distinct, first)
+        return PreparedTexts(tower, tokens, batches, np.array(rows, np.int64))
 
 
 class PreparedTexts:
@@ -189,59 +210,41 @@ class PreparedTexts:
         tower: encoder of the texts.
         tokens: token ids of the distinct texts.
         batches: rows of ``tokens`` in each batch.
-        distinct: int64, positions of the distinct texts among all.
-        first: int64 ``(n,)``, for each text the position of the first equal one.
+        rows: int64 ``(n,)``, row of each text in ``tokens``.
 
     Attributes:
         lists_in_flight: number of such objects to launch before the first is called.
     """
 
     def __init__(
-        self,
-        tower: "Tower",
-        tokens: Tokens,
-        batches: Sequence[Int64Array],
-        distinct: Int64Array,
-        first: Int64Array,
+        self, tower: "Tower", tokens: Tokens, batches: Sequence[Int64Array], rows: Int64Array
     ) -> None:
-        self._tower, self._tokens, self._batches = tower, tokens, batches
-        self._distinct, self._first = distinct, first
+        self._tower, self._tokens, self._batches, self._rows = tower, tokens, batches, rows
         self._launched: Vectors | None = None
         self.lists_in_flight = LISTS_IN_FLIGHT if tower.is_asynchronous else 1
 
     def launch(self) -> None:
-        """Start encoding on a GPU without waiting.
-
-        On the CPU, do nothing.
-        """
+        """Start encoding on a GPU without waiting. On the CPU, do nothing."""
         if self._tower.is_asynchronous:
             self._launched = self._tower.launch(self._tokens, self._batches)
 
     def __call__(self, advance: Callback | None = None) -> Float32Array:
-        """Return the vectors of all texts, float32 ``(n, dim)``.
-
-        ``advance`` counts texts.
-        """
-        first, distinct = self._first, self._distinct
-        vectors = np.empty((len(first), self._tower.dim), dtype=np.float32)
+        """Return the vectors of all texts, float32 ``(n, dim)``. ``advance`` counts texts."""
+        vectors = np.empty((len(self._tokens), self._tower.dim), dtype=np.float32)
         launched, self._launched = self._launched, None
         for rows, encoded in launched or self._tower.vectors(self._tokens, self._batches):
-            vectors[distinct[rows]] = encoded
+            vectors[rows] = encoded
             if advance:
                 advance(len(rows))
-        repeated = np.flatnonzero(first != np.arange(len(first)))
-        vectors[repeated] = vectors[first[repeated]]
-        if advance and len(repeated):
-            advance(len(repeated))
-        return vectors
+        repeated = len(self._rows) - len(vectors)
+        if advance and repeated:
+            advance(repeated)
+        return vectors[self._rows] if repeated else vectors
 
 
 @dataclass(frozen=True)
 class _Towers:
-    """Encoders of queries and documents, loaded at first use.
-
-    One object if they share weights.
-    """
+    """Encoders of queries and documents, loaded at first use; one object if they share weights."""
 
     model: Model
     device_name: str
@@ -280,18 +283,10 @@ class _Towers:
             return Tower(checkpoint, recipe, adapter, self.device, self.timer, load)
 
 
-def find_first_occurrences(items: Sequence[Segments]) -> Int64Array:
-    """Return for each item of ``items`` the position of the first equal one, int64 ``(n,)``."""
-    first: dict[Segments, int] = {}
-    return np.array([first.setdefault(item, i) for i, item in enumerate(items)], dtype=np.int64)
-
-
 def plan_batches(
     lengths: Int64Array, tokens_per_batch: int, packed: bool = False
 ) -> Iterator[Int64Array]:
-    """Yield the rows of each batch, longest texts first.
-
-    A longer text is a batch of its own.
+    """Yield the rows of each batch, longest texts first. A longer text is a batch of its own.
 
     Args:
         lengths: int64 ``(n,)``, tokens of each text.
@@ -311,3 +306,96 @@ def plan_batches(
         stop = max(start + 1, stop)
         yield order[start:stop]
         start = stop
+
+
+@dataclass
+class RoutedEncoder(Encoder):
+    """An encoder that encodes a query by the adapter of its domain, and documents by all adapters.
+
+    A document has the vectors of all adapters, concatenated; a query is 0 outside its adapter's
+    block. So the inner product is exactly that of the query and the document by that adapter, and
+    every search works. A document costs one encoding for each adapter.
+
+    Attributes:
+        recipe: recipe of the routed model.
+        base: encoder without an adapter; it counts tokens and finds the domain of a query.
+        parts: one encoder for each adapter.
+        rule: file of the router.
+    """
+
+    recipe: Recipe
+    base: TransformerEncoder
+    parts: Sequence[TransformerEncoder]
+    rule: Path
+
+    @property
+    def timer(self) -> PhaseTimer:
+        """Timer shared by the base and all adapters."""
+        return self.base.timer
+
+    def for_dataset(self, name: str) -> "RoutedEncoder":
+        """Return this encoder with the prompts of dataset ``name``, which routing ignores."""
+        parts = [part.for_dataset(name) for part in self.parts]
+        return replace(self, recipe=self.recipe.for_dataset(name), parts=parts)
+
+    @property
+    def allow_unknown_tokens(self) -> bool:
+        """See `TransformerEncoder`."""
+        return self.base.allow_unknown_tokens
+
+    def unknown_share(self, titles: Sequence[str], texts: Sequence[str]) -> float:
+        """Return the share of unknown tokens of ``titles`` with ``texts``, 0 to 1."""
+        return self.base.unknown_share(titles, texts)
+
+    def hash_tokens(self, role: Role) -> str:
+        """Return the hash of token ids for ``role`` of an adapter's encoder: all have the same."""
+        return self.parts[0].hash_tokens(role)
+
+    def route(self, texts: Sequence[str]) -> Int64Array:
+        """Return the adapter's number for each query in ``texts``, int64 ``(n,)``."""
+        router = Router.read(self.rule, len(self.parts), self.base.dim)
+        return router.choose(self.base.encode_queries(texts))
+
+    def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
+        """Encode ``texts`` as queries, float32 ``(n, dim)``."""
+        chosen, width = self.route(texts), self.base.dim
+        vectors = np.zeros((len(texts), self.dim), np.float32)
+        for number, part in enumerate(self.parts):
+            rows = np.flatnonzero(chosen == number).tolist()
+            if rows:
+                encoded = part.encode_queries([texts[row] for row in rows], advance)
+                vectors[rows, number * width : (number + 1) * width] = encoded
+        return vectors
+
+    def encode_documents(
+        self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
+    ) -> Float32Array:
+        """Encode ``titles`` with ``texts``, float32 ``(n, dim)``."""
+        *others, last = self.parts
+        vectors = [part.encode_documents(titles, texts) for part in others]
+        return np.hstack([*vectors, last.encode_documents(titles, texts, advance)])
+
+    def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Count the tokens of each query in ``texts`` before truncation, with special tokens."""
+        return self.base.count_query_tokens(texts)
+
+    def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
+        """Count the tokens of ``titles`` with ``texts`` before truncation, with special tokens."""
+        return self.base.count_document_tokens(titles, texts)
+
+
+def fit_router_on_queries(
+    base: Model, domains: Sequence[Sequence[str]], device: str = "auto"
+) -> Router:
+    """Fit the rule that finds the domain of a query, from queries of each domain.
+
+    Args:
+        base: the model without an adapter.
+        domains: queries of each domain, of which up to `ROUTING_QUERIES` are drawn with seed 0.
+        device: device to encode on.
+    """
+    encoder, vectors = TransformerEncoder(base, device), []
+    for texts in domains:
+        drawn = np.sort(np.random.default_rng(0).permutation(len(texts))[:ROUTING_QUERIES])
+        vectors.append(encoder.encode_queries([texts[row] for row in drawn.tolist()]))
+    return Router.fit(vectors)

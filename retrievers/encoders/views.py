@@ -16,7 +16,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.records import Record
 from retrievers.index.faiss_index import import_faiss
-from retrievers.models.recipe import EVERY_POOLING, Recipe
+from retrievers.models.card import EVERY_POOLING, Recipe
 
 CALIBRATION_ROWS = 1 << 16  # documents that determine the int8 range of each dimension
 

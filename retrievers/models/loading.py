@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from foundation.errors import BenchError
 from foundation.files import resolve_inside
+from retrievers.models.card import Recipe, Stage
 from retrievers.models.read_checkpoint import (
     HEAD_WEIGHTS,
     LOAD_ERRORS,
@@ -28,7 +29,6 @@ from retrievers.models.read_checkpoint import (
     weight_files,
 )
 from retrievers.models.read_settings import read_stage_file
-from retrievers.models.recipe import Recipe, Stage
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,

@@ -16,14 +16,13 @@ import msgspec
 from foundation.errors import BenchError, first_line
 from foundation.files import check_not_lfs_pointer, resolve_inside, sha256_of_file
 from foundation.records import Record, read_json, read_object
-from retrievers.models.card import CardAdapter
+from retrievers.models.card import AdapterIdentity, AdapterKind, CardAdapter
 from retrievers.models.read_settings import (
     COPY_AGAIN,
     find_inner_folder,
     position_limit,
     read_config,
 )
-from retrievers.models.recipe import AdapterIdentity, AdapterKind
 
 WEIGHTS = (
     "model.safetensors",

@@ -23,8 +23,17 @@ from foundation.errors import BenchError
 from foundation.files import read_file, resolve_inside
 from foundation.machine import library_version
 from foundation.records import read_json, read_object
-from retrievers.models.card import CARD_FILE, Card, CardPrompts, CardStage, load_card
-from retrievers.models.recipe import Pooling, Stage, StageKind, TruncationSide
+from retrievers.models.card import (
+    CARD_FILE,
+    Card,
+    CardPrompts,
+    CardStage,
+    Pooling,
+    Stage,
+    StageKind,
+    TruncationSide,
+    load_card,
+)
 
 COPY_AGAIN = "copy or download the checkpoint again"
 # Position 0 of these architectures is pad_token_id + 1, so that many positions cannot be used.

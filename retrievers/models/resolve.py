@@ -21,8 +21,13 @@ from retrievers.models.card import (
     BRANCH,
     CARD_FILE,
     CLIENT_DECIDES,
+    UNKNOWN_SETTINGS,
     Card,
     CardAdapter,
+    ModelDtype,
+    Prompts,
+    Recipe,
+    StoreDtype,
     all_cards,
     load_card,
     make_card_like,
@@ -46,13 +51,6 @@ from retrievers.models.read_settings import (
     read_card,
     read_stages,
     warn_of_contradictions,
-)
-from retrievers.models.recipe import (
-    UNKNOWN_SETTINGS,
-    ModelDtype,
-    Prompts,
-    Recipe,
-    StoreDtype,
 )
 
 TRAINING_FILE = "training.json"  # in the folder of a training, whose card comes last

@@ -171,7 +171,7 @@ class Proof:
         """Vectors in bfloat16 beside those in float32 on the CPU: each nearest to its own."""
         from bench.evaluation.collection_search import sample_documents
         from bench.runner.workspace import Workspace
-        from retrievers.encoders.open import open_encoder
+        from retrievers.encoders.transformer import open_encoder
         from retrievers.models.resolve import resolve_model
 
         corpus = Workspace(self.folder / "cache").dataset("stdlib-code").corpus

@@ -54,9 +54,9 @@ from bench.runner.workspace import Workspace
 from bench.store.shards import StoredVectors
 from foundation.arrays import Float32Array, Int64Array
 from foundation.machine import parse_size
-from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.models.recipe import Recipe
+from retrievers.encoders.transformer import open_encoder
+from retrievers.models.card import Recipe
 from retrievers.models.resolve import resolve_model
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.requests.outcomes import ExitCode
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.docs.test_documentation import ROOT
 from tests.support import s3

@@ -16,7 +16,7 @@ from bench.evaluation.result_record import SCORES_FILE, Evaluation, Protocol, Re
 from bench.result_store.result import RESULT_FILE, load, save
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.locations import Location
-from retrievers.models.recipe import Recipe
+from retrievers.models.card import Recipe
 from tests.support.results import CONDITIONS, RESULT
 
 MEASURE = "nDCG@10"

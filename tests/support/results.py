@@ -9,7 +9,7 @@ import numpy.typing as npt
 from bench.evaluation.result_record import Conditions, Evaluation, Protocol, Result, Timings
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores
-from retrievers.models.recipe import Recipe
+from retrievers.models.card import Recipe
 
 PROTOCOL = Protocol(
     collection="beir/tiny",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from foundation.arrays import Int64Array
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model, resolve_model
 from retrievers.training.engine.arguments import TrainingContext

@@ -9,7 +9,7 @@ from bench.speed.speed_report import (
     ToolComparison,
     ToolTiming,
 )
-from retrievers.models.recipe import Recipe
+from retrievers.models.card import Recipe
 from tests.support.results import CONDITIONS
 
 PEER = "sentence-transformers (batch 32, its default)"

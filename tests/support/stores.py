@@ -9,7 +9,7 @@ from bench.store.store import VectorStore
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.readers.reader import Document
 from retrievers.encoders.python_object import HashingEncoder
-from retrievers.models.recipe import Recipe
+from retrievers.models.card import Recipe
 
 DIM = 8
 RECIPE = Recipe(

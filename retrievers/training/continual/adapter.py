@@ -13,8 +13,7 @@ from typing import ClassVar
 from torch import nn
 
 from foundation.errors import BenchError
-from retrievers.adapters.folder import add_adapter
-from retrievers.adapters.libraries import AdapterSettings, make_configuration
+from retrievers.adapters.adapter import AdapterSettings, add_adapter, make_configuration
 from retrievers.models.card import Card, replace_fields
 from retrievers.models.resolve import resolve_model
 from retrievers.training.continual.sequence import DomainStep, Method

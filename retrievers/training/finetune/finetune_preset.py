@@ -13,9 +13,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from foundation.records import Record, TomlFiles
-from retrievers.adapters.libraries import AdapterSettings
-from retrievers.models.card import Card, replace_fields
-from retrievers.models.recipe import Pooling, Similarity, TitleJoin
+from retrievers.adapters.adapter import AdapterSettings
+from retrievers.models.card import Card, Pooling, Similarity, TitleJoin, replace_fields
 from retrievers.training.engine.arguments import Above0, Count, Optimizer, Precision
 
 PRESETS = Path(__file__).parents[1] / "presets" / "finetune"

@@ -19,14 +19,13 @@ from transformers import PreTrainedModel
 
 from foundation.arrays import BoolArray, Int32Array
 from foundation.errors import BenchError
-from retrievers.adapters.folder import AdaptedNetwork, add_adapter
+from retrievers.adapters.adapter import AdaptedNetwork, add_adapter
 from retrievers.encoders.protocol import Segments, join
 from retrievers.encoders.tokens import TextTokenizer, load_tokenizer
-from retrievers.models.card import Card, make_card_like, write_card
+from retrievers.models.card import Card, Recipe, make_card_like, write_card
 from retrievers.models.loading import load_network, silence_transformers
 from retrievers.models.read_checkpoint import ADAPTER_FOLDER
 from retrievers.models.read_settings import ST_POOLING
-from retrievers.models.recipe import Recipe
 from retrievers.models.resolve import Model
 from retrievers.training.engine.run_folder import write_size
 from retrievers.training.engine.save import save_files

@@ -20,8 +20,7 @@ from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
 from datasets_cfg.catalogue import expand_names, suite_for
 from foundation.errors import BenchError
-from retrievers.models.card import Card, ExpectedScore
-from retrievers.models.recipe import Prompts
+from retrievers.models.card import Card, ExpectedScore, Prompts
 from tests.support.examples import with_examples
 from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 

@@ -8,8 +8,7 @@ import pytest
 from bench.cli.main import run_command
 from bench.evaluation.pipeline import in_domain
 from datasets_cfg.dataset import Dataset, take_first_queries
-from retrievers.models.card import load_card
-from retrievers.models.recipe import Prompts
+from retrievers.models.card import Prompts, load_card
 from retrievers.models.resolve import resolve_model, with_query_prompt
 
 CORPUS = {f"d{n}": {"title": f"t{n}", "text": f"the text of document {n}"} for n in range(60)}

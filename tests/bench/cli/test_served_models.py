@@ -10,9 +10,9 @@ import pytest
 from bench.evaluation.collection_search import PREFLIGHT_DOCUMENTS
 from bench.result_store.result import RESULT_FILE, load
 from retrievers.encoders.endpoint import BATCH_TEXTS
-from retrievers.encoders.open import open_encoder
 from retrievers.encoders.preflight import ENCODED_ALONE
 from retrievers.encoders.tokens import probe_texts
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import files_below, finish, write_collection
 from tests.support.embedding_server import Reply, serve_model, serving

@@ -12,7 +12,7 @@ import pytest
 
 from bench.evaluation.result_record import Evaluation
 from bench.result_store.result import load
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import DOCUMENTS, ROOT, Bench, Finished, write_collection
 from tests.support.hub import write_hub

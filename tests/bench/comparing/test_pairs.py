@@ -27,7 +27,7 @@ from bench.result_store.find import find_results, recipe_key
 from bench.result_store.result import RESULT_FILE, save
 from datasets_cfg.catalogue import expand_names
 from foundation.errors import BenchError
-from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe
+from retrievers.models.card import AdapterIdentity, Prompts, Recipe
 from tests.support import results as records
 from tests.support.examples import with_examples
 

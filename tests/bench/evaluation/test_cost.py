@@ -10,8 +10,8 @@ from bench.evaluation import cost
 from bench.evaluation.cost import EncodingCost, announce_encoding, mean_tokens, measure_speed
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.readers.reader import Document
-from retrievers.encoders.open import open_encoder
-from retrievers.models.recipe import Recipe
+from retrievers.encoders.transformer import open_encoder
+from retrievers.models.card import Recipe
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import DOCUMENTS, write_collection
 

@@ -24,7 +24,7 @@ from bench.store.shards import StoredVectors, document_keys, read_shard, write_s
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.hits import Hits
-from retrievers.models.recipe import Recipe
+from retrievers.models.card import Recipe
 from tests.support.exact_oracle import (
     assert_same,
     brute_force,

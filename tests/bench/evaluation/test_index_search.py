@@ -13,7 +13,7 @@ import pytest
 from bench.evaluation import cost, index_search
 from bench.result_store.result import load
 from bench.store.indexes import INDEX_FILE, INDEXES, MANIFEST_FILE, IndexFolder
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.index.faiss_index import FaissIndex
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import Bench, write_collection

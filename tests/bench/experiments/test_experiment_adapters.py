@@ -11,7 +11,7 @@ from bench.experiments.grid import load_grid, make_rows
 from bench.experiments.training_stages import FinetuneStage
 from bench.requests.training import AblateRequest
 from bench.runner.workspace import Workspace
-from retrievers.adapters.folder import add_adapter
+from retrievers.adapters.adapter import add_adapter
 from retrievers.models.resolve import resolve_model
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table
 from tests.support.collections import write_collection, write_qrels

@@ -13,7 +13,7 @@ from bench.speed.measurement import (
     mix_vectors,
     suggest_indexes,
 )
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 
 

@@ -18,7 +18,7 @@ from bench.speed.race import (
 )
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
 

@@ -23,7 +23,7 @@ from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.python_object import HashingEncoder
-from retrievers.models.recipe import Prompts
+from retrievers.models.card import Prompts
 from tests.support.disks import enlarge, mounted
 from tests.support.examples import with_examples
 from tests.support.stores import (

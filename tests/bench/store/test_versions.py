@@ -9,7 +9,7 @@ from bench.store import shards as planning
 from bench.store.shards import MANIFEST_NAME
 from bench.store.store import VectorStore
 from foundation.errors import DriftError
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support.library_versions import pretend_version

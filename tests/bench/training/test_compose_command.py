@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from bench.requests.outcomes import ExitCode
 from bench.result_store.find import find_results
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from retrievers.training.finetune.finetune import finetune
 from tests.support.collections import QUERIES, write_collection, write_qrels

@@ -18,8 +18,8 @@ from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import open_dataset
 from datasets_cfg.readers.reader import Document
 from foundation.errors import BenchError
-from retrievers.encoders.open import open_encoder
-from retrievers.models.recipe import Prompts
+from retrievers.encoders.transformer import open_encoder
+from retrievers.models.card import Prompts
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import DOCUMENTS, write_collection

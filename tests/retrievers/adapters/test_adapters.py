@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import Model, resolve_model
 from tests.support import tiny_checkpoints as tiny
 

@@ -16,8 +16,7 @@ from retrievers.adapters.compose import (
     normalize_weights,
     stack_adapters,
 )
-from retrievers.encoders.open import open_encoder
-from retrievers.encoders.transformer import SharedNetworks
+from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models import loading
 from retrievers.models.card import load_card
 from retrievers.models.resolve import resolve_model

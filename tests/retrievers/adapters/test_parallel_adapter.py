@@ -7,7 +7,7 @@ from safetensors.numpy import load_file
 from transformers import AutoModel
 
 from foundation.errors import BenchError
-from retrievers.adapters.libraries import (
+from retrievers.adapters.adapter import (
     AdapterSettings,
     attach,
     check_composition,

@@ -13,7 +13,7 @@ from foundation.errors import BenchError
 from retrievers.encoders import bm25
 from retrievers.encoders.bm25 import BM25, PostingsWriter
 from retrievers.index.hits import sort_canonically
-from retrievers.models.recipe import Option, Recipe
+from retrievers.models.card import Option, Recipe
 
 DOCUMENTS = [
     ("Wings", "The lift of a wing grows with the angle of attack"),

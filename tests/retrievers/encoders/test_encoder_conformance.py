@@ -10,10 +10,10 @@ import torch
 
 from foundation.errors import BenchError
 from foundation.machine import has_vnni
-from retrievers.encoders.open import open_encoder
 from retrievers.encoders.preflight import preflight
 from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.tokens import PROBE_FILE
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 

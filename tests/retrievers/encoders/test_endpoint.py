@@ -10,10 +10,9 @@ import pytest
 from foundation.errors import BenchError, DriftError
 from retrievers.encoders import endpoint
 from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
-from retrievers.encoders.open import open_encoder
 from retrievers.encoders.tokens import probe_texts
-from retrievers.models.card import Card
-from retrievers.models.recipe import Prompts, Recipe
+from retrievers.encoders.transformer import open_encoder
+from retrievers.models.card import Card, Prompts, Recipe
 from retrievers.models.resolve import resolve_model
 from tests.support.embedding_server import Reply, serve_model, serving
 

@@ -7,7 +7,7 @@ import pytest
 
 from foundation.errors import BenchError
 from retrievers.encoders.python_object import HashingEncoder
-from retrievers.models.recipe import Prompts, Recipe
+from retrievers.models.card import Prompts, Recipe
 
 
 def encoder(dim: int = 64, **fields) -> HashingEncoder:

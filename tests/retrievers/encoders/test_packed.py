@@ -29,7 +29,7 @@ from retrievers.encoders.packed import (
     variable_length_kernel,
 )
 from retrievers.encoders.tokens import Tokens
-from retrievers.models.recipe import Pooling
+from retrievers.models.card import Pooling
 from tests.support import variable_length_on_cpu
 from tests.support.tiny_checkpoints import SIZES, bert_config, seeded
 from tests.support.variable_length_on_cpu import one_by_one

@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from retrievers.encoders.open import open_encoder
 from retrievers.encoders.preflight import Preflight, measure_vectors, preflight
 from retrievers.encoders.python_object import HashingEncoder
-from retrievers.models.recipe import Recipe
+from retrievers.encoders.transformer import open_encoder
+from retrievers.models.card import Recipe
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 

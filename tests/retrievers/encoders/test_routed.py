@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from foundation.errors import BenchError
 from retrievers.adapters.compose import Router, find_adapter_base, normalize_rows, route_adapters
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.read_checkpoint import ROUTER, ROUTING
 from retrievers.models.resolve import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import run, table

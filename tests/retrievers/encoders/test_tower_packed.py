@@ -18,10 +18,10 @@ import transformers
 
 from foundation.errors import BenchError
 from retrievers.encoders import tower
-from retrievers.encoders.open import open_encoder
 from retrievers.encoders.packed import MIN_CAPABILITY, VARLEN_MODULE, could_pack, has_onednn
 from retrievers.encoders.tokens import Tokens
 from retrievers.encoders.tower import PaddedEncoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support import variable_length_on_cpu

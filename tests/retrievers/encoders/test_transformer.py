@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from foundation import machine
 from foundation.errors import BenchError
-from retrievers.encoders.open import open_encoder
 from retrievers.encoders.protocol import join
-from retrievers.encoders.transformer import find_first_occurrences, plan_batches
+from retrievers.encoders.transformer import open_encoder, plan_batches
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 
@@ -67,12 +66,6 @@ def test_batches_hold_each_text_once_and_as_many_as_fit(
     assert all(len(batch) == 1 or cost(sizes[batch]) <= most for batch in batches)
     for batch, following in pairwise(batches):
         assert cost(sizes[[*batch, following[0]]]) > most or sizes[batch[0]] == 0
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([None, "", "b"]))))
-def test_repeats_point_at_their_first_occurrence(items: list[tuple[str, str | None]]) -> None:
-    found = find_first_occurrences(items)
-    assert found.tolist() == [items.index(item) for item in items]
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["given by the tokenizer", "not given"])

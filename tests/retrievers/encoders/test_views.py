@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.encoders.views import View, ViewedVectors, recipe_with_every_pooling
 from retrievers.models.resolve import resolve_model
 

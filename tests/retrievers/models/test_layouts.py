@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from foundation.errors import BenchError
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 

@@ -13,7 +13,7 @@ import pytest
 
 from foundation.errors import BenchError
 from foundation.files import resolve_inside
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.locate import fetch_checkpoint, locate_checkpoint
 from retrievers.models.read_checkpoint import read_checkpoint, read_safetensors_header
 from retrievers.models.resolve import resolve_model

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe, Role, Stage
+from retrievers.models.card import AdapterIdentity, Prompts, Recipe, Role, Stage
 from retrievers.models.resolve import resolve_model
 
 BASE = Recipe(

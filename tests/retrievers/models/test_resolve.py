@@ -13,11 +13,10 @@ import pytest
 
 from foundation import machine
 from foundation.errors import BenchError
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models import locate
 from retrievers.models import resolve as resolving
-from retrievers.models.card import load_card
-from retrievers.models.recipe import Recipe
+from retrievers.models.card import Recipe, load_card
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support.hub import write_hub
@@ -46,7 +45,7 @@ def like_card(tmp_path: Path, **fields: Any) -> str:
 @pytest.mark.slow
 def test_resolving_imports_no_model_library() -> None:
     code = (
-        "import sys; from retrievers.encoders.open import open_encoder; "
+        "import sys; from retrievers.encoders.transformer import open_encoder; "
         "from retrievers.models.resolve import resolve_model; "
         "model = resolve_model('minilm'); open_encoder(model); print(model.recipe.dim); "
         "heavy = {'torch', 'transformers', 'sentence_transformers', 'huggingface_hub'}; "

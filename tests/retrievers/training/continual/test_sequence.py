@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from foundation.errors import BenchError
-from retrievers.adapters.libraries import AdapterSettings
-from retrievers.encoders.open import open_encoder
+from retrievers.adapters.adapter import AdapterSettings
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import Card
 from retrievers.models.resolve import resolve_model
 from retrievers.training import continual

@@ -6,8 +6,7 @@ import pytest
 import transformers
 
 from foundation.errors import BenchError
-from retrievers.models.card import Card, CardPrompts
-from retrievers.models.recipe import Prompts
+from retrievers.models.card import Card, CardPrompts, Prompts
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.save import load_heads, save_checkpoint
 from tests.support import small_starts as small

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.run_folder import read_size
 from retrievers.training.engine.save import save_checkpoint

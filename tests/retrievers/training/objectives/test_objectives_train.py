@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from foundation.errors import BenchError
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.pretrain.pretrain import pretrain

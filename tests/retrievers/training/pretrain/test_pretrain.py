@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from bench.monitor.following import CheckpointScanner, model_folder
 from foundation import machine
 from foundation.errors import BenchError
-from retrievers.encoders.open import open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine import arguments
 from retrievers.training.engine.arguments import Progress, TrainingContext
