@@ -263,7 +263,7 @@ COMMANDS: dict[str, Command] = {
     "run": Command(
         evaluating.RunRequest,
         EVALUATE,
-        "run.run",
+        "evaluating.run",
         output={"dry_run": DRY_RUN, "json": ""},
         kinds={"measure": Words},
         only_if={"address": {"engine": "ray"}, "recall_queries": {"index": True}},
@@ -271,17 +271,17 @@ COMMANDS: dict[str, Command] = {
     "work": Command(
         evaluating.WorkRequest,
         EVALUATE,
-        "run.work",
+        "evaluating.work",
     ),
     "index": Command(
         evaluating.IndexRequest,
         EVALUATE,
-        "run.index",
+        "evaluating.index",
     ),
     "score": Command(
         evaluating.ScoreRequest,
         EVALUATE,
-        "run.score",
+        "evaluating.score",
         kinds={"measure": Words},
         named=("dataset",),
         defaults={"results": RESULTS},
@@ -289,13 +289,13 @@ COMMANDS: dict[str, Command] = {
     "speed": Command(
         evaluating.SpeedRequest,
         EVALUATE,
-        "speed.speed",
+        "evaluating.speed",
         only_if={"rounds": {"names": True}},
     ),
     "compare": Command(
         deciding.CompareRequest,
         DECIDE,
-        "compare.compare",
+        "deciding.compare",
         only_if={
             "depth": {"dataset": True},
             "split": {"dataset": True},
@@ -305,7 +305,7 @@ COMMANDS: dict[str, Command] = {
     "check": Command(
         deciding.CheckRequest,
         DECIDE,
-        "check.check",
+        "deciding.check",
         output={"junit": "", "json": ""},
         named=("baseline",),
         only_if={
@@ -319,14 +319,14 @@ COMMANDS: dict[str, Command] = {
     "explain": Command(
         deciding.ExplainRequest,
         DECIDE,
-        "explain.explain",
+        "deciding.explain",
         kinds={"published": Words},
         only_if={"endpoint_model": {"served": True}},
     ),
     "leaderboard": Command(
         deciding.LeaderboardRequest,
         DECIDE,
-        "compare.leaderboard",
+        "deciding.leaderboard",
         output={"format": "", "json": ""},
         named=("results",),
         only_if={"format": {"json": False}},
@@ -364,7 +364,7 @@ COMMANDS: dict[str, Command] = {
     "watch": Command(
         training.WatchRequest,
         STUDY,
-        "watch.watch",
+        "evaluating.watch",
         kinds={"out": parse.OutFolder | None},
         only_if={"stop_after": {"once": False}},
     ),
@@ -397,7 +397,7 @@ COMMANDS: dict[str, Command] = {
     "export": Command(
         deciding.ExportRequest,
         DATA,
-        "export.export",
+        "deciding.export",
         kinds={
             "out": parse.OutLocation,
             "name": Annotated[str | None, Parameter(name="--as")],

@@ -17,7 +17,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
 from bench.evaluation.runs import Run
 from bench.explain.answer import Observation
@@ -87,6 +86,8 @@ class Fit:
         Args:
             other: fit of another set-up to the same items.
         """
+        from scipy.stats import binomtest  # late: other commands do without it
+
         gains = other.logarithms - self.logarithms
         closer, farther = int((gains > 0.1).sum()), int((gains < -0.1).sum())
         if not closer or self.likelihood - other.likelihood < 3.0:

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve
-from scipy.spatial.distance import cdist
 
 from bench.evaluation.collection_search import LoadedModel
 from bench.explain.answer import Answer, Explanation, Verdict
@@ -222,6 +221,8 @@ def _repeat_under_load(
         for role, each in given.items()
         for row in range(len(each.texts.ids))
     ]
+    from scipy.spatial.distance import cdist  # late: other commands do without it
+
     first = np.concatenate([each.vectors for each in given.values()])
     squares = np.maximum(np.einsum("ij,ij->i", first, first)[:, None], FLOOR)
     sent = changed = mixed = 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
-from bench.cli.commands.compare import leaderboard
+from bench.cli.commands.deciding import leaderboard
 from bench.requests.deciding import LeaderboardRequest
 from tests.support.commands import options
 from tests.support.leaderboards import MEASURE, page_data, store

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.commands.compare import compare
+from bench.cli.commands.deciding import compare
 from bench.evaluation.runs import Run, write_run
 from bench.evaluation.scoring import parse_measure
 from bench.result_store.result import load

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from bench.cli.commands.speed import speed
+from bench.cli.commands.evaluating import speed
 from bench.requests.evaluating import Part, SpeedRequest, Tool
 from bench.requests.outcomes import ExitCode
 from bench.speed import measurement
@@ -139,7 +139,7 @@ def test_the_command_line_names_the_tools_and_parts_that_there_are():
 @pytest.mark.slow
 def test_measuring_imports_no_other_tool():
     code = (
-        "import sys, bench.cli.commands.speed\n"
+        "import sys, bench.cli.commands.evaluating\n"
         "print({'beir', 'mteb', 'sentence_transformers', 'matplotlib', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run(

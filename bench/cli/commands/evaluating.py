@@ -1,7 +1,8 @@
-"""``run``, ``score``, ``index`` and ``work``."""
+"""``run``, ``score``, ``index``, ``work``, ``speed`` and ``watch``."""
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -10,11 +11,25 @@ from bench.cli.terminal import print_json, print_result
 from bench.evaluation.cost import announce_encoding
 from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Result
-from bench.requests.evaluating import IndexRequest, RunRequest, ScoreRequest, WorkRequest
+from bench.monitor import watch as watch_case
+from bench.monitor.curve import Curve
+from bench.requests.evaluating import (
+    IndexRequest,
+    RunRequest,
+    ScoreRequest,
+    SpeedRequest,
+    WorkRequest,
+)
 from bench.requests.outcomes import ExitCode
+from bench.requests.training import WatchRequest
 from bench.runner import run as run_case
+from bench.speed import speed as speed_case
+from foundation.files import read_file, replace_file
 from reports.evaluation import collection_table, costs_table, gaps_table, means_table
 from reports.format import size
+from reports.plots import draw_quality, load_library
+from reports.speed import speed_tables
+from reports.training import curve_markdown
 
 
 class _Printer(run_case.RunProgress):
@@ -104,3 +119,42 @@ def work(request: WorkRequest, output: OutputOptions) -> int:
     if output.json:
         print_json(done)
     return ExitCode.OK
+
+
+def speed(request: SpeedRequest, output: OutputOptions) -> int:
+    """Print tables and one JSON document.
+
+    Returns:
+        The exit code of bad input if the tools disagree on scores: their times are not comparable.
+    """
+    report = speed_case.speed(request, lambda text: print(f"speed: {text}", file=sys.stderr))
+    if not output.json:
+        print(speed_tables(report), end="\n\n")
+    print(msgspec.json.encode(report).decode())
+    return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT
+
+
+def watch(request: WatchRequest, output: OutputOptions) -> int:
+    """Write the curve after each evaluation, and print it at the end."""
+    load_library()
+    done = watch_case.watch(request, _write_curve)
+    if output.json:
+        print_json({"out": str(done.out), "curve": done.curve})
+    elif done.curve is not None:
+        print(curve_markdown(done.curve), end="")
+    if done.interrupted:
+        print(f"the evaluation of {done.interrupted} was interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK
+
+
+def _write_curve(curve: Curve, out: Path) -> None:
+    """Write the table, picture and data of a curve, unless they are up to date."""
+    content = msgspec.json.format(msgspec.json.encode(curve), indent=1)
+    path = out / "curve.json"
+    if path.exists() and read_file(path) == content:
+        return
+    draw_quality(curve, out / "curve")
+    for file, text in ((out / "curve.md", curve_markdown(curve).encode()), (path, content)):
+        with replace_file(file) as stream:
+            stream.write(text)

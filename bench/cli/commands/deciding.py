@@ -1,0 +1,109 @@
+"""``compare``, ``check``, ``explain``, ``leaderboard`` and ``export``."""
+
+import sys
+from collections.abc import Callable
+
+from attrs import evolve
+from tqdm import tqdm
+
+from bench.boards.leaderboard import leaderboard as build_leaderboard
+from bench.boards.leaderboard_record import Leaderboard
+from bench.cli.command_table import OutputOptions
+from bench.cli.terminal import as_json, print_json, print_result
+from bench.comparing import comparison
+from bench.explain import explain as explain_case
+from bench.gate import check as check_case
+from bench.gate.check import Scope
+from bench.gate.check_record import Sensitivity
+from bench.requests.deciding import (
+    CheckRequest,
+    CompareRequest,
+    ExplainRequest,
+    ExportRequest,
+    LeaderboardRequest,
+)
+from bench.requests.outcomes import ExitCode, RecordedWarnings
+from bench.result_store import export as export_case
+from foundation.files import replace_file
+from reports.check import describe_sensitivity, junit
+from reports.check import markdown as check_markdown
+from reports.comparison import changes_table, comparison_table, legend
+from reports.explain import answer_text
+from reports.leaderboard import markdown as board_markdown
+from reports.leaderboard import page, scores
+from reports.training import forgetting_markdown
+
+
+def compare(request: CompareRequest, output: OutputOptions) -> int:
+    """Print a table per pair of models and the queries that changed most, or the transfer."""
+    report = comparison.compare(request)
+    if report.transfer:
+        return print_result(output.json, report.transfer, forgetting_markdown(report.transfer))
+    if output.json:
+        summary = {"resampling": report.resampling, "comparisons": report.comparisons}
+        print_json({**summary, "changed": report.changed})
+        return ExitCode.OK
+    tables = [*map(comparison_table, report.comparisons), legend(report.resampling)]
+    print("\n\n".join([*tables, *map(changes_table, report.changed)]))
+    return ExitCode.OK
+
+
+FORMATS: dict[str, Callable[[Leaderboard, str], str]] = {
+    "markdown": lambda board, measure: board_markdown(board, measure) + "\n",
+    "csv": lambda board, measure: scores(board, measure).csv(),
+    "html": page,
+    "json": lambda board, measure: as_json(board) + "\n",
+}
+
+
+def leaderboard(request: LeaderboardRequest, output: OutputOptions) -> int:
+    """Print stored results side by side in the chosen format."""
+    form = "json" if output.json else output.format
+    with tqdm(desc="resampling", unit=" collections") as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done)
+
+        board = build_leaderboard(evolve(request, every_measure=form == "html"), show)
+    print(FORMATS[form](board, request.measure), end="")
+    return ExitCode.OK
+
+
+def _announce(candidate: str, scope: Scope, sensitivity: Sensitivity | None) -> None:
+    """Print models and collections, and what the queries can show, before hours of encoding."""
+    against = " and ".join(f"the {other.role}, {other.name}" for other in scope.references)
+    print(f"{candidate} against {against}, on {', '.join(scope.weights)}", file=sys.stderr)
+    if scope.left_out:
+        print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
+    if sensitivity:
+        print(describe_sensitivity(sensitivity), file=sys.stderr)
+
+
+def check(request: CheckRequest, output: OutputOptions) -> int:
+    """Print the verdict, write the JUnit file, and return the exit code of the verdict."""
+    with RecordedWarnings() as recorded:
+        done = check_case.check(request, _announce)
+    if output.junit is not None:
+        with replace_file(output.junit) as file:
+            file.write(junit(done).encode())
+    print_result(output.json, done, check_markdown(done))
+    for warning in done.warnings:
+        if warning not in recorded.texts:  # those are on stderr already
+            print(f"warning: {warning}", file=sys.stderr)
+    return done.exit_code
+
+
+def explain(request: ExplainRequest, output: OutputOptions) -> int:
+    """Print an answer. The exit code is 0 even if nothing explains the evidence."""
+    answer = explain_case.explain(request)
+    if answer is None:
+        return ExitCode.OK
+    return print_result(output.json, answer, answer_text(answer))
+
+
+def export(request: ExportRequest, output: OutputOptions) -> int:
+    """Print the files that were written."""
+    written = list(map(str, export_case.export(request)))
+    print(f"{len(written)} files in {request.out}", file=sys.stderr)
+    return print_result(output.json, {"files": written}, "\n".join(written))
