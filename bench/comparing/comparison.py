@@ -205,7 +205,7 @@ def _open_judgements(request: CompareRequest, workspace: Workspace) -> OpenDatas
     """Open the collection that scores run files, with its documents only if texts are shown."""
     if not request.dataset:
         return None
-    opened = workspace.open_judgements(request.dataset, request.split)
+    opened = workspace.open(request.dataset, request.split, with_corpus=False)
     if request.changed:
         return replace(opened, dataset=workspace.dataset(request.dataset, request.split))
     return opened

@@ -130,12 +130,8 @@ def float32_error(dim: int, query_norms: Float64Array, document_norm: float) -> 
 def float64_error(dim: int, query_norms: Float64Array, document_norm: float) -> Float64Array:
     """Bound the distance between float64 dot products in different orders, float64 ``(q,)``.
 
-    The bound allows for the rounding error of adding it to a product.
-
-    Args:
-        dim: dimension of the vectors.
-        query_norms: upper bounds of the norms of queries, float64 ``(q,)``.
-        document_norm: upper bound of the norms of documents.
+    The bound allows for the rounding error of adding it to a product. Arguments are those of
+    `float32_error`.
     """
     return 2 * _gamma(dim + 4, FLOAT64_ROUNDOFF) * query_norms * document_norm
 
@@ -143,9 +139,7 @@ def float64_error(dim: int, query_norms: Float64Array, document_norm: float) -> 
 def lowest_proposal(threshold: Float32Array, error: Float64Array) -> Float32Array:
     """Return the lowest proposed score of a document that may reach the threshold, ``(q,)``.
 
-    Args:
-        threshold: exact score of each query, float32 ``(q,)``.
-        error: bound of `float32_error`, float64 ``(q,)``.
+    ``threshold`` is the exact score of each query, float32, and ``error`` its `float32_error`.
     """
     goal = np.nextafter(threshold, np.float32(-np.inf)).astype(np.float64)
     return np.nextafter((goal - error).astype(np.float32), np.float32(-np.inf))
@@ -154,9 +148,7 @@ def lowest_proposal(threshold: Float32Array, error: Float64Array) -> Float32Arra
 def guaranteed_score(proposed: Float32Array, error: Float64Array) -> Float32Array:
     """Return a lower bound of the exact scores of proposals, float32 ``(q,)``.
 
-    Args:
-        proposed: proposed scores, float32 ``(q,)``.
-        error: bound of `float32_error`, float64 ``(q,)``.
+    ``error`` is the `float32_error` of the proposed scores.
     """
     least = (proposed.astype(np.float64) - error).astype(np.float32)
     return np.nextafter(least, np.float32(-np.inf))
@@ -187,9 +179,6 @@ def norms_of_squares(
         dim: dimension of the vectors.
         what: kind of vectors in messages.
         first_row: number of the first vector in messages.
-
-    Raises:
-        BenchError: as `norm_bounds`.
     """
     bad = np.flatnonzero(~np.isfinite(squares))
     if len(bad):
@@ -246,15 +235,9 @@ def round_scores(
 ) -> Float32Array:
     """Return the scores of `exact_scores` from sums in any order, float32 ``(n,)``.
 
-    If the order could change the rounded score, `exact_scores` decides.
-
-    Args:
-        sums: dot products, float64 ``(n,)``.
-        sum_error: bound of `float64_error`, float64 ``(q,)``.
-        vectors: float32 or float16 ``(m, dim)``.
-        rows: row of each pair, ``(n,)``.
-        queries64: float64 ``(q, dim)``.
-        queries: query of each pair, ``(n,)``.
+    If the order could change the rounded score, `exact_scores` decides. ``sums`` are float64
+    ``(n,)``, ``sum_error`` is the `float64_error` of each query. Others are those of
+    `exact_scores`.
     """
     off = sum_error[queries]
     scores = (sums - off).astype(np.float32)

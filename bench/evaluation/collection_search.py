@@ -28,14 +28,14 @@ from bench.evaluation.index_search import (
     search_depth,
 )
 from bench.evaluation.result_record import Timings
-from bench.store.indexes import IndexFolder
+from bench.store.indexes import INDEXES, IndexFolder, IndexManifest
 from bench.store.shards import StoredVectors
 from bench.store.store import VectorStore
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
-from foundation.machine import format_size
+from foundation.machine import format_size, library_version
 from retrievers.encoders.bm25 import BM25, index_bytes
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.encoders.views import View, ViewedVectors
@@ -75,12 +75,7 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model with its encoder.
-
-    Attributes:
-        model: card, recipe and checkpoints.
-        encoder: encoder of queries and documents; None for BM25.
-    """
+    """A model with its encoder of queries and documents, or None for BM25."""
 
     model: Model
     encoder: Encoder | None
@@ -102,11 +97,7 @@ class LoadedModel:
         return LoadedModel(self.model.for_dataset(collection), encoder)
 
     def require_encoder(self) -> Encoder:
-        """Return the encoder.
-
-        Raises:
-            BenchError: the model has no encoder, such as BM25.
-        """
+        """Return the encoder, or raise a `BenchError` if the model has none, such as BM25."""
         if self.encoder is None:
             raise BenchError(f"{self.name} makes no vectors", "use a model that encodes texts")
         return self.encoder
@@ -114,10 +105,10 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Hits of a search, and how they were computed.
+    """Hits of a search in canonical order, without self-matches, and how they were computed.
 
     Attributes:
-        hits: hits in canonical order, without self-matches.
+        hits: documents of each query.
         timings: seconds of each stage.
         recall: see `bench.evaluation.result_record.Result`.
         preflight: results of the checks of the encoder on a sample.
@@ -131,14 +122,7 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class BM25Retriever:
-    """BM25, with the same methods as `VectorRetriever`.
-
-    Attributes:
-        model: the model.
-        max_memory: memory limit of this process in bytes; None for no limit.
-        index: "", because no vector index is searched.
-        tokens_sha256: "", because BM25 has its own tokens.
-    """
+    """BM25, with the same methods as `VectorRetriever`. It has no index, and its own tokens."""
 
     model: Model
     max_memory: int | None = None
@@ -182,11 +166,7 @@ class BM25Retriever:
         )
 
     def build_index(self, dataset: Dataset) -> IndexFolder:
-        """Raise, because ``dataset`` has no vectors to index.
-
-        Raises:
-            BenchError: always.
-        """
+        """Raise, because there are no vectors to index."""
         raise BenchError(f"{self.model.card.name} makes no vectors, so there is nothing to index")
 
 
@@ -194,13 +174,7 @@ class BM25Retriever:
 class VectorRetriever:
     """An encoder with exact search, with an index, or limited to the documents that BM25 finds.
 
-    Attributes:
-        model: model of the results; with a view, its recipe is the view's.
-        encoder: encoder of queries and documents.
-        store: vector store.
-        options: index, view and depth.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        max_memory: memory limit of this process in bytes; None for most of the free memory.
+    With a view, the recipe of ``model`` is the view's.
     """
 
     model: Model
@@ -212,21 +186,14 @@ class VectorRetriever:
 
     @cached_property
     def index(self) -> str:
-        """Index in results. An exported index is also identified by its content.
-
-        Raises:
-            BenchError: the index does not exist.
-        """
+        """Index in results. An exported index is also identified by its content."""
         if self.options.from_index is None:
             return str(self.options.index)
         manifest = IndexFolder(self.options.from_index).manifest()
         return f"{self.options.index} (file {manifest.sha256[:12]})"
 
     def recall_queries(self, dataset: Dataset) -> int | None:
-        """Return the number of queries of ``dataset`` on which recall is measured.
-
-        It is None for all queries, and without an approximate index.
-        """
+        """Return the number of queries on which recall is measured, or None for all or no index."""
         wanted = self.options.recall_queries if self.options.index.needs_faiss else None
         return None if wanted is None or wanted >= len(dataset.queries) else wanted
 
@@ -324,8 +291,23 @@ class VectorRetriever:
             return CorpusIndex.from_export(self.options.from_index, dataset, recipe, tokens)
         if view:
             dim = view.width(dim) + (view.similarity == "euclidean")
-        folder = self.store.folder_of(recipe.side("document"))
-        return CorpusIndex.of(dataset, recipe, dim, self.options.index, view, folder, tokens)
+        manifest = IndexManifest(
+            spec=str(self.options.index),
+            recipe=recipe,
+            view=repr(view) if view else "",
+            collection=dataset.name,
+            version=dataset.facts.version,
+            corpus_sha256=dataset.corpus.sha256,
+            documents=len(dataset.corpus),
+            dim=dim,
+            faiss=library_version("faiss-cpu") or library_version("faiss-gpu"),
+            build_s=0.0,
+            bytes=0,
+            sha256="",
+            tokens_sha256=tokens,
+        )
+        folder = self.store.folder_of(recipe.side("document")) / INDEXES / manifest.key
+        return CorpusIndex(IndexFolder(folder), manifest)
 
     def build_index(self, dataset: Dataset) -> IndexFolder:
         """Build and store the index of ``dataset``, after encoding missing documents."""
@@ -382,10 +364,7 @@ Retriever: TypeAlias = VectorRetriever | BM25Retriever
 
 
 def search_bm25(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
-    """Return the best ``depth`` documents of each query of ``dataset`` by ``bm25``.
-
-    Self-matches are included.
-    """
+    """Return the best ``depth`` documents of each query by ``bm25``, self-matches included."""
     corpus = dataset.corpus
     batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
     with progress_bar(f"{dataset.name}: bm25 indexes", len(corpus)) as bar:
@@ -398,10 +377,7 @@ def search_bm25(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
 
 
 def search_device(device: str) -> str:
-    """Return the device of exact search for ``device``: with ``auto``, a GPU if there is one.
-
-    The ranking is the same on all devices.
-    """
+    """Return the device of exact search: with ``auto``, a GPU if there is one."""
     if device == "auto":
         return "cuda" if has_gpu() else "cpu"
     return device
@@ -419,11 +395,6 @@ PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
 
 def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dict[str, Any]:
     """Check an encoder on a sample of a collection, once for each encoder and collection.
-
-    Args:
-        dataset: collection.
-        encoder: encoder to check.
-        store: vector store, which remembers the result.
 
     Raises:
         BenchError: the vectors are invalid.
@@ -456,16 +427,7 @@ def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[st
 
 
 def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> StoredVectors:
-    """Encode the missing documents of a collection and return the vectors of all.
-
-    Args:
-        dataset: collection.
-        encoder: encoder of documents.
-        store: vector store.
-
-    Raises:
-        BenchError: as for `VectorStore.documents`.
-    """
+    """Encode the missing documents of a collection and return the vectors of all."""
     plan = store.plan(encoder, dataset.corpus)
     timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
     if not plan.missing_rows:

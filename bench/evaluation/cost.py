@@ -88,12 +88,7 @@ def estimate_costs(jobs: Iterable[Job], least: int = 0) -> Iterator[EncodingCost
 
 
 def announce_encoding(jobs: Iterable[Job], machines: int = 1) -> None:
-    """Print how long encoding will take, if it is long.
-
-    Args:
-        jobs: evaluations that will run.
-        machines: number of machines that share the work, each as fast as this one.
-    """
+    """Print how long encoding will take on ``machines`` like this one, if it is long."""
     rows = list(estimate_costs(jobs, WORTH_AN_ESTIMATE))
     if rows:
         seconds = sum(row.encode_s for row in rows) / machines
@@ -107,13 +102,9 @@ def announce_encoding(jobs: Iterable[Job], machines: int = 1) -> None:
 def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
     """Measure the encoding speed in tokens per second of wall-clock time, on a seeded sample.
 
-    The weights are loaded before the measurement. Batches grow until one takes a second, so that a
-    fast device reaches its full speed.
-
-    Args:
-        encoder: encoder of documents.
-        corpus: corpus to sample from.
-        budget_s: duration of the measurement, in seconds.
+    The weights are loaded before the measurement, which takes ``budget_s`` seconds. Batches grow
+    until
+    one takes a second, so that a fast device reaches its full speed.
     """
     titles, texts = sample_documents(corpus, SAMPLE_DOCUMENTS)
     order = np.random.default_rng(0).permutation(len(texts))  # the probe may use a part only
@@ -133,26 +124,14 @@ def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
 
 
 def mean_tokens(encoder: Encoder, corpus: Corpus) -> float:
-    """Return the mean number of tokens of a document, estimated on a seeded sample.
-
-    Args:
-        encoder: encoder whose tokenizer and length limit are used. Without a tokenizer, words
-            count.
-        corpus: corpus to sample from.
-    """
+    """Return the mean number of tokens of a document, estimated on a seeded sample."""
     return float(truncated_lengths(encoder, *sample_documents(corpus, SAMPLE_DOCUMENTS)).mean())
 
 
 def truncated_lengths(encoder: Encoder, titles: Sequence[str], texts: Sequence[str]) -> Int64Array:
-    """Count the tokens of documents as ``encoder`` encodes them, or words without a tokenizer.
+    """Count the tokens of documents, int64 ``(n,)``, as ``encoder`` truncates them.
 
-    Args:
-        encoder: encoder of the documents.
-        titles: title of each document.
-        texts: text of each document.
-
-    Returns:
-        int64 ``(n,)``, after truncation.
+    Words are counted if it has no tokenizer.
     """
     count = getattr(encoder, "count_document_tokens", None)
     if count is None:  # an encoder without a tokenizer, such as hashing

@@ -138,15 +138,7 @@ def exact_search(
 
 
 def engine_for(device: str, pool: ThreadPoolExecutor) -> "NumpyEngine | TorchEngine":
-    """Return the NumPy engine for ``cpu``, or the PyTorch engine for ``cuda`` and ``cuda:N``.
-
-    Args:
-        device: name of the device.
-        pool: threads of the NumPy engine.
-
-    Raises:
-        BenchError: the device is unknown or missing.
-    """
+    """Return the NumPy engine for ``cpu``, or the PyTorch engine for ``cuda`` and ``cuda:N``."""
     if device == "cpu":
         return NumpyEngine(pool)
     from bench.evaluation.torch_engine import TorchEngine
@@ -194,12 +186,7 @@ NO_CANDIDATES = Candidates(np.empty(0, np.uint16), np.empty(0, np.int32), np.emp
 
 
 def block_bytes(queries: int, k: int) -> int:
-    """Return the maximum memory of arrays that grow with queries x candidates.
-
-    Args:
-        queries: number of queries.
-        k: depth.
-    """
+    """Return the maximum memory of arrays that grow with queries x candidates, for depth ``k``."""
     candidates = CANDIDATE_BYTES * max_candidates(k)
     wanted = 2 * queries * max(candidates, SCORE_BYTES * PRODUCT_ROWS)
     return max(2 * candidates, min(BLOCK_BYTES, wanted))
@@ -431,10 +418,6 @@ class NumpyEngine:
         """Return the tile that begins at row ``start`` as float32, with a bound of its norms.
 
         Runs while another tile is searched.
-
-        Args:
-            start: first row.
-            vectors: float32 or float16 ``(m, dim)``.
 
         Raises:
             BenchError: a vector is not finite, or too long for float32.

@@ -21,15 +21,15 @@ import psutil
 from tqdm import tqdm
 
 from bench.evaluation.exact import block_bytes, exact_search
-from bench.store.indexes import INDEXES, IndexFolder, IndexManifest
-from bench.store.shards import StoredVectors
+from bench.store.indexes import IndexFolder, IndexManifest
+from bench.store.shards import StoredVectors, ignore_read_only
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError, format_count
 from foundation.files import FileLock
-from foundation.machine import format_size, library_version
+from foundation.machine import format_size
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.encoders.views import View, ViewedVectors
+from retrievers.encoders.views import ViewedVectors
 from retrievers.index.faiss_index import FaissIndex, IndexSpec, import_faiss
 from retrievers.index.hits import Hits, exclude_self_matches, recall_at_k, sort_canonically
 from retrievers.models.card import Recipe
@@ -87,13 +87,6 @@ def search_bytes(rows: int, dim: int, queries: int, k: int, tile_rows: int) -> i
 
     It holds tiles in float32 (one being searched and one being read), the top k, the queries again
     and in float64, tie ranks, and a block of candidates.
-
-    Args:
-        rows: documents.
-        dim: dimension of the vectors.
-        queries: number of queries.
-        k: depth.
-        tile_rows: rows of a tile.
     """
     in_tiles = min(tile_rows, rows) * row_bytes(dim)
     places = queries * k * (8 + 8 + 4)
@@ -108,10 +101,9 @@ def row_bytes(dim: int) -> int:
 
 
 def memory_option(needed: int) -> str:
-    """Return the option that would suffice instead of a refused budget.
+    """Return the option that would suffice instead of a refused budget, in bytes.
 
-    Args:
-        needed: bytes including those in use now. A tenth is added, since they vary between runs.
+    A tenth is added, since the bytes in use vary between runs.
     """
     return f"--max-memory {format_size(needed + needed // 10)}"
 
@@ -162,13 +154,7 @@ def check_index_fits(
     """Return the minimum memory of the process, in bytes, once an approximate index is built.
 
     It counts codes, ids of inverted lists, and the links of a graph at the mean level of a row.
-
-    Args:
-        spec: specification of the index.
-        rows: documents.
-        dim: dimension of the vectors.
-        budget_bytes: for the whole process.
-        loading: bytes that a model will add once it is loaded.
+    Arguments are those of `plan_search`.
 
     Raises:
         BenchError: the index does not fit, FAISS is missing, or the specification is invalid.
@@ -210,11 +196,6 @@ class ExactSearch:
     def plan(self, vectors: Vectors, queries: int, depth: int) -> SearchPlan:
         """Plan a search within the budget.
 
-        Args:
-            vectors: vectors of the documents.
-            queries: number of queries.
-            depth: depth of the rankings.
-
         Raises:
             BenchError: too little memory. The message contains the estimate.
         """
@@ -223,12 +204,9 @@ class ExactSearch:
         return plan_search(self.budget, documents, dim, queries, depth)
 
     def __call__(self, vectors: Vectors, queries: Float32Array, depth: int) -> Hits:
-        """Return the top documents of each query in canonical order.
+        """Return the top ``depth`` documents of each query in canonical order.
 
-        Args:
-            vectors: vectors of the documents.
-            queries: float32 ``(q, dim)``.
-            depth: depth of the rankings.
+        ``queries`` are float32 ``(q, dim)``.
         """
         corpus = self.dataset.corpus
         tile_rows = self.plan(vectors, len(queries), depth).tile_rows
@@ -265,59 +243,17 @@ class CorpusIndex:
     exported: bool = False
 
     @classmethod
-    def of(
-        cls,
-        dataset: Dataset,
-        recipe: Recipe,
-        dim: int,
-        spec: IndexSpec,
-        view: View | None,
-        folder: Path,
-        tokens_sha256: str = "",
-    ) -> "CorpusIndex":
-        """Return the index in the store.
-
-        Args:
-            dataset: collection.
-            recipe: of the model.
-            dim: dimension of the vectors.
-            spec: specification of the index.
-            view: view of stored vectors of every pooling; None for vectors as stored.
-            folder: folder of the vectors.
-            tokens_sha256: digest of the vectors, see `ShardManifest`.
-        """
-        manifest = IndexManifest(
-            spec=str(spec),
-            recipe=recipe,
-            view="" if view is None else repr(view),
-            collection=dataset.name,
-            version=dataset.facts.version,
-            corpus_sha256=dataset.corpus.sha256,
-            documents=len(dataset.corpus),
-            dim=dim,
-            faiss=library_version("faiss-cpu") or library_version("faiss-gpu"),
-            build_s=0.0,
-            bytes=0,
-            sha256="",
-            tokens_sha256=tokens_sha256,
-        )
-        return cls(IndexFolder(folder / INDEXES / manifest.key), manifest)
-
-    @classmethod
     def from_export(
         cls, folder: Path, dataset: Dataset, recipe: Recipe, tokens_sha256: str = ""
     ) -> "CorpusIndex":
-        """Return the index in a folder that ``bench index`` wrote.
+        """Return the index in a folder that ``bench index`` wrote, to search ``dataset``.
 
-        Args:
-            folder: folder of the index.
-            dataset: collection to search.
-            recipe: of the model.
-            tokens_sha256: digest of the vectors to search with, see `ShardManifest`.
+        ``recipe`` and ``tokens_sha256`` are those of the vectors to search with.
 
         Raises:
             BenchError: the folder has no index, or one of a different model or corpus, or of
-                library versions that tokenise differently.
+            library
+                versions that tokenise differently.
         """
         index_folder = IndexFolder(folder)
         manifest = index_folder.manifest()
@@ -341,25 +277,21 @@ class CorpusIndex:
     def load_or_build(self, vectors: Vectors | None, exact: ExactSearch, device: str) -> FaissIndex:
         """Load the index, or build and store it.
 
-        If several processes need it, one builds it and the others wait.
-
-        Args:
-            vectors: vectors of the documents; None if the index must exist.
-            exact: plans how many vectors to add at a time.
-            device: device of the index.
+        If several processes need it, one builds it and the others wait. ``vectors`` are None if the
+        index must exist; ``exact`` plans how many of them to add at a time.
 
         Raises:
             BenchError: the index cannot be built, or an exported one is damaged.
         """
         if vectors is None or self.exported:
             return self.index_folder.load(device)
+        if known := self.index_folder.load_if_intact(device):
+            return known
         folder = self.index_folder.folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock.acquire(folder.with_name(f"{folder.name}.lock")):
             known = self.index_folder.load_if_intact(device)
-            if known is not None:
-                return known
-            return self._build(vectors, exact.plan(vectors, 1, 1).tile_rows, device)
+            return known or self._build(vectors, exact.plan(vectors, 1, 1).tile_rows, device)
 
     def recall(self, about: str) -> dict[str, float] | None:
         """Return the stored recall under the key ``about``, or None if it was not measured."""
@@ -371,7 +303,8 @@ class CorpusIndex:
     def remember(self, about: str, recall: dict[str, float]) -> None:
         """Store a measured ``recall`` under the key ``about``, unless the index was exported."""
         if not self.exported and self.index_folder.folder.is_dir():
-            self.index_folder.add_recall(about, recall)
+            with ignore_read_only():
+                self.index_folder.add_recall(about, recall)
 
     def _build(self, vectors: Vectors, tile_rows: int, device: str) -> FaissIndex:
         start = time.perf_counter()
@@ -427,9 +360,7 @@ class IndexSearch:
     def run(self, vectors: Vectors | None, exact: ExactSearch) -> tuple[Hits, dict[str, float]]:
         """Return rankings with the scores of the index, and its recall by depth.
 
-        Args:
-            vectors: vectors of the documents; None if not needed.
-            exact: exact search, for the recall.
+        ``vectors`` are None if they are not needed. ``exact`` searches them for the recall.
         """
         k = min(self.depth, len(self.dataset.corpus))
         wide = search_depth(self.dataset, k)
@@ -466,9 +397,7 @@ class IndexSearch:
 def sample_queries(queries: int, wanted: int | None) -> Int64Array:
     """Return ascending rows of the queries on which recall is measured, int64.
 
-    Args:
-        queries: number of queries.
-        wanted: size of a seeded sample; None for all.
+    ``wanted`` is the size of a seeded sample of the queries, or None for all.
     """
     if wanted is None or wanted >= queries:
         return np.arange(queries)
@@ -476,12 +405,7 @@ def sample_queries(queries: int, wanted: int | None) -> Int64Array:
 
 
 def search_depth(dataset: Dataset, k: int) -> int:
-    """Return the depth to search so that ``k`` documents remain after self-matches are excluded.
-
-    Args:
-        dataset: collection, whose protocol may exclude self-matches.
-        k: documents per query.
-    """
+    """Return the depth to search so that ``k`` documents remain without self-matches."""
     return k + 1 if dataset.facts.exclude_self else k
 
 

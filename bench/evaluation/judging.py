@@ -53,27 +53,17 @@ def resolve_measures(
 
 
 def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> None:
-    """Raise if a cutoff exceeds the depth: R@100 of five documents would be R@5.
-
-    The main measure comes first and is always computed; others can be left out.
-    """
+    """Raise if a cutoff exceeds the depth: R@100 of five documents would be R@5."""
     cutoffs = {measure.name: measure.cutoff for measure in measures if measure.cutoff != NO_CUTOFF}
-    beyond = {name: cutoff for name, cutoff in cutoffs.items() if cutoff > depth}
-    if not beyond:
+    name, deepest = max(cutoffs.items(), key=lambda item: item[1], default=("", 0))
+    if deepest <= depth:
         return
-    name, deepest = max(beyond.items(), key=lambda item: item[1])
-    main = measures[0]
-    within = [measure.name for measure in measures if measure.name not in beyond]
-    shallow = [
-        f"--measure {shlex.quote(measure_name)}"
-        for measure_name in dict.fromkeys(within[1:] or within)
-    ]
-    if main.name in beyond:
-        shallow = [f"--depth {main.cutoff}", f"--measure {shlex.quote(main.name)}"]
-    choices = [f"--depth {deepest}", *([" ".join(shallow)] if deepest > main.cutoff else [])]
+    main = measures[0]  # is always computed; others can be left out
+    least = "" if main.cutoff <= depth else f"--depth {main.cutoff} "
+    only_main = f", or {least}--measure {shlex.quote(main.name)}"
     raise BenchError(
         f"{name} on {collection} needs {deepest:,} documents per query, and the depth is {depth:,}",
-        f"use {', or '.join(choices)}",
+        f"use --depth {deepest}{only_main if main.cutoff < deepest else ''}",
     )
 
 
@@ -86,15 +76,10 @@ def check_relevant(dataset: Dataset) -> None:
     relevant = dict.fromkeys(document for _, document, grade in dataset.qrels if grade > 0)
     if not relevant or (dataset.corpus.rows_of(tuple(relevant)) >= 0).any():
         return
-    example, stripped = next(iter(relevant)), tuple(id_.strip() for id_ in relevant)
-    spaces = int((dataset.corpus.rows_of(stripped) >= 0).sum())
     raise BenchError(
         f"{dataset.name}: the corpus has none of the {len(relevant):,} relevant documents, such as "
-        f"{example!r}; its first document is {dataset.corpus.ids[0].as_py()!r}",
-        f"remove the white space around ids in {dataset.reader.judgement_files()[-1]}: "
-        f"{spaces:,} of them are then in the corpus"
-        if spaces
-        else "check that corpus and qrels are of the same release",
+        f"{next(iter(relevant))!r}; its first document is {dataset.corpus.ids[0].as_py()!r}",
+        "check that corpus and qrels are of the same release, and that no id has white space",
     )
 
 
@@ -115,10 +100,7 @@ def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
 def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:
     """Return judgements of ``run``: the qrels of ``dataset``, or a search for its answers.
 
-    Args:
-        dataset: collection.
-        run: rankings, which decide which passages are searched for answers.
-        depth: number of passages per question that are searched.
+    Only the first ``depth`` passages of each question are searched.
     """
     if dataset.answers is None:
         return dataset.qrels
@@ -159,11 +141,7 @@ def make_protocol(
 ) -> Protocol:
     """Return the protocol, which two results on a collection must share to be compared.
 
-    Args:
-        dataset: collection.
-        depth: documents per query; None for the collection's.
-        corpus_sha256: hash of the corpus; "" if a run file is scored without it.
-        official: whether the collection is the published one.
+    ``corpus_sha256`` is "" if a run file is scored without the corpus.
     """
     facts = dataset.facts
     return Protocol(
@@ -183,12 +161,7 @@ def make_protocol(
 def common_measure(
     datasets: Sequence[Dataset], wanted: str | None, depth: int | None = None
 ) -> str:
-    """Return the measure to compare several collections by: the wanted one, or their main measure.
-
-    Args:
-        datasets: collections.
-        wanted: name of a measure; None for the main measure.
-        depth: documents per query; None for each collection's.
+    """Return the measure to compare collections by: the wanted one, or their main measure.
 
     Raises:
         BenchError: the main measures differ, or a collection does not support the measure.
@@ -314,14 +287,9 @@ class SuiteMean(msgspec.Struct, frozen=True):
 def suite_mean(
     suite: str, measure: str, values: Mapping[str, float], in_domain: Collection[str] = ()
 ) -> SuiteMean:
-    """Compute the mean of one measure over a suite.
+    """Compute the mean of ``values``, the scores of one measure by collection, over a suite.
 
-    Args:
-        suite: name of the suite.
-        measure: name of the measure, for the record.
-        values: score by collection.
-        in_domain: collections that the model was trained on. A suite that contains one of them
-            counts as in-domain, too.
+    A member that is a suite counts as in-domain if the model was trained on one of its collections.
     """
     shares = member_weights(suite)
     scores = {member: member_score(member, values) for member in shares}

@@ -39,16 +39,8 @@ from retrievers.models.card import Card, Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "faiss-cpu",
-    "faiss-gpu",
-    "numpy",
-    "pystemmer",
-    "ir-measures",
-    "adapters",
-    "peft",
+    *("torch", "transformers", "tokenizers", "faiss-cpu", "faiss-gpu", "numpy"),
+    *("pystemmer", "ir-measures", "adapters", "peft"),
 )
 # Code that makes vectors, rankings and scores, without commands, reports and decisions.
 PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench/evaluation", "bench/store")
@@ -56,12 +48,7 @@ PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench/evaluation", "ben
 
 @dataclass(frozen=True)
 class OpenDataset:
-    """A collection that is ready for evaluation.
-
-    Attributes:
-        dataset: the collection.
-        official: whether it is the published collection.
-    """
+    """A collection that is ready for evaluation, and whether it is the published one."""
 
     dataset: Dataset
     official: bool
@@ -120,11 +107,7 @@ class Job:
 
     @cached_property
     def retriever(self) -> Retriever:
-        """The retriever of the model.
-
-        Raises:
-            BenchError: BM25 with an index of vectors.
-        """
+        """The retriever of the model."""
         model, encoder = self.prompted_model.model, self.prompted_model.encoder
         if encoder is not None:
             machine = (self.device, self.max_memory)
@@ -203,9 +186,6 @@ def evaluate_run(
         measures: measures besides the collection's main one; None for the collection's.
         depth: documents per query; None for the collection's.
         official: whether the collection is the published one.
-
-    Raises:
-        BenchError: an unknown measure, or a cutoff beyond ``depth``.
     """
     names = resolve_measures(dataset, measures, depth)
     protocol = make_protocol(dataset, depth, corpus_sha256="", official=official)
@@ -260,10 +240,7 @@ def in_domain(card: Card, collection: str) -> bool:
 
 @cache
 def program_digest(root: Path = ROOT) -> str:
-    """Return 16 hexadecimal digits of a hash of the source files and cards below ``root``.
-
-    The digest is "" if the files are not available.
-    """
+    """Return 16 digits of a hash of the source files and cards, or "" if there are none."""
     files = sorted(
         path
         for name in PACKAGES
@@ -308,7 +285,7 @@ def _run_git(root: Path, *arguments: str) -> str:
         return ""
     try:
         command = ["git", "-C", str(root), *arguments]
-        evaluation = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return evaluation.stdout.strip()
+    return done.stdout.strip()

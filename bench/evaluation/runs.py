@@ -30,7 +30,7 @@ import pyarrow.csv as pa_csv
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import read_file
-from foundation.locations import Location, write_location
+from foundation.locations import Location
 from retrievers.index.hits import Hits, canonical_order, order_keys
 
 Strings: TypeAlias = pa.Array | pa.ChunkedArray
@@ -184,30 +184,12 @@ class Run:
             yield query_id, self.doc_ids[start:end].to_pylist(), self.scores[start:end]
 
 
-class NotFiniteError(BenchError):
-    """A score that is NaN, infinite, or too large for float32."""
-
-
-class RepeatedDocumentError(BenchError):
-    """A document that occurs twice for one query."""
-
-    def __init__(self, query: str, document: str) -> None:
-        """Describe the ids ``query`` and ``document``."""
-        super().__init__(f"document {document!r} occurs twice for query {query!r}")
-        self.query = query
-        self.document = document
-
-
 def round_scores(scores: npt.ArrayLike) -> Float32Array:
-    """Convert ``scores`` to float32.
-
-    Raises:
-        NotFiniteError: a score is not finite as float32.
-    """
+    """Convert ``scores`` to float32, or raise a `BenchError` if one is not finite as float32."""
     with np.errstate(over="ignore"):
         narrow = np.asarray(scores).astype(np.float32)
     if not np.isfinite(narrow).all():
-        raise NotFiniteError("a score is NaN, infinite or beyond the range of float32")
+        raise BenchError("a score is NaN, infinite or beyond the range of float32")
     return narrow
 
 
@@ -248,7 +230,8 @@ def _check_distinct(
     repeats = pairs[1:][pairs[1:] == pairs[:-1]]
     if len(repeats):
         query, document = divmod(int(repeats[0]), len(doc_ids))
-        raise RepeatedDocumentError(query_ids[query].as_py(), doc_ids[document].as_py())
+        query_id, doc_id = query_ids[query].as_py(), doc_ids[document].as_py()
+        raise BenchError(f"document {doc_id!r} occurs twice for query {query_id!r}")
 
 
 def _one_array(strings: Strings) -> pa.Array:
@@ -261,12 +244,7 @@ def _as_numpy(mask: pa.BooleanArray) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run with the hash of its file.
-
-    Attributes:
-        run: the rankings.
-        sha256: hash of the file's bytes, in hexadecimal digits.
-    """
+    """A run with the hash of its file."""
 
     run: Run
     sha256: str
@@ -341,37 +319,19 @@ def _id_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _parse_text(source: "_RunText") -> Run:
+    """Return the run in a file of lines, or raise an error that has the number of a wrong one."""
     try:
-        table = _read_columns(source)
-        scores = round_scores(table["score"])
-    except (pa.ArrowInvalid, NotFiniteError) as error:
+        with source.open() as file:
+            blocks = [_parse(block) for block in _blocks(file)]
+        if blocks:
+            table = pa.concat_tables(blocks)
+            queries, documents = table["query"], table["document"]
+            if source.has_encoded_ids:
+                queries, documents = _decode_ids(queries), _decode_ids(documents)
+            return Run.from_columns(queries, documents, round_scores(table["score"]))
+    except (pa.ArrowInvalid, BenchError) as error:
         raise _first_bad_line(source, error) from error
-    queries, documents = table["query"], table["document"]
-    if source.has_encoded_ids:
-        queries, documents = _decode_ids(queries), _decode_ids(documents)
-    try:
-        return Run.from_columns(queries, documents, scores)
-    except RepeatedDocumentError as repeat:
-        line = _line_of_repeat(source, repeat)
-        raise BenchError(f"run {source.path}, line {line}: {repeat}") from repeat
-
-
-def write_run(run: Run, path: Location, tag: str) -> None:
-    """Write a TREC run file, atomically. It is compressed if the name ends in ``.gz``.
-
-    Args:
-        run: rankings to write.
-        path: path of the file.
-        tag: last column of each line.
-
-    Raises:
-        BenchError: as for `write_lines`, or the file cannot be written.
-    """
-    try:
-        with write_location(path) as file:
-            write_lines(run, file, tag, compress=path.suffix == ".gz")
-    except OSError as error:
-        raise BenchError(f"cannot write run {path}: {error.strerror or error}") from error
+    raise BenchError(f"run {source.path} is empty", _HINT)
 
 
 def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
@@ -428,11 +388,7 @@ def _percent_encode(ids: pa.LargeStringArray) -> pa.LargeStringArray:
 
 
 def check_writable(ids: Strings, kind_of_name: str) -> None:
-    """Raise if ``ids``, described as ``kind_of_name``, cannot be written as columns of text.
-
-    Raises:
-        BenchError: an id is empty or contains white space.
-    """
+    """Raise a `BenchError` if an id is empty or has white space, so cannot be a column of text."""
     bad = ids.filter(pc.match_substring_regex(ids, rf"^$|{_WHITE_SPACE}"))
     if len(bad):
         raise BenchError(
@@ -450,12 +406,7 @@ def _gzip_writer(file: BinaryIO) -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True)
 class _RunText:
-    """Content of a TREC run file.
-
-    Attributes:
-        path: path for messages.
-        content: bytes of the file, possibly compressed.
-    """
+    """Content of a TREC run file, possibly compressed, with its path for messages."""
 
     path: Location
     content: bytes
@@ -475,15 +426,6 @@ class _RunText:
         """True if the first line indicates percent-encoded ids."""
         _, columns = next(_numbered_lines(self), (0, []))
         return columns[1:2] == [_ENCODED.encode()]
-
-
-def _read_columns(source: _RunText) -> pa.Table:
-    """Return the columns query, document (``large_string``) and score (float64) of all lines."""
-    with source.open() as file:
-        tables = [_parse(block) for block in _blocks(file)]
-    if not tables:
-        raise BenchError(f"run {source.path} is empty", _HINT)
-    return pa.concat_tables(tables)
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
@@ -529,23 +471,18 @@ def _numbered_lines(source: _RunText) -> Iterator[tuple[int, list[bytes]]]:
                 yield number, columns
 
 
-def _line_of_repeat(source: _RunText, repeat: RepeatedDocumentError) -> int:
-    """Return the number of the line that repeats a document."""
-    pair = [repeat.query, repeat.document]
-    decode = unquote if source.has_encoded_ids else str
-    numbers = (
-        number
-        for number, columns in _numbered_lines(source)
-        if [decode(column.decode()) for column in columns[0:3:2]] == pair
-    )
-    return next(itertools.islice(numbers, 1, None))
-
-
 def _first_bad_line(source: _RunText, error: Exception) -> BenchError:
     """Return the error of the first wrong line, by reading line by line."""
+    pairs: set[tuple[bytes, bytes]] = set()
     for number, columns in _numbered_lines(source):
+        line = f"run {source.path}, line {number}"
         if problem := _describe_problem(columns):
-            return BenchError(f"run {source.path}, line {number}: {problem}", _HINT)
+            return BenchError(f"{line}: {problem}", _HINT)
+        query, document = columns[0], columns[2]
+        if (query, document) in pairs:
+            repeat = f"document {document.decode()!r} occurs twice for query {query.decode()!r}"
+            return BenchError(f"{line}: {repeat}")
+        pairs.add((query, document))
     return BenchError(f"cannot read run {source.path}: {error}", _HINT)
 
 
@@ -561,6 +498,6 @@ def _describe_problem(columns: list[bytes]) -> str:
         round_scores(float(score))
     except ValueError:
         return f"score {score!r} is not a number"
-    except NotFiniteError:
+    except BenchError:
         return f"score {score!r} is not a finite float32"
     return ""

@@ -328,13 +328,8 @@ def tie_bounds(
     """Return the lowest and highest mean over all orders of documents with equal scores.
 
     All native measures rise, or stay, when a document of a higher grade moves up, so the bounds are
-    the values with the grades of each tie in rising and in falling order.
-
-    Args:
-        run: documents in canonical order.
-        qrels: judgements.
-        measure: name of a native measure.
-        queries: ids of the queries in the denominator, if there are more than in the qrels.
+    the values with the grades of each tie in rising and in falling order. Arguments are those of
+    `score`, with one ``measure``.
 
     Raises:
         BenchError: as for `score`, or the measure is not native.

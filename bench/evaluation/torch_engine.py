@@ -24,30 +24,23 @@ GATHERED_BYTES = 1 << 28  # vectors that are scored in float64 at a time
 
 
 class TorchEngine:
-    """Proposal and scoring of candidates on one device with PyTorch.
-
-    Args:
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
-
-    Raises:
-        BenchError: the device is unknown or missing.
-    """
+    """Proposal and scoring of candidates with PyTorch, with the methods of `NumpyEngine`."""
 
     def __init__(self, device: str = "cpu") -> None:
-        """Use ``device``."""
+        """Use ``device``: ``cpu``, ``cuda`` or ``cuda:N``.
+
+        Raises:
+            BenchError: the device is unknown or missing.
+        """
         self.device = pick_device(device)
         self._on_gpu = self.device.type == "cuda"
         self._copies = torch.cuda.Stream(self.device) if self._on_gpu else None  # type: ignore[no-untyped-call]
         self._scoring = Lock()  # shared by threads on the same device
 
     def tiles(self, vectors: Vectors, rows: int) -> Iterator[tuple[int, TileArray]]:
-        """Yield the first row and the stored vectors of each tile.
+        """Yield the first row and the stored vectors of tiles of at most ``rows`` rows.
 
         A tile has at most a quarter of the free GPU memory.
-
-        Args:
-            vectors: vectors of the corpus.
-            rows: maximum rows of a tile.
         """
         self.release()
         if self._on_gpu:
@@ -57,10 +50,6 @@ class TorchEngine:
 
     def stage(self, start: int, vectors: TileArray) -> Tile:
         """Copy a tile to the device and bound its norms there, while another tile is searched.
-
-        Args:
-            start: first row.
-            vectors: float32 or float16 ``(m, dim)``.
 
         Raises:
             BenchError: a vector is not finite, or too long for float32.
@@ -75,15 +64,7 @@ class TorchEngine:
     def find_candidates(
         self, queries: Float32Array, tile: Tile, piece: slice, lowest: Float32Array, limit: int
     ) -> Sequence[Candidates] | None:
-        """Return the rows of a piece whose proposed score is high enough, or None if too many.
-
-        Args:
-            queries: float32 ``(q, dim)``.
-            tile: tile to search.
-            piece: rows of the tile.
-            lowest: threshold of each query, float32 ``(q,)``.
-            limit: maximum number of candidates.
-        """
+        """Return the rows of a piece whose proposed score is high enough, or None if too many."""
         on_device, threshold = self._on_device(queries), self._on_device(lowest)[:, None]
         step = max(1, MAX_SCORES // max(1, len(queries)))
         parts, found = [], 0
@@ -110,13 +91,6 @@ class TorchEngine:
         """Return float64 scores of pairs, rounded to float32, ``(n,)``.
 
         The device sums in a different order than NumPy. If that matters, the CPU decides.
-
-        Args:
-            tile: tile of the rows.
-            rows: row of each pair, ``(n,)``.
-            queries64: float64 ``(q, dim)``.
-            queries: query of each pair, ``(n,)``.
-            sum_error: bound of `float64_error`, float64 ``(q,)``.
         """
         sums = np.empty(len(rows))
         step = max(1, GATHERED_BYTES // (20 * queries64.shape[1]))
@@ -140,11 +114,6 @@ class TorchEngine:
 
 
 def products(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
-    """Return inner products in full float32 precision, float32 ``(q, m)``.
-
-    Args:
-        queries: float32 ``(q, dim)``.
-        documents: float32 ``(m, dim)``.
-    """
+    """Return inner products in full float32 precision, float32 ``(q, m)``."""
     with use_full_precision():
         return torch.matmul(queries, documents.T)

@@ -47,7 +47,6 @@ from bench.evaluation.result_record import (
 from bench.evaluation.runs import check_writable, encode_columnar
 from bench.evaluation.scoring import Scores, score
 from datasets_cfg.dataset import Dataset
-from foundation.arrays import Float64Array
 from foundation.errors import BenchError, MissingFileError, format_names
 from foundation.files import LONGEST_NAME, read_file
 from foundation.locations import Location, RemotePath, files_below, write_locations
@@ -57,7 +56,6 @@ RESULT_FILE = "result.json"
 SAME_MEAN = 1e-9  # sums of the same numbers differ by less between machines
 SAME_VALUE = 1e-9  # tolerance for per-query values from another machine
 CLOCK_SKEW = timedelta(days=1)
-_STRINGS = (pa.string(), pa.large_string())
 _KEYED = re.compile(r"[0-9a-f]{12}(-.*)?")  # a folder that `save` made
 
 PAUSES_S = (0.01, 0.1)  # before a record that contradicts itself is read again
@@ -105,21 +103,14 @@ def save(evaluation: Evaluation, out: Location) -> Evaluation:
 
 
 def check_name(name: str) -> None:
-    """Raise if the ``name`` of a model or collection cannot be the path of a folder.
-
-    Raises:
-        BenchError: the name leads out of its folder, is too long, or has invisible characters.
-    """
+    """Raise a `BenchError` if the ``name`` of a model or collection cannot name a folder."""
     parts = name.split("/")
-    if not (name.isprintable() and {"", ".", ".."}.isdisjoint(parts)):
+    fits = max(len(os.fsencode(part)) for part in parts) <= LONGEST_NAME
+    if not (fits and name.isprintable() and {"", ".", ".."}.isdisjoint(parts)):
         raise BenchError(
             f"{name!r} cannot name a folder of results",
-            "use a name like scifact or beir/scifact, without '..' and invisible characters",
-        )
-    if max(len(os.fsencode(part)) for part in parts) > LONGEST_NAME:
-        raise BenchError(
-            f"{name!r} is too long to name a folder of results",
-            f"use at most {LONGEST_NAME} bytes between two '/'",
+            "use a name like scifact or beir/scifact, without '..' and invisible characters, and "
+            f"at most {LONGEST_NAME} bytes between two '/'",
         )
 
 
@@ -172,11 +163,7 @@ def _read_checked(path: Location, ids: Ids) -> Evaluation:
         raise BenchError(f"cannot read {values}: {error.strerror}") from error
     if result.per_query_sha256 != hashlib.sha256(content).hexdigest():
         raise _contradiction_error(path, f"{SCORES_FILE} is not the file that was written with it")
-    try:
-        scores = _parse_scores(content, result, ids)
-    except (ValueError, OSError, pa.ArrowException) as error:
-        raise _contradiction_error(path, f"in {SCORES_FILE}, {error}") from error
-    return Evaluation(result, scores, folder=path.parent)
+    return Evaluation(result, _parse_scores(path, content, result, ids), folder=path.parent)
 
 
 class _HeadProtocol(msgspec.Struct):
@@ -228,45 +215,23 @@ def _recovery_hint(folder: Location | None, command: str = "") -> str:
     return f"{again} or move {folder} out of the folder of results"
 
 
-def _parse_scores(content: bytes, result: Result, ids: Ids) -> Scores:
-    """Return the scores of a record from the content of its Parquet file.
-
-    Raises:
-        ValueError, OSError, pa.ArrowException: the file is damaged, or belongs to another record.
-    """
+def _parse_scores(path: Location, content: bytes, result: Result, ids: Ids) -> Scores:
+    """Return the scores in a Parquet file, and raise if the means or counts of a record differ."""
     table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-    names = table.column_names
-    if sorted(names) != sorted([QUERY_ID, *result.measures]):
-        raise ValueError(f"the columns are {', '.join(names)}")
-    if table.num_rows != result.queries:
-        raise ValueError(f"there are {table.num_rows:,} queries instead of {result.queries:,}")
-    query_ids = _query_ids(table[QUERY_ID], ids)
-    values = {name: _column_values(name, table[name]) for name in names if name != QUERY_ID}
+    query_ids = tuple(table.column(QUERY_ID).to_pylist())
+    values = {name: table[name].to_numpy() for name in table.column_names if name != QUERY_ID}
+    if values.keys() != result.measures.keys():
+        raise _contradiction_error(path, f"{SCORES_FILE} has values of {', '.join(values)}")
+    if len(query_ids) != result.queries:
+        counts = f"{len(query_ids):,} queries instead of {result.queries:,}"
+        raise _contradiction_error(path, f"{SCORES_FILE} has {counts}")
     for name, of_queries in values.items():
         mean, stated = float(np.mean(of_queries)), result.measures[name]
         if not math.isclose(mean, stated, rel_tol=SAME_MEAN, abs_tol=SAME_MEAN):
-            raise ValueError(f"the mean of {name} is {mean:.6f}, and {stated:.6f} in the record")
-    return Scores(query_ids, values, result.unanswered, result.ignored)
-
-
-def _query_ids(column: pa.ChunkedArray, ids: Ids) -> tuple[str, ...]:
-    """Return the query ids of a column, shared between results with equal ids."""
-    if column.type not in _STRINGS or column.null_count:
-        raise ValueError("query ids are not text")
-    query_ids = tuple(column.to_pylist())
-    if query_ids not in ids and len(set(query_ids)) != len(query_ids):
-        raise ValueError("a query id occurs twice")
-    return ids.setdefault(query_ids, query_ids)
-
-
-def _column_values(name: str, column: pa.ChunkedArray) -> Float64Array:
-    """Return the values of a measure, float64 ``(queries,)``."""
-    if column.type != pa.float64() or column.null_count:
-        raise ValueError(f"values of {name} are not numbers")
-    values: Float64Array = column.to_numpy()
-    if not np.isfinite(values).all():
-        raise ValueError(f"a value of {name} is not finite")
-    return values
+            why = f"the mean of {name} is {mean:.6f}, and {stated:.6f} in the record"
+            raise _contradiction_error(path, why)
+    shared_ids = ids.setdefault(query_ids, query_ids)
+    return Scores(shared_ids, values, result.unanswered, result.ignored)
 
 
 def find_stored(job: Job, out: Location) -> Evaluation | None:

@@ -26,8 +26,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
-
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.exact import count_threads, has_gpu
 from bench.runner.workspace import Workspace
@@ -39,13 +37,9 @@ from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models.resolve import Model
 
-STOPPED_POLL_S = 1.0
-STOPPED_POLLS = 5  # in a row until a stopped child is killed
-
 # Environment variables that Ray's workers need with the values of this process.
 SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")
 POLL_S = 5.0
-PATIENCE_S = 120.0  # for a task while no other is running
 TASKS_PER_WORKER = 2  # one running, one waiting
 RETRIES = 5  # if a worker or node is lost
 
@@ -53,8 +47,6 @@ RETRY_HINT = "repeat the command: shards that are written are kept"
 
 Distribute = Callable[[LoadedModel], LoadedModel]
 TaskResult = tuple[Float32Array, Mapping[str, float], Mapping[str, int]] | Exception
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,8 +72,8 @@ def worker_count(requested: int, processors: int, gpus: int) -> int:
 class WorkerProcesses:
     """Processes that share the CPU cores and GPUs of this machine with this process.
 
-    Each takes shards that nobody has leased. A dead process loses its lease, and a stopped one is
-    killed, so each costs at most the shards that it was encoding.
+    Each takes shards that nobody has leased. A dead process loses its lease, so it costs at most
+    the shards that it was encoding.
     """
 
     def __init__(self, workers: int, device: str) -> None:
@@ -112,14 +104,11 @@ class WorkerProcesses:
         import torch  # not needed if all vectors are stored
 
         children = [_start(workspace, work, environment) for environment in self.environments]
-        threads, over = torch.get_num_threads(), threading.Event()
-        watching = threading.Thread(target=_kill_stopped, args=(children, over), daemon=True)
-        watching.start()
+        threads = torch.get_num_threads()
         torch.set_num_threads(min(threads, self.threads))
         try:
             yield lambda model: model
         finally:
-            over.set()
             torch.set_num_threads(threads)
             for child in children:
                 child.kill()
@@ -157,21 +146,6 @@ def _start(
     return child
 
 
-def _kill_stopped(children: Sequence[BaseProcess], over: threading.Event) -> None:
-    """Kill children that somebody has stopped, since they would keep their leases."""
-    stopped = dict.fromkeys(children, 0)
-    while not over.wait(STOPPED_POLL_S):
-        for child in children:
-            try:
-                status = psutil.Process(child.pid).status()
-            except psutil.NoSuchProcess:
-                continue
-            stopped[child] = stopped[child] + 1 if status == psutil.STATUS_STOPPED else 0
-            if stopped[child] == STOPPED_POLLS:
-                logger.warning("worker %d was stopped: killing it", child.pid)
-                child.kill()
-
-
 def _encode_all(workspace: Workspace, work: Sequence[EncodingTask]) -> None:
     """Encode the corpora in order. Main function of a child process."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -197,17 +171,13 @@ def _exit_with_parent() -> None:
 
 
 class RayCluster:
-    """A Ray cluster with a fixed number of concurrent tasks.
-
-    Ray repeats a task whose worker was lost. A task that does not end although the others did is
-    submitted once more.
-    """
+    """A Ray cluster with a fixed number of concurrent tasks."""
 
     def __init__(self, address: str | None, workers: int, device: str, **options: Any) -> None:
-        """Divide the cluster at ``address`` among ``workers`` tasks.
+        """Divide the cluster at ``address``, or a new one on this machine, among tasks.
 
         Args:
-            address: address of the cluster; None for a cluster on this machine.
+            address: address of the cluster; None for a new one.
             workers: number of tasks; 0 for one per GPU or one per eight CPU cores.
             device: device of the workspace. With ``cpu`` tasks use no GPU.
             options: further options of ``ray.init``.
@@ -228,7 +198,6 @@ class RayCluster:
             max_retries=RETRIES,
             retry_exceptions=True,  # only Ray raises: errors of encoders are values
         )(_encode_in_worker)
-        self._pending: set[Any] = set()
 
     @contextmanager
     def encoding(self, workspace: Workspace, work: Sequence[EncodingTask]) -> Iterator[Distribute]:
@@ -246,40 +215,24 @@ class RayCluster:
 
     def submit(self, arguments: Sequence[Any]) -> Any:
         """Submit a task with these ``arguments`` and return the reference to its `TaskResult`."""
-        reference = self._task.remote(str(Path.cwd()), self._device, *arguments)
-        self._pending.add(reference)
-        return reference
+        return self._task.remote(str(Path.cwd()), self._device, *arguments)
 
-    def wait_for(self, reference: Any, arguments: Sequence[Any]) -> TaskResult:
-        """Return the result of a submitted task, repeating it if it is lost or does not end.
+    def wait_for(self, reference: Any) -> TaskResult:
+        """Return the result of a submitted task, which Ray repeats if its worker is lost.
 
         Raises:
             BenchError: the cluster is gone, or loses every worker that runs the task.
         """
-        copies, idle_s, lost = [reference], 0.0, 0
-        while True:
-            try:
-                ready, _ = self.ray.wait(copies, timeout=POLL_S)
-                if ready:
-                    self._pending.difference_update(copies)
-                    answer: TaskResult = self.ray.get(ready[0])
-                    return answer
-            except self.ray.exceptions.RayError as error:
+        try:
+            while not self.ray.wait([reference], timeout=POLL_S)[0]:
                 self._check_head()
-                self._pending.difference_update(copies)
-                lost += 1
-                if lost > RETRIES:
-                    reason = " ".join(str(error).split())
-                    raise BenchError(
-                        f"a worker of the Ray cluster was lost: {reason}", RETRY_HINT
-                    ) from error
-                copies = [self.submit(arguments)]
+            answer: TaskResult = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
             self._check_head()
-            others = list(self._pending.difference(copies))
-            busy = others and self.ray.wait(others, num_returns=len(others), timeout=0)[1]
-            idle_s = 0.0 if busy else idle_s + POLL_S
-            if idle_s >= PATIENCE_S and len(copies) == 1:
-                copies.append(self.submit(arguments))
+            reason = " ".join(str(error).split())
+            problem = f"a worker of the Ray cluster was lost: {reason}"
+            raise BenchError(problem, RETRY_HINT) from error
+        return answer
 
     def _check_head(self) -> None:
         """Raise if the head of the cluster is gone, since Ray ends processes that lose it."""
@@ -297,13 +250,9 @@ class RayEncoder:
     def __init__(
         self, cluster: RayCluster, model: Model, encoder: Encoder, collection: str = ""
     ) -> None:
-        """Encode documents on ``cluster``, and everything else with ``encoder``.
+        """Encode documents on ``cluster`` with ``model``, and everything else with ``encoder``.
 
-        Args:
-            cluster: cluster that runs the tasks.
-            model: model of the tasks.
-            encoder: encoder of the same model.
-            collection: collection whose prompts are used; "" for none.
+        ``collection`` is the one whose prompts are used; "" for none.
         """
         self._cluster, self._encoder = cluster, encoder
         self._model, self._collection = model, collection
@@ -348,15 +297,12 @@ class RayShard:
     def __call__(self, advance: Callback | None = None) -> Float32Array:
         """Return the vectors of the documents, float32 ``(n, dim)``.
 
-        Args:
-            advance: called with the number of documents.
-
         Raises:
             BenchError: the encoder fails, or the cluster is gone.
         """
         if self._reference is None:
             self.launch()
-        answer = self._cluster.wait_for(self._reference, self._arguments)
+        answer = self._cluster.wait_for(self._reference)
         if isinstance(answer, Exception):
             raise answer
         vectors, seconds, counts = answer

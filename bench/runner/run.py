@@ -120,11 +120,7 @@ def run(request: RunRequest, progress: RunProgress | None = None) -> RunReport:
 
 
 def evaluate(request: EvaluateRequest) -> Evaluation:
-    """Evaluate one model on one collection, as `run` does.
-
-    Raises:
-        BenchError: wrong input.
-    """
+    """Evaluate one model on one collection, as `run` does."""
     shared = {field.name: getattr(request, field.name) for field in attrs.fields(EvaluationFields)}
     names, model = (request.dataset,), (request.model,)
     report = run(RunRequest(names=names, model=model, results=request.results, **shared))
@@ -132,11 +128,7 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
 
 
 def estimate(request: RunRequest) -> tuple[list[EncodingCost], list[MissingEvaluation]]:
-    """Estimate the cost of each evaluation, and return the gaps.
-
-    Raises:
-        BenchError: wrong input, or nothing can be evaluated.
-    """
+    """Estimate the cost of each evaluation, and return the gaps."""
     with ExitStack() as stack:
         plan = _prepare(request, open_workspace(request), stack)
         return list(estimate_costs(plan.all_jobs)), plan.gaps.missing
@@ -155,10 +147,7 @@ def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Pl
     for name in names:
         of_collection: list[Job] = []
         with gaps.catch(str(name)):
-            split, limit = request.split, request.limit
-            opened = (
-                workspace.open_first(name, limit, split) if limit else workspace.open(name, split)
-            )
+            opened = workspace.open(name, request.split, request.limit)
             for model, is_stored in models:
                 with gaps.catch(opened.name, model.name):
                     if request.results is not None:  # names may lead out of the folder
@@ -283,10 +272,8 @@ def score(request: ScoreRequest) -> Evaluation:
     """
     ranking, sha256, name = _read_run(request.run, request.dataset)
     workspace = open_workspace(request)
-    if isinstance(request.dataset, Dataset):
-        opened = workspace.open(request.dataset)
-    else:
-        opened = workspace.open_judgements(str(request.dataset), request.split)
+    with_corpus = isinstance(request.dataset, Dataset)
+    opened = workspace.open(request.dataset, request.split, with_corpus=with_corpus)
     evaluation = evaluate_run(
         *(ranking, request.name or name, sha256, opened.dataset),
         *(request.measure or None, request.depth, opened.official),

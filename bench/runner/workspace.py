@@ -158,23 +158,12 @@ class Workspace:
         )
 
     def documents(self, names: Sequence[str]) -> list[Dataset]:
-        """Open collections, folders and files for their documents alone.
-
-        Args:
-            names: collections, suites, folders, and files with one document per line.
-
-        Raises:
-            BenchError: see `dataset`.
-        """
+        """Open collections, suites, folders and files of documents without judgements."""
         expanded = self.expand_names(names, files=True)
         return [self.dataset(name, with_judgements=False) for name in expanded]
 
     def datasets(self, names: Sequence[str], split: str | None = None) -> list[Dataset]:
         """Open the collections that ``names`` stand for, each once per process.
-
-        Args:
-            names: collections, suites and folders.
-            split: judgements to use; None for the declared ones.
 
         Raises:
             BenchError: see `dataset`; or two folders have the same name in results.
@@ -188,55 +177,39 @@ class Workspace:
                 )
         return opened
 
-    def open(self, source: str | Path | Dataset, split: str | None = None) -> OpenDataset:
+    def open(
+        self,
+        source: str | Path | Dataset,
+        split: str | None = None,
+        limit: int | None = None,
+        with_corpus: bool = True,
+    ) -> OpenDataset:
         """Open a collection and warn about anything that affects its scores.
 
         Args:
             source: name, folder or dataset.
             split: judgements to use; None for the declared ones.
+            limit: only so many queries, with a small corpus; None for all.
+            with_corpus: find its documents, too. They are not needed to score a run file.
 
         Raises:
             BenchError: the collection is missing, is not the published one of its name while
                 ``allow_mismatch`` is off, or has no relevant document.
         """
-        dataset = source if isinstance(source, Dataset) else self.dataset(str(source), split)
-        official = check_counts(dataset, self.allow_mismatch)
-        check_relevant(dataset)
-        if not isinstance(source, Dataset):
+        dataset = source if isinstance(source, Dataset) else None
+        named = dataset is None
+        dataset = dataset or self.dataset(str(source), split, with_corpus)
+        official = check_counts(dataset, self.allow_mismatch, with_corpus)
+        if with_corpus:
+            check_relevant(dataset)
+        if with_corpus and named:
             for finding in evaluation_findings(dataset):
                 _report_finding(dataset.name, finding)
+        if limit:
+            dataset, official = take_first_queries(dataset, limit), False
+            check_relevant(dataset)
+        if limit or named:
             remember_folder(dataset)
-        return OpenDataset(dataset, official)
-
-    def open_first(self, name: str, count: int, split: str | None = None) -> OpenDataset:
-        """Open the first queries of a collection with a small corpus, for a first try.
-
-        Args:
-            name: name or folder.
-            count: number of queries.
-            split: judgements to use; None for the declared ones.
-
-        Raises:
-            BenchError: as `open`, or see `take_first_queries`.
-        """
-        dataset = take_first_queries(self.open(name, split).dataset, count)
-        check_relevant(dataset)
-        remember_folder(dataset)
-        return OpenDataset(dataset, False)
-
-    def open_judgements(self, name: str, split: str | None = None) -> OpenDataset:
-        """Open a collection to score a run file, without its documents.
-
-        Args:
-            name: name or folder.
-            split: judgements to use; None for the declared ones.
-
-        Raises:
-            BenchError: as `open`.
-        """
-        dataset = self.dataset(name, split, with_corpus=False)
-        official = check_counts(dataset, self.allow_mismatch, with_corpus=False)
-        remember_folder(dataset)
         return OpenDataset(dataset, official)
 
     def weights(self, typed: Sequence[str]) -> dict[str, float]:
@@ -292,13 +265,13 @@ class Workspace:
             model: model.
             options: settings of the evaluation.
             out: results in which one of the same program, libraries and kind of machine is looked
-                up.
+            up.
             known: results in which one with the same scores is looked up, from any machine.
 
         Raises:
             BenchError: a measure that cannot be computed, a model or index that does not fit, too
-                little memory, a source of the corpus that changed since it was built, or a known
-                result that contradicts itself.
+            little
+                memory, a changed source of the corpus, or a known result that contradicts itself.
         """
         job = Job(
             opened=dataset,
@@ -327,22 +300,14 @@ class Workspace:
 
 
 def refuse_duplicates(names: Iterable[str], hint: str = "give it once") -> None:
-    """Raise if a model or collection is named twice.
-
-    Raises:
-        BenchError: a name occurs more than once; ``hint`` says what to type instead.
-    """
+    """Raise a `BenchError` with ``hint`` if a model or collection is named twice."""
     for name, times in Counter(names).items():
         if times > 1:
             raise BenchError(f"{name} is given {times} times", hint)
 
 
 def open_workspace(request: FolderFields) -> Workspace:
-    """Return the workspace of a request, with its device, memory and rules if it has any.
-
-    Raises:
-        BenchError: the cache folder is a URL.
-    """
+    """Return the workspace of a request, with its device, memory and rules if it has any."""
     hardware = request if isinstance(request, HardwareFields) else HardwareFields()
     device = getattr(request, "device", hardware.device)  # trainings have no limit of memory
     return Workspace(
@@ -361,7 +326,8 @@ def load_models(
     """Load models, which share the network of a common base, or wrap Python objects.
 
     ``like`` applies only to models without a card, and ``endpoint_model`` only to URLs, if there
-    are such models.
+    are
+    such models.
 
     Args:
         workspace: folders, device and memory.
@@ -388,10 +354,9 @@ def load_models(
 def open_endpoint(url: str, endpoint_model: str | None, model: LoadedModel) -> Encoder:
     """Return an encoder that sends texts of ``model`` to a server, to compare their vectors.
 
-    Args:
-        url: address of the server. Its host is the encoder's name.
-        endpoint_model: name of the model on the server; None for the checkpoint's.
-        model: the checkpoint, whose prompts and title rule are used.
+    The host of the ``url`` is its name. ``endpoint_model`` is the name of the model on the server;
+    None
+    for the checkpoint's.
 
     Raises:
         BenchError: the URL is malformed, or the server does not answer.
@@ -407,11 +372,7 @@ def open_endpoint(url: str, endpoint_model: str | None, model: LoadedModel) -> E
 
 
 def _wrap_object(model: Any, fields: EvaluationFields | ModelFields) -> LoadedModel:
-    """Wrap a Python object that encodes.
-
-    Raises:
-        BenchError: it has no name, cannot encode, or a setting of cards is given.
-    """
+    """Wrap a Python object that encodes, and raise if a setting of cards is given."""
     name = fields.name if isinstance(fields, EvaluationFields) else ""
     if not name or not isinstance(fields, EvaluationFields):
         raise BenchError(

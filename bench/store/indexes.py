@@ -129,15 +129,7 @@ class IndexFolder:
             return None
 
     def keep(self, index: FaissIndex, manifest: IndexManifest) -> None:
-        """Write an index and its completed manifest, atomically.
-
-        Args:
-            index: trained and filled index.
-            manifest: manifest without size and checksum.
-
-        Raises:
-            BenchError: the system refuses to write.
-        """
+        """Write an index and its completed manifest, atomically."""
         with replace_folder(self.folder) as unfinished:
             path = unfinished / INDEX_FILE
             index.save(path)

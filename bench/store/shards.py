@@ -29,7 +29,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -61,6 +61,8 @@ SHARD_ROWS = 2048  # one or two minutes for a small model on two cores
 ENDPOINT_SHARD_ROWS = 512  # 16 connections with a request of 32 texts each, which a kill loses
 HALF_SHARD_ROWS = 16_384  # in half precision: a second on a GPU, in many batches
 
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
 StoredArray = Float32Array | Float16Array
 EncodeShard = Callable[[Callback | None], Float32Array]
 
@@ -68,12 +70,7 @@ logger = logging.getLogger(__name__)
 
 
 def document_keys(titles: Sequence[str], texts: Sequence[str]) -> UInt64Array:
-    """Return the keys of documents, uint64 ``(n, 2)``.
-
-    Args:
-        titles: title of each document, may be "".
-        texts: body of each document.
-    """
+    """Return the keys of documents, whose titles may be "", uint64 ``(n, 2)``."""
     return keys_from_bytes(b"".join(_digests("document", zip(titles, texts, strict=True))))
 
 
@@ -85,12 +82,8 @@ def query_keys(texts: Sequence[str]) -> UInt64Array:
 def corpus_keys(corpus: Corpus, folder: Path) -> UInt64Array:
     """Return the keys of all documents of a corpus, uint64 ``(n, 2)``.
 
-    They are stored in a file that is named after the content of the corpus and begins with a
-    checksum. The texts are read again if it is missing or damaged.
-
-    Args:
-        corpus: documents.
-        folder: folder of the file.
+    They are stored in a file in ``folder`` that is named after the content of the corpus and begins
+    with a checksum. The texts are read again if it is missing or damaged.
     """
     path = folder / f"{corpus.sha256}{CORPUS_SUFFIX}"
     with suppress(FileNotFoundError, BenchError):
@@ -125,12 +118,7 @@ def keys_from_bytes(content: bytes | memoryview) -> UInt64Array:
 
 
 def shard_name(keys: UInt64Array, tokens_sha256: str = "") -> str:
-    """Return the name of a shard: a hash of its keys and token ids, 32 hexadecimal digits.
-
-    Args:
-        keys: keys of the texts.
-        tokens_sha256: see `ShardManifest`.
-    """
+    """Return the name of a shard: a hash of its keys and token ids, 32 hexadecimal digits."""
     content = keys.astype("<u8").tobytes() + tokens_sha256.encode()
     return hashlib.blake2b(content, digest_size=KEY_BYTES).hexdigest()
 
@@ -179,6 +167,16 @@ def _digests(role: Role, documents: Iterable[tuple[str, str]]) -> Iterator[bytes
         yield hashlib.blake2b(content, digest_size=KEY_BYTES, person=person).digest()
 
 
+@contextmanager
+def ignore_read_only() -> Iterator[None]:
+    """Ignore that nothing can be written, so that a store on a read-only disk can be used."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+
+
 def _checksum(content: bytes | memoryview) -> bytes:
     return hashlib.blake2b(content, digest_size=KEY_BYTES).digest()
 
@@ -202,12 +200,7 @@ class ShardManifest(Record):
 
 @dataclass(frozen=True)
 class Shard:
-    """Vectors ``(rows, dim)`` on disk.
-
-    Attributes:
-        manifest_path: path of ``NAME.json``.
-        manifest: its content.
-    """
+    """Vectors ``(rows, dim)`` on disk, with the path and content of ``NAME.json``."""
 
     manifest_path: Path
     manifest: ShardManifest
@@ -233,11 +226,7 @@ class Shard:
         return self.manifest_path.with_suffix(".keys")
 
     def check(self) -> None:
-        """Compare the vectors with their checksum.
-
-        Raises:
-            BenchError: the file of the vectors is missing or damaged.
-        """
+        """Compare the vectors with their checksum, and raise a `BenchError` if they are damaged."""
         try:
             is_intact = sha256_of_file(self.path) == self.manifest.vectors_sha256
         except OSError as error:
@@ -250,9 +239,6 @@ class Shard:
 
 def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
     """Return the shard of a manifest, and its keys, uint64 ``(rows, 2)``, without the vectors.
-
-    Args:
-        manifest_path: path of ``NAME.json``.
 
     Raises:
         BenchError: the manifest or the keys are damaged.
@@ -318,10 +304,6 @@ def write_shard(
 def convert_for_storage(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np.floating]:
     """Return vectors in the recipe's store dtype, little-endian and in C order, ``(n, dim)``.
 
-    Args:
-        vectors: float32 ``(n, dim)``.
-        recipe: recipe of the vectors.
-
     Raises:
         BenchError: a value is too large for float16, which ends at 65,504.
     """
@@ -339,11 +321,7 @@ def convert_for_storage(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np
 
 
 def discard_if_damaged(manifest_path: Path) -> None:
-    """Remove a damaged shard, with a warning, unless another process writes it.
-
-    Args:
-        manifest_path: path of ``NAME.json``.
-    """
+    """Remove a damaged shard, with a warning, unless another process writes it."""
     lock = FileLock.try_acquire(manifest_path.with_suffix(".lock"))
     if lock is None:
         return
@@ -412,11 +390,7 @@ class StoredVectors:
 
 
 def _read_rows(shard: Shard, local: Int64Array, into: Int64Array, vectors: StoredArray) -> None:
-    """Copy ascending rows of a shard into rows of ``vectors``, reading neighbours together.
-
-    Raises:
-        BenchError: the file became shorter.
-    """
+    """Copy ascending rows of a shard into rows of ``vectors``, reading neighbours together."""
     handle = os.open(shard.path, os.O_RDONLY)
     try:
         gaps = np.diff(local) * shard.row_bytes > GAP_BYTES
@@ -581,11 +555,7 @@ class ShardEncoder:
     def encode(self, batches: Sequence[PendingShard]) -> int:
         """Encode shards, or wait for other processes that encode them.
 
-        Args:
-            batches: shards to encode.
-
-        Returns:
-            The number of texts that this process encoded.
+        Returns the number of texts that this process encoded.
 
         Raises:
             OSError: the disk is full.
@@ -674,11 +644,7 @@ class ShardEncoder:
 def launch_ahead(
     prepared: Iterator[tuple[PendingShard, FileLock, EncodeShard]],
 ) -> Iterator[tuple[PendingShard, FileLock, EncodeShard]]:
-    """Launch shards ahead, as many as each asks for, and yield them in order.
-
-    Args:
-        prepared: shards with their leases and encoding functions.
-    """
+    """Launch shards ahead, as many as each asks for, and yield them in order."""
     flying: deque[tuple[PendingShard, FileLock, EncodeShard]] = deque()
     for shard in prepared:
         launch: Callable[[], None] | None = getattr(shard[2], "launch", None)

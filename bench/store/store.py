@@ -15,7 +15,6 @@ share a folder, and never a plan. Vectors of fixed texts are compared with those
 before anything is encoded.
 """
 
-import errno
 import hashlib
 import logging
 import os
@@ -39,6 +38,7 @@ from bench.store.shards import (
     StoredVectors,
     corpus_keys,
     find_rows,
+    ignore_read_only,
     query_keys,
     read_shards,
     write_shard,
@@ -57,7 +57,6 @@ from retrievers.models.card import Recipe, Role
 KEYS_FOLDER = "keys"
 RECIPE_FILE = "recipe.json"
 FACT_SUFFIX = ".fact.json"
-READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 TOKENIZING = ("transformers", "tokenizers")  # libraries that determine token ids
 PROBE_STEP = 4  # every fourth of the fixed texts is encoded: a second on a CPU
@@ -189,12 +188,8 @@ class VectorStore:
         fact = compute()
         value = msgspec.json.encode(fact)
         kept = _StoredFact(about, hashlib.sha256(value).hexdigest(), msgspec.Raw(value))
-        try:
-            with replace_file(path) as file:
-                file.write(msgspec.json.encode(kept))
-        except OSError as error:  # a read-only store can still be used
-            if error.errno not in READ_ONLY:
-                raise
+        with ignore_read_only(), replace_file(path) as file:
+            file.write(msgspec.json.encode(kept))
         return fact
 
     def folder_of(self, side: Recipe) -> Path:

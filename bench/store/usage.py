@@ -81,7 +81,7 @@ def find_damage(store: Path) -> Iterator[Damage]:
 def select_models(
     rows: Sequence[ModelUsage], names: Iterable[str], older_than_days: float | None, now: float
 ) -> list[ModelUsage]:
-    """Select rows by model and age.
+    """Select folders of the store.
 
     Args:
         rows: folders of the store.
@@ -107,10 +107,7 @@ def select_models(
 
 
 def remove_folder(store: Path, row: ModelUsage) -> bool:
-    """Remove the folder ``row`` of ``store``, and return whether it was removed.
-
-    A folder in use is not removed.
-    """
+    """Remove the folder ``row``, unless it is in use, and return whether it was removed."""
     folder = store / row.fingerprint
     if lock := FolderLock.try_exclusive(folder):
         with lock:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli.commands.deciding import compare
-from bench.evaluation.runs import Run, write_run
+from bench.evaluation.runs import Run, write_lines
 from bench.evaluation.scoring import parse_measure
 from bench.result_store.result import load
 from foundation.errors import BenchError
@@ -51,7 +51,8 @@ class Place:
 def write_ranking(path: Path, ranking: dict[str, list[str]]) -> Path:
     rows = [(query, doc, -rank) for query, docs in ranking.items() for rank, doc in enumerate(docs)]
     queries, docs, scores = zip(*rows, strict=True)
-    write_run(Run.from_rows(queries, docs, scores), path, "test")
+    with path.open("wb") as file:
+        write_lines(Run.from_rows(queries, docs, scores), file, "test", path.suffix == ".gz")
     return path
 
 

@@ -89,13 +89,7 @@ def test_one_measure_under_two_names_is_shown_once():
         (5, [], "nDCG@10", "--depth 10"),
         (5, ["P@5"], "nDCG@10", "--depth 10"),
         (50, None, "R@100", "--depth 100, or --measure nDCG@10"),
-        (50, ["P@20", "AP(rel=2)@60"], "AP(rel=2)@60", "--depth 60, .* --measure P@20"),
-        (
-            50,
-            ["Rprec", "nDCG(judged_only=True)@51"],
-            "nDCG(judged_only=True)@51",
-            "--depth 51, .* --measure Rprec",
-        ),
+        (50, ["P@20", "AP(rel=2)@60"], "AP(rel=2)@60", "--depth 60, or --measure nDCG@10"),
     ],
 )
 def test_a_measure_of_more_documents_than_are_retrieved_is_refused(depth, wanted, beyond, typed):

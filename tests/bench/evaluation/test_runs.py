@@ -1,6 +1,7 @@
 """Runs: canonical order, TREC files in and out, and what is refused."""
 
 import gzip
+import io
 import random
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluation import runs as run_files
-from bench.evaluation.runs import Run, encode_columnar, read_run_file, write_run
+from bench.evaluation.runs import Run, encode_columnar, read_run_file, write_lines
 from foundation.errors import BenchError
 from retrievers.index.hits import Hits
 
@@ -173,14 +174,8 @@ def test_a_bad_line_is_named_with_its_number(tmp_path, line, problem):
     assert problem in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "\ufeffq Q0 a 1 1 t\nq Q0 b 2 1 t\nq Q0 a 3 1 t\n",
-        "q percent-encoded a%2Fb 1 1 t\np percent-encoded a/b 2 1 t\nq percent-encoded a/b 3 1 t\n",
-    ],
-)
-def test_the_line_that_repeats_a_document_is_named_however_its_id_is_written(tmp_path, text):
+def test_the_line_that_repeats_a_document_is_named(tmp_path):
+    text = "\ufeffq Q0 a 1 1 t\nq Q0 b 2 1 t\nq Q0 a 3 1 t\n"
     with pytest.raises(BenchError, match=r"some\.trec, line 3: .*twice"):
         read_run_file(write(tmp_path, text, "some.trec"))
 
@@ -206,7 +201,8 @@ def test_a_written_run_reads_back_bit_for_bit(tmp_path_factory, name, rows):
     if path.suffix == ".arrow":
         path.write_bytes(encode_columnar(run))
     else:
-        write_run(run, path, "tag")
+        with path.open("wb") as file:
+            write_lines(run, file, "tag", compress=path.suffix == ".gz")
     again = read_run_file(path).run
     assert again.query_ids == run.query_ids
     assert again.offsets.tolist() == run.offsets.tolist()
@@ -279,28 +275,29 @@ def test_a_columnar_file_that_is_cut_is_refused_by_name(tmp_path, kept):
         read_run_file(path)
 
 
-def test_a_written_line_has_six_columns_ranks_from_one_and_float32_digits(tmp_path):
+def written(run: Run, tag: str, compress: bool = False) -> bytes:
+    file = io.BytesIO()
+    write_lines(run, file, tag, compress)
+    return file.getvalue()
+
+
+def test_a_written_line_has_six_columns_ranks_from_one_and_float32_digits():
     run = Run.from_rows("qq", ["a", "b"], [1 / 3, 2.0])
-    write_run(run, tmp_path / "run.trec", "minilm")
-    lines = (tmp_path / "run.trec").read_text().splitlines()
-    assert lines == ["q Q0 b 1 2 minilm", "q Q0 a 2 0.33333334 minilm"]
+    assert written(run, "minilm") == b"q Q0 b 1 2 minilm\nq Q0 a 2 0.33333334 minilm\n"
 
 
-def test_equal_runs_give_equal_compressed_files(tmp_path):
+def test_equal_runs_give_equal_compressed_files():
     run = Run.from_rows("q", ["a"], [1.0])
-    write_run(run, tmp_path / "one.gz", "t")
-    write_run(run, tmp_path / "two.gz", "t")
-    assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "two.gz").read_bytes()
+    assert written(run, "t", compress=True) == written(run, "t", compress=True)
 
 
 @pytest.mark.parametrize(
     ("place", "bad"),
     [("query id", ""), ("document id", ""), ("tag", ""), ("tag", "a b"), ("tag", "\u00a0")],
 )
-def test_ids_that_a_run_file_cannot_hold_are_refused_by_name(tmp_path, bad, place):
+def test_ids_that_a_run_file_cannot_hold_are_refused_by_name(bad, place):
     names = {"query id": "q", "document id": "d", "tag": "t", place: bad}
     run = Run.from_rows([names["query id"]], [names["document id"]], [1.0])
     with pytest.raises(BenchError, match=f"^{place} ") as caught:
-        write_run(run, tmp_path / "run.trec", names["tag"])
+        written(run, names["tag"])
     assert repr(bad) in str(caught.value)
-    assert list(tmp_path.iterdir()) == []

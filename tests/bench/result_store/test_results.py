@@ -28,6 +28,7 @@ from bench.evaluation.result_record import (
 )
 from bench.evaluation.runs import Run, encode_columnar, read_run_file
 from bench.evaluation.scoring import Scores
+from bench.result_store.find import choose_results
 from bench.result_store.result import RESULT_FILE, load, save
 from foundation.errors import BenchError
 from retrievers.models.read_checkpoint import Parameters
@@ -178,6 +179,23 @@ def test_fingerprint_index_and_each_part_of_the_protocol_change_the_key():
     variants = [with_protocol(**{name: other(value)}) for name, value in fields.items()]
     variants += [changed(fingerprint="0" * 64), changed(index="HNSW32"), RESULT]
     assert len({result.key for result in variants}) == len(variants) == len(fields) + 3
+
+
+def test_results_with_token_ids_of_different_library_versions_are_not_mixed():
+    results = [
+        Evaluation(
+            changed(
+                protocol=msgspec.structs.replace(PROTOCOL, collection=name),
+                tokens_sha256=digit * 64,
+            ),
+            folder=Path(name),
+        )
+        for name, digit in (("one", "1"), ("two", "2"))
+    ]
+    with pytest.raises(BenchError, match="which differ in tokens:") as refused:
+        choose_results("words", results)
+    assert f"'words@tokens={'1' * 12}' or 'words@tokens={'2' * 12}'" in refused.value.hint
+    assert choose_results("words", results, on=["two"]) == {"two": results[1]}
 
 
 def test_a_second_evaluation_replaces_the_first_of_its_key(tmp_path):

@@ -12,7 +12,8 @@ from multiprocessing import active_children
 import psutil
 import pytest
 
-from bench.runner.engines import WorkerProcesses, worker_count
+from bench.runner.engines import WorkerProcesses, _encode_in_worker, worker_count
+from bench.runner.workspace import Workspace
 from bench.store.shards import SHARD_ROWS
 from foundation.errors import BenchError
 from tests.bench.cli.test_full_disk import limited
@@ -43,15 +44,13 @@ def wait_until(is_so, meanwhile, limit_s=120.0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_lost_child_repeats_only_its_current_shard_and_changes_no_byte(
-    number, two_threads, undisturbed, collection, card, tmp_path, monkeypatch
+def test_a_killed_child_repeats_only_its_current_shard_and_changes_no_byte(
+    two_threads, undisturbed, collection, card, tmp_path
 ):
-    monkeypatch.setattr("bench.runner.engines.STOPPED_POLL_S", 0.2)
     bed = Bed(tmp_path, collection, card)
     with encoding_child(bed) as child:
-        os.kill(child.pid, number)
-        child.join(0 if number == signal.SIGSTOP else None)
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
         left = bed.plan().missing_rows
         assert 0 < left < len(bed.corpus)
         assert bed.encode().encoded == left
@@ -152,3 +151,15 @@ def test_children_share_threads_and_gpus_with_this_process(monkeypatch):
 def test_workers_are_refused_on_one_of_several_gpus():
     with pytest.raises(BenchError, match="uses all GPUs, not cuda:1"):
         WorkerProcesses(2, "cuda:1")
+
+
+def test_a_ray_worker_with_other_token_ids_is_refused(card, tmp_path):
+    model = Workspace(tmp_path, device="cpu").load(card)
+    task = (str(tmp_path), "cpu", model.model, "")
+    error = _encode_in_worker(*task, "other", ["title"], ["text"])
+    assert "makes other token ids than the coordinator" in str(error)
+    vectors, _, counts = _encode_in_worker(
+        *task, model.encoder.hash_tokens("document"), ["title"], ["text"]
+    )
+    assert vectors.shape == (1, model.encoder.dim)
+    assert counts["tokens"] > 0

@@ -1,5 +1,6 @@
 """Another version of a library is another model, if it gives other token ids or vectors."""
 
+import errno
 import json
 
 import numpy as np
@@ -155,3 +156,20 @@ def test_the_digest_depends_on_prompt_and_length_of_its_role(tmp_path):
     assert plain.hash_tokens("query") != plain.hash_tokens("document")
     assert plain.hash_tokens("document") == prompted.hash_tokens("document")
     assert plain.hash_tokens("query") != prompted.hash_tokens("query")
+
+
+def test_a_read_only_store_is_used_by_another_version(fresh, corpus, monkeypatch):
+    before = everything(encode(*fresh_with(fresh, corpus)))
+
+    def refuse(path):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    pretend_version(monkeypatch, "99")
+    monkeypatch.setattr("bench.store.store.replace_file", refuse)
+    again = everything(encode(*fresh_with(fresh, corpus)))
+    assert again.tobytes() == before.tobytes()
+
+
+def fresh_with(fresh, corpus):
+    store, encoder = fresh()
+    return store, corpus, encoder

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.evaluation.runs import read_run_file, write_run
+from bench.evaluation.runs import read_run_file, write_lines
 from bench.evaluation.scoring import score
 from tests.benchmarks.scoring_speed import MEASURES, synthetic
 
@@ -18,11 +18,16 @@ def bench_score_1000_x_1000(benchmark, run_and_qrels):
     assert 0 < scores.mean("nDCG@10") < 1
 
 
+def write_file(run, path):
+    with path.open("wb") as file:
+        write_lines(run, file, "tag", compress=False)
+
+
 def bench_write_1000_x_1000(benchmark, run_and_qrels, tmp_path):
-    benchmark(write_run, run_and_qrels[0], tmp_path / "run.trec", "tag")
+    benchmark(write_file, run_and_qrels[0], tmp_path / "run.trec")
 
 
 def bench_read_1000_x_1000(benchmark, run_and_qrels, tmp_path):
-    write_run(run_and_qrels[0], tmp_path / "run.trec", "tag")
+    write_file(run_and_qrels[0], tmp_path / "run.trec")
     found = benchmark(read_run_file, tmp_path / "run.trec")
     assert len(found.run) == 1_000_000
