@@ -51,7 +51,7 @@ from retrievers.models.card import (
     Recipe,
     all_cards,
 )
-from retrievers.training.engine.curve import LossPoint
+from retrievers.training.engine.context import LossPoint
 from retrievers.training.finetune.finetune import FinetuneResult
 from retrievers.training.pretrain.pretrain import PretrainResult
 

@@ -20,7 +20,7 @@ from bench.monitor.curve import Curve, CurvePoint
 from foundation import files as whole
 from foundation.errors import make_printable
 from reports import format as fmt
-from retrievers.training.engine.curve import LossPoint
+from retrievers.training.engine.context import LossPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

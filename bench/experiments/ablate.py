@@ -42,7 +42,7 @@ from datasets_cfg.dataset import Dataset
 from datasets_cfg.verify import count_differences
 from foundation.machine import library_version
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine.arguments import check_device
+from retrievers.training.engine.context import check_device
 
 DECISIVE = (
     *("torch", "transformers", "sentence-transformers", "adapters", "peft"),

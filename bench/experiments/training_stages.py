@@ -22,8 +22,8 @@ import msgspec
 from bench.experiments.experiment import MODEL, Cost, ExperimentStage
 from bench.experiments.grid import Table, format_label
 from bench.runner.workspace import Workspace
-from bench.training.on_collections import adapt_on, finetune_on, pretrain_on
 from bench.training.training_sets import CorpusTexts, trained_collections
+from bench.training.trainings import adapt_on, finetune_on, pretrain_on
 from datasets_cfg.catalogue import expand_names
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, did_you_mean
@@ -43,18 +43,24 @@ from retrievers.training.continual.sequence import (
     Domain,
     Method,
     check_sequence,
-    method_table,
     read_method,
 )
-from retrievers.training.engine.arguments import Count, TrainingContext
-from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
+from retrievers.training.engine.context import (
+    CURVE_FILE,
+    LossPoint,
+    TrainingContext,
+    read_curve,
+)
 from retrievers.training.engine.run_folder import ModelSize
-from retrievers.training.engine.save import find_checkpoint
-from retrievers.training.finetune import finetune_preset
-from retrievers.training.finetune.finetune_preset import Finetuning
 from retrievers.training.objectives.objective import Objective, hash_code, read_objective
-from retrievers.training.pretrain import preset as pretrain_preset
-from retrievers.training.pretrain.preset import Pretraining
+from retrievers.training.preset import (
+    FINETUNE_PRESETS,
+    PRETRAIN_PRESETS,
+    Count,
+    Finetuning,
+    Pretraining,
+)
+from retrievers.training.pretrain.start import find_checkpoint
 
 SEQUENCE_FILE = "sequence.json"
 # Exclusive fields: setting one unsets the others.
@@ -191,12 +197,12 @@ def read_settings(settings: Table, kind: type[TrainingSource], presets: TomlFile
 def read_pretraining(settings: Table, model: str) -> Pretraining:
     """Return the preset in complete ``settings``, which starts from ``model`` by default."""
     table = {"start": {"model": model}, **settings}
-    return read_settings(table, AdaptSource, pretrain_preset.FILES)
+    return read_settings(table, AdaptSource, PRETRAIN_PRESETS)
 
 
 def read_finetuning(settings: Table) -> Finetuning:
     """Return the preset in complete ``settings``."""
-    return read_settings(settings, FinetuneSource, finetune_preset.FILES)
+    return read_settings(settings, FinetuneSource, FINETUNE_PRESETS)
 
 
 @dataclass(frozen=True)
@@ -221,7 +227,7 @@ class PretrainStage(ExperimentStage):
         if self.after_base:
             fixed |= continue_from(table, "[base]")
         source, settings = complete_settings(
-            self.name, table, TrainingSource, pretrain_preset.FILES, fixed
+            self.name, table, TrainingSource, PRETRAIN_PRESETS, fixed
         )
         expand_names(source.on, self.workspace.data_dir)
         if self.after_base:
@@ -314,13 +320,11 @@ class AdaptStage(ExperimentStage):
         start = self.start or "pretrained"
         fixed: Table = {"title": "adapted in an ablation", "source": ""}
         fixed |= continue_from(table, start)
-        source, settings = complete_settings(
-            "adapt", table, AdaptSource, pretrain_preset.FILES, fixed
-        )
+        source, settings = complete_settings("adapt", table, AdaptSource, PRETRAIN_PRESETS, fixed)
         del settings["start"]
-        method = read_method(source.method, "[adapt]: method")
+        method = read_method(source.method)
         self._check(source, method, read_pretraining(settings, start))
-        return {"on": list(source.on), **settings, "method": method_table(method)}
+        return {"on": list(source.on), **settings, "method": msgspec.to_builtins(method)}
 
     def _check(self, source: TrainingSource, method: Method, preset: Pretraining) -> None:
         """Raise if the sequence cannot be trained or compared."""
@@ -348,14 +352,14 @@ class AdaptStage(ExperimentStage):
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return hashes of the corpora and of the code of objective and method in ``settings``."""
-        method = read_method(settings["method"], "[adapt]: method")
+        method = read_method(settings["method"])
         hashes = hash_corpora(self.workspace, settings) | hash_objective(settings)
         return hashes | hash_plugin("method", method)
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Train ``model`` on each domain of ``settings`` in ``out``, or continue."""
         datasets = self.workspace.datasets(settings["on"])
-        folder, method = out / MODEL, read_method(settings["method"], "[adapt]: method")
+        folder, method = out / MODEL, read_method(settings["method"])
         context = TrainingContext(folder, device=self.workspace.device)
         trained = adapt_on(read_pretraining(settings, model), datasets, method, context)
         checkpoints = [Path(training.folder) for training in trained]
@@ -395,7 +399,7 @@ class FinetuneStage(ExperimentStage):
         """Return all fields of the preset and of the data source for ``table``."""
         fixed: Table = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
         source, settings = complete_settings(
-            "finetune", table, FinetuneSource, finetune_preset.FILES, fixed
+            "finetune", table, FinetuneSource, FINETUNE_PRESETS, fixed
         )
         expand_names(source.on, self.workspace.data_dir)
         adapter = read_finetuning(settings).adapter

@@ -130,8 +130,8 @@ class AdaptRequest(TrainingFields):
     ewc (penalise changes of weights that matter for earlier collections: measured, strength); das
     (soften gradients of units that matter for earlier collections: measured); adapter (one adapter
     per collection on the frozen start model: adapter); replay (mix in texts of earlier collections:
-    buffer, share); joint (train on all collections so far, the upper bound); distill (stay close to
-    the predictions of the previous checkpoint: weight, temperature).
+    buffer, replayed); joint (train on all collections so far, the upper bound); distill (stay close
+    to the predictions of the previous checkpoint: weight, temperature).
 
     Attributes:
         preset: Preset for pre-training (see `list presets`), or a .toml file.

@@ -282,7 +282,7 @@ def need(*packages: str) -> None:
 
 def loss_figures(part: Part, folder: Path) -> None:
     """Speed and losses of a training, by its curve."""
-    from retrievers.training.engine.curve import CURVE_FILE, read_curve
+    from retrievers.training.engine.context import CURVE_FILE, read_curve
 
     curve = read_curve(folder / CURVE_FILE)
     losses = [point.losses["loss"] for point in curve]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.evaluation.torch_engine import TorchEngine
-from retrievers.training.engine.curve import LossPoint, append_point
+from retrievers.training.engine.context import LossPoint, append_point
 from tests.benchmarks import gpu_proof
 
 TINY = (

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from bench.comparing.statistics import Difference
-from retrievers.training.engine.curve import LossPoint
+from retrievers.training.engine.context import LossPoint
 from tests.support.experiment_reports import BETTER, FULL, GAP, OPEN, REFERENCE, report, row
 
 pytest.importorskip("matplotlib")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from retrievers.training.engine.arguments import Progress
+from retrievers.training.engine.context import Progress
 
 
 class KilledError(Exception):

@@ -11,9 +11,9 @@ from foundation.arrays import Int64Array
 from retrievers.encoders.transformer import open_encoder
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model, resolve_model
-from retrievers.training.engine.arguments import TrainingContext
-from retrievers.training.finetune.finetune_preset import Finetuning, parse
+from retrievers.training.engine.context import TrainingContext
 from retrievers.training.finetune.training_data import MinedHits, TrainingSet
+from retrievers.training.preset import FINETUNE_PRESETS, Finetuning
 from tests.support import tiny_checkpoints as tiny
 
 
@@ -65,7 +65,7 @@ def on_cpu(out: Path, **options: Any) -> TrainingContext:
 def preset(text: str = "", steps: int = 6, batch_size: int = 3) -> Finetuning:
     """A preset with TOML of its own; tables come last."""
     head = f'title = "test"\nsteps = {steps}\nbatch_size = {batch_size}\n'
-    return parse((head + text).encode(), "test")
+    return FINETUNE_PRESETS.parse((head + text).encode(), "test")
 
 
 MINED = """

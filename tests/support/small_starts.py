@@ -10,9 +10,8 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from retrievers.training.engine.arguments import TrainingContext
-from retrievers.training.engine.curve import read_curve
-from retrievers.training.pretrain.preset import Pretraining, from_table
+from retrievers.training.engine.context import TrainingContext, read_curve
+from retrievers.training.preset import PRETRAIN_PRESETS, Pretraining
 
 WORDS = [
     *("river", "stone", "cloud", "bridge", "over", "under", "the"),
@@ -88,7 +87,7 @@ def preset(start: Path, /, **changes: Any) -> Pretraining:
         "steps": 12,
         **changes,
     }
-    return from_table(json.loads(json.dumps(table)), "test")
+    return PRETRAIN_PRESETS.convert(json.loads(json.dumps(table)), "test")
 
 
 def weights(folder: Path | str) -> dict[str, torch.Tensor]:

@@ -151,10 +151,9 @@ def _list_titles(files: TomlFiles[Any], before: str = "") -> Iterable[NameLine]:
 def _preset_and_grid_files() -> tuple[TomlFiles[Any], TomlFiles[Any], TomlFiles[Any]]:
     """Return the files of pre-training presets, fine-tuning presets and grids."""
     from bench.experiments.grid import FILES as GRIDS
-    from retrievers.training.finetune.finetune_preset import FILES as FINETUNE
-    from retrievers.training.pretrain.preset import FILES as PRETRAIN
+    from retrievers.training.preset import FINETUNE_PRESETS, PRETRAIN_PRESETS
 
-    return PRETRAIN, FINETUNE, GRIDS
+    return PRETRAIN_PRESETS, FINETUNE_PRESETS, GRIDS
 
 
 def _list_presets() -> Iterable[NameLine]:

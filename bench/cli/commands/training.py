@@ -27,17 +27,16 @@ from bench.requests.training import (
 )
 from bench.runner.workspace import Workspace, open_workspace
 from bench.training import trainings
-from bench.training.on_collections import TRAIN, open_test_sets
+from bench.training.trainings import TRAIN, open_test_sets
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.locate import is_training_data
 from foundation.errors import BenchError
 from reports.experiment import plan_table, write_report
 from reports.plots import can_plot, draw_losses
 from retrievers.models.card import CARD_FILE, card_names, load_card
-from retrievers.training.engine.arguments import Progress, is_first
-from retrievers.training.engine.curve import CURVE_FILE, read_curve
-from retrievers.training.finetune import finetune_preset
+from retrievers.training.engine.context import CURVE_FILE, Progress, is_first, read_curve
 from retrievers.training.finetune.finetune import FinetuneResult
+from retrievers.training.preset import FINETUNE_PRESETS
 from retrievers.training.pretrain.pretrain import PretrainResult
 
 FINETUNING_PRESET = "dpr-small"  # preset for a checkpoint that was pre-trained
@@ -222,7 +221,7 @@ def _find_training_dataset(name: str, workspace: Workspace) -> str:
     except BenchError:
         return ""
     queries = {query for query, *_ in judged}
-    return name if len(queries) >= finetune_preset.load_preset(FINETUNING_PRESET).batch_size else ""
+    return name if len(queries) >= FINETUNE_PRESETS.load(FINETUNING_PRESET).batch_size else ""
 
 
 def _run_line(

@@ -69,12 +69,12 @@ from torch.nn import functional
 
 from foundation.errors import BenchError
 from retrievers.training.continual.sequence import Batch, DomainStep, Method, read_state
-from retrievers.training.objectives.masked_lm import MaskedLM, cosine_contrast
+from retrievers.training.objectives.masked_lm import MaskedLM, cosine_contrast, sum_losses
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.objectives.objective import Objective
 from retrievers.training.objectives.simcse import check_dropout
-from retrievers.training.pretrain.preset import Pretraining
+from retrievers.training.preset import Pretraining
 
 KINDS = ("heads", "intermediate", "output")  # kinds of units
 Units = dict[str, Tensor]  # one value per unit, ``(layers, units)``, by kind
@@ -83,7 +83,7 @@ ROWS, COLUMNS = 0, 1  # dimensions of a weight: outputs and inputs of a map
 Loss = Callable[[MaskedLM, Batch], Tensor]
 
 
-class SoftMasking(Method, kw_only=True):
+class SoftMasking(Method, kw_only=True, tag="das"):
     """Continual pre-training with soft masks on the gradients of important units.
 
     Attributes:
@@ -123,10 +123,9 @@ def fill_units(encoder: MaskedLM, value: float) -> Units:
     """Return ``value`` for all units of ``encoder``, on its device and in its dtype."""
     config, like = encoder.config, next(encoder.parameters())
     sizes = (config.num_attention_heads, config.intermediate_size, config.hidden_size)
-    shapes = [(config.num_hidden_layers, size) for size in sizes]
     return {
-        kind: like.new_full(shape, value).detach()
-        for kind, shape in zip(KINDS, shapes, strict=True)
+        kind: like.new_full((config.num_hidden_layers, size), value).detach()
+        for kind, size in zip(KINDS, sizes, strict=True)
     }
 
 
@@ -136,14 +135,22 @@ def gate_units(encoder: MaskedLM, gates: Units) -> Iterator[None]:
 
     Gradients flow to the gates.
     """
+
+    def scale_input(gate: Tensor, module: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        return (inputs[0] * gate,)
+
+    def scale_output(gate: Tensor, module: Any, inputs: Any, output: Tensor) -> Tensor:
+        return output * gate
+
     handles = []
     for number, layer in enumerate(_layers(encoder)):
         heads, inner, output = (gates[kind][number] for kind in KINDS)
         heads = heads.repeat_interleave(head_width(encoder))
+        before_output = partial(scale_input, heads)
         handles += [
-            layer.attention.output.dense.register_forward_pre_hook(_scale_input(heads)),
-            layer.intermediate.register_forward_hook(_scale_output(inner)),
-            layer.output.dense.register_forward_hook(_scale_output(output)),
+            layer.attention.output.dense.register_forward_pre_hook(before_output),
+            layer.intermediate.register_forward_hook(partial(scale_output, inner)),
+            layer.output.dense.register_forward_hook(partial(scale_output, output)),
         ]
     try:
         yield
@@ -164,13 +171,12 @@ def unit_weights(encoder: MaskedLM) -> Iterator[tuple[torch.nn.Parameter, str, i
     """
     for number, layer in enumerate(_layers(encoder)):
         attention = layer.attention.self
-        for dense in (attention.query, attention.key, attention.value):
-            yield dense.weight, "heads", number, ROWS
-            yield dense.bias, "heads", number, ROWS
-        yield layer.attention.output.dense.weight, "heads", number, COLUMNS
-        for dense, kind in ((layer.intermediate.dense, KINDS[1]), (layer.output.dense, KINDS[2])):
+        maps = [(dense, "heads") for dense in (attention.query, attention.key, attention.value)]
+        maps += [(layer.intermediate.dense, "intermediate"), (layer.output.dense, "output")]
+        for dense, kind in maps:
             yield dense.weight, kind, number, ROWS
             yield dense.bias, kind, number, ROWS
+        yield layer.attention.output.dense.weight, "heads", number, COLUMNS
 
 
 def head_width(encoder: MaskedLM) -> int:
@@ -182,14 +188,6 @@ def _layers(encoder: MaskedLM) -> list[Any]:
     return list(encoder.layers)
 
 
-def _scale_input(gate: Tensor) -> Callable[[Any, tuple[Tensor]], tuple[Tensor]]:
-    return lambda _, arguments: (arguments[0] * gate,)
-
-
-def _scale_output(gate: Tensor) -> Callable[[Any, Any, Tensor], Tensor]:
-    return lambda _, __, output: output * gate
-
-
 def general_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
     """Compute the importance of units to general knowledge, between 0 and 1.
 
@@ -198,7 +196,7 @@ def general_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
         batches: masked batches of any texts.
 
     Raises:
-        BenchError: If the encoder has no dropout.
+        BenchError: the encoder has no dropout.
     """
     check_dropout(encoder, "the importance of units to general knowledge")
     return normalise(gate_gradients(encoder, batches, kl_divergence))
@@ -207,29 +205,23 @@ def general_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
 def domain_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
     """Compute the importance of units to a domain, between 0 and 1.
 
-    Args:
-        encoder: encoder, in evaluation mode.
-        batches: masked batches of the domain's texts.
+    ``encoder`` is in evaluation mode, and ``batches`` are masked batches of the domain's texts.
     """
     return normalise(gate_gradients(encoder, batches, masked_loss))
 
 
 def gate_gradients(encoder: MaskedLM, batches: Iterable[Batch], loss: Loss) -> Units:
-    """Compute the gradient of a loss with respect to gates of 1, averaged over batches.
+    """Compute the gradient of ``loss`` with respect to gates of 1, averaged over batches.
 
-    Args:
-        encoder: encoder; its mode, weights and gradients are not changed.
-        batches: masked batches.
-        loss: function of the encoder and a batch.
+    The mode, weights and gradients of ``encoder`` are not changed.
     """
     total, count = fill_units(encoder, 0), 0
     for batch in batches:
         gates = {kind: gate.requires_grad_() for kind, gate in fill_units(encoder, 1).items()}
         with gate_units(encoder, gates):
             value = loss(encoder, batch)
-        for kind, gradient in zip(
-            KINDS, torch.autograd.grad(value, [*gates.values()]), strict=True
-        ):
+        gradients = torch.autograd.grad(value, [*gates.values()])
+        for kind, gradient in zip(KINDS, gradients, strict=True):
             total[kind] += gradient
         count += 1
     return {kind: gradients / max(count, 1) for kind, gradients in total.items()}
@@ -244,7 +236,15 @@ def normalise(gradients: Units) -> Units:
     Args:
         gradients: gradients of the gates, ``(layers, units)`` for each kind.
     """
-    return {kind: _normalise(gradients[kind]) for kind in KINDS}
+    importance = {}
+    for kind in KINDS:
+        centred = gradients[kind] - gradients[kind].mean(dim=1, keepdim=True)
+        freedom = max(centred.shape[1] - 1, 1)
+        deviation = centred.square().sum(dim=1, keepdim=True) / freedom
+        scaled = centred / deviation.sqrt()
+        scaled = torch.where(deviation > 0, scaled, torch.zeros_like(scaled))
+        importance[kind] = scaled.tanh().abs()
+    return importance
 
 
 def masked_loss(encoder: MaskedLM, batch: Batch) -> Tensor:
@@ -266,14 +266,6 @@ def kl_divergence(encoder: MaskedLM, batch: Batch) -> Tensor:
     return functional.kl_div(q, p, reduction="batchmean", log_target=True)
 
 
-def _normalise(kind: Tensor) -> Tensor:
-    """Return the importance of units of one kind, ``(layers, units)``."""
-    centred = kind - kind.mean(dim=1, keepdim=True)
-    deviation = centred.square().sum(dim=1, keepdim=True) / max(kind.shape[1] - 1, 1)
-    scaled = centred / deviation.sqrt()
-    return torch.where(deviation > 0, scaled, torch.zeros_like(scaled)).tanh().abs()
-
-
 class DAS(MLM, kw_only=True):
     """Settings of DAS, in addition to the settings of `MLM`.
 
@@ -286,11 +278,7 @@ class DAS(MLM, kw_only=True):
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """Build the training module around ``encoder``.
-
-        Raises:
-            BenchError: If the encoder has no dropout or the state belongs to a different encoder.
-        """
+        """Build the training module around ``encoder``."""
         return DASTraining(encoder, self)
 
 
@@ -301,17 +289,16 @@ class DASTraining(nn.Module):
         """Read the importance of units that ``settings`` name, and attach it to ``encoder``.
 
         Raises:
-            BenchError: If the encoder has no dropout or the state belongs to a different encoder.
+            BenchError: the encoder has no dropout, or the state belongs to a different encoder.
         """
         super().__init__()
         check_dropout(encoder, "DAS")
-        self.encoder = encoder
-        self.temperature = settings.temperature
+        self.encoder, self.temperature = encoder, settings.temperature
         for kind, importance in read_state(settings.state, fill_units(encoder, 0)).items():
             self.register_buffer(kind, importance, persistent=False)
         for parameter, kind, layer, side in unit_weights(encoder):
-            free = self._free_share(parameter, kind, layer, side)
-            parameter.register_hook(partial(_soften_gradient, free))  # type: ignore[no-untyped-call]
+            soften = partial(self._soften_gradient, kind, layer, side)
+            parameter.register_hook(soften)  # type: ignore[no-untyped-call]
 
     @property
     def importance(self) -> Units:
@@ -321,20 +308,14 @@ class DASTraining(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
     ) -> dict[str, Tensor]:
-        """Return the masked language modelling loss, the contrast, and their sum as ``loss``.
-
-        Args:
-            input_ids: int64 ``(texts, length)``.
-            attention_mask: bool ``(texts, length)``, False at padding.
-            labels: int64 ``(texts, length)``, -100 at tokens that are not masked.
-        """
+        """Return `MLMTraining`'s loss as ``mlm``, ``contrast``, and their sum as ``loss``."""
         mlm = self.encoder.loss(self.encoder(input_ids, attention_mask)[-1], labels)
         whole = torch.where(labels == IGNORED, input_ids, labels)
         first, second = self._means(whole.repeat(2, 1), attention_mask.repeat(2, 1)).chunk(2)
         with gate_units(self.encoder, self.importance):
             known = self._means(whole, attention_mask)
         contrast = cosine_contrast(first, torch.cat([second, known]), self.temperature)
-        return {"loss": mlm + contrast, "mlm": mlm, "contrast": contrast}
+        return sum_losses(mlm=mlm, contrast=contrast)
 
     def _means(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the mean last state of each text without padding, ``(texts, width)``."""
@@ -343,15 +324,11 @@ class DASTraining(nn.Module):
         means: Tensor = (states * real).sum(1) / real.sum(1)
         return means
 
-    def _free_share(
-        self, parameter: nn.Parameter, kind: str, layer: int, side: int
-    ) -> Callable[[], Tensor]:
-        """Return a function that computes 1 − I in the shape of a parameter, on the device of I."""
-        width = head_width(self.encoder) if kind == "heads" else 1
-        shape = [1] * parameter.dim()
+    def _soften_gradient(self, kind: str, layer: int, side: int, gradient: Tensor) -> Tensor:
+        """Return (1 − I) ∇ for a parameter whose units lie along the dimension ``side``."""
+        free = 1 - self.importance[kind][layer]
+        if kind == "heads":
+            free = free.repeat_interleave(head_width(self.encoder))
+        shape = [1] * gradient.dim()
         shape[side] = -1
-        return lambda: (1 - getattr(self, kind)[layer]).repeat_interleave(width).view(shape)
-
-
-def _soften_gradient(free: Callable[[], Tensor], gradient: Tensor) -> Tensor:
-    return gradient * free()
+        return gradient * free.view(shape)

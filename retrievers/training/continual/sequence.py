@@ -1,16 +1,13 @@
 """Continual pre-training: one checkpoint per domain, each trained from the previous one.
 
-A method is a module of this package with a subclass of `Method`, or a file of the user. Its name is
-the module's name, or the path of the file. Modules are not listed anywhere. Facts about earlier
-domains that a method needs are measured between two trainings and stored in a file, so that no text
-of an earlier domain is read again. The same call continues a sequence that was killed. Domains can
-be appended to a sequence.
+A method is a subclass of `Method` that is listed in `METHODS`, or a file of the user. Facts about
+earlier domains that a method needs are measured between two trainings and stored in a file, so that
+no text of an earlier domain is read again. The same call continues a sequence that was killed.
+Domains can be appended to a sequence.
 """
 
-import importlib
 import json
 import logging
-import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,28 +18,36 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from foundation.errors import BenchError, did_you_mean
+from foundation.errors import BenchError
 from foundation.files import replace_entries
-from foundation.records import Record, convert_table
-from foundation.sources import SUFFIX, load_class
+from foundation.records import Record
 from retrievers.encoders.device import pick_device
 from retrievers.models.card import Card
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine.arguments import Progress, TrainingContext, world_size
+from retrievers.training.engine.context import Progress, TrainingContext, world_size
 from retrievers.training.engine.run_folder import lock_folder
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.objectives.objective import Objective, hash_code
-from retrievers.training.pretrain.preset import Pretraining, Start, to_table
+from retrievers.training.objectives.objective import Objective, hash_code, read_plugin
+from retrievers.training.preset import Pretraining, Start
 from retrievers.training.pretrain.pretrain import PretrainResult, check_length, pretrain
 from retrievers.training.pretrain.start import open_start
 from retrievers.training.pretrain.texts import Stream, hash_sample, training_texts
 
 logger = logging.getLogger(__name__)
 
+PACKAGE = "retrievers.training.continual"
+METHODS = {  # modules by the names of their methods
+    "plain": f"{PACKAGE}.baselines",
+    "joint": f"{PACKAGE}.baselines",
+    "replay": f"{PACKAGE}.baselines",
+    "adapter": f"{PACKAGE}.baselines",
+    "ewc": f"{PACKAGE}.regularization",
+    "distill": f"{PACKAGE}.regularization",
+    "das": f"{PACKAGE}.das",
+}
 STATES = "states"
 MADE_FROM = "made_from"  # metadata of a state file
-HELPERS = {"sequence"}  # modules that are not methods
 
 Batch = dict[str, Tensor]
 
@@ -63,7 +68,7 @@ class Domain:
     trained_on: tuple[str, ...] = ()
 
 
-class Method(Record, kw_only=True):
+class Method(Record, kw_only=True, tag_field="name", tag=str.lower):
     """Method of continual learning: its settings, and the changes it makes to each training.
 
     Attributes:
@@ -84,9 +89,8 @@ class Method(Record, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Name of the method and of its module, or the path of its file."""
-        module = type(self).__module__
-        return module if module.endswith(SUFFIX) else module.rpartition(".")[2]
+        """Name of the method, or the path of its file."""
+        return str(self.__struct_config__.tag)
 
     def texts(self, step: "DomainStep") -> Sequence[str]:
         """Return the texts that the training of ``step`` reads."""
@@ -100,7 +104,7 @@ class Method(Record, kw_only=True):
         """Raise if the method cannot use ``preset``. Reads neither texts nor a model.
 
         Raises:
-            BenchError: If the objective, gradient checkpointing or the start are not supported.
+            BenchError: the objective, gradient checkpointing or the start are not supported.
         """
         if self.adds_to_mlm and preset.objective.name != "mlm":
             raise BenchError(
@@ -109,51 +113,13 @@ class Method(Record, kw_only=True):
             )
 
 
-def method_names() -> tuple[str, ...]:
-    """Return the names of all methods, sorted."""
-    folders = importlib.import_module(__name__.rpartition(".")[0]).__path__
-    return tuple(sorted({file.name for file in pkgutil.iter_modules(folders)} - HELPERS))
-
-
-def method_type(name: str) -> type[Method]:
-    """Return the class of the method called ``name``, or defined in the file ``name``.
+def read_method(table: Any) -> Method:
+    """Read a method from ``"ewc"``, or from its table, such as ``{"name": "ewc"}``.
 
     Raises:
-        BenchError: If no method has this name.
+        BenchError: the name or a setting is missing, unknown or of the wrong type.
     """
-    if name.endswith(SUFFIX):
-        return load_class(name, Method)
-    names = method_names()
-    if name not in names:
-        hint = did_you_mean(name, names, f"use one of {', '.join(names)}, or a {SUFFIX} file")
-        raise BenchError(f"no method of continual learning is called {name!r}", hint)
-    module = importlib.import_module(f"{__name__.rpartition('.')[0]}.{name}")
-    return next(
-        kind
-        for kind in vars(module).values()
-        if isinstance(kind, type)
-        and issubclass(kind, Method)
-        and kind.__module__ == module.__name__
-    )
-
-
-def read_method(table: Any, source: str) -> Method:
-    """Read a method from a table such as ``{"name": "ewc"}``.
-
-    Args:
-        table: name and settings of the method, or only its name.
-        source: origin of the table for error messages.
-
-    Raises:
-        BenchError: If the name or a setting is missing, unknown or of the wrong type.
-    """
-    settings = {"name": table} if isinstance(table, str) else dict(table)
-    return convert_table(settings, method_type(str(settings.pop("name", ""))), source)
-
-
-def method_table(method: Method) -> dict[str, Any]:
-    """Return ``method`` as a table with all settings, as `read_method` reads it."""
-    return {"name": method.name, **msgspec.to_builtins(method)}
+    return read_plugin(table, Method, METHODS, "method of continual learning")
 
 
 def adapt(
@@ -172,8 +138,8 @@ def adapt(
         One result for each domain, in order.
 
     Raises:
-        BenchError: If the method cannot use the preset or the model, if the folder holds a
-            different sequence or is in use, or for the reasons listed in `pretrain`.
+        BenchError: the method cannot use the preset or the model, the folder holds a different
+            sequence or is in use, or a reason listed in `pretrain`.
     """
     check_sequence(preset, domains, method)
     context = context.with_folder(context.out.resolve())
@@ -183,22 +149,10 @@ def adapt(
         )
 
 
-def find_usage(start: Start) -> Card | None:
-    """Return the card that ``start`` is used with, or None if it has no card of a plain encoder."""
-    try:
-        card = resolve_model(start.model).card
-    except BenchError:
-        return None
-    return None if card.stages or card.encoder else card
-
-
 def domain_folder(out: Path, index: int, name: str) -> Path:
-    """Return the folder of the checkpoint after a domain, whose name is unique among results.
+    """Return the checkpoint's folder after the domain ``name``, whose own name is unique.
 
-    Args:
-        out: folder of the sequence.
-        index: number of the domain, from 0.
-        name: name of the domain.
+    ``out`` is the folder of the sequence, and ``index`` the number of the domain, from 0.
     """
     return out / f"{out.resolve().name}-{index + 1}-{name.strip('/').replace('/', '-')}"
 
@@ -206,14 +160,9 @@ def domain_folder(out: Path, index: int, name: str) -> Path:
 def check_sequence(preset: Pretraining, domains: Sequence[Domain], method: Method) -> None:
     """Raise before any work if a sequence cannot be trained.
 
-    Args:
-        preset: objective, start and length of each training.
-        domains: domains in the order in which they are learnt.
-        method: continual learning method.
-
     Raises:
-        BenchError: If the method cannot use the preset, if several processes train, if a domain is
-            repeated or empty, or if the preset's length exceeds the model's.
+        BenchError: the method cannot use the preset, several processes train, a domain is repeated
+            or empty, or the preset's length exceeds the model's.
     """
     method.check(preset)
     if world_size() > 1:
@@ -221,12 +170,9 @@ def check_sequence(preset: Pretraining, domains: Sequence[Domain], method: Metho
             "a sequence is trained by a single process", "Start it without `accelerate launch`."
         )
     names = [domain.name for domain in domains]
-    for name in names:
-        if names.count(name) > 1:
-            raise BenchError(
-                f"the domain {name} is listed {names.count(name)} times", "List it once."
-            )
     for domain in domains:
+        if (count := names.count(domain.name)) > 1:
+            raise BenchError(f"the domain {domain.name} is listed {count} times", "List it once.")
         if not len(domain.texts):
             raise BenchError(f"the domain {domain.name} has no texts", "Leave it out.")
     check_length(preset, open_start(preset.start, preset.seed, domains[0].texts))
@@ -237,7 +183,7 @@ def _train(
 ) -> PretrainResult:
     """Train on the last of ``domains``, after the others were learnt."""
     replace = msgspec.structs.replace
-    last, like = len(domains) - 1, find_usage(preset.start)
+    last, like = len(domains) - 1, _find_usage(preset.start)
     if last and not method.restarts:
         before = domain_folder(context.out, last - 1, domains[-2].name)
         preset = replace(preset, start=Start(model=str(before)))
@@ -256,6 +202,15 @@ def _train(
         like=like,
         code={"method": hash_code(method)},
     )
+
+
+def _find_usage(start: Start) -> Card | None:
+    """Return the card that ``start`` is used with, or None if it has no card of a plain encoder."""
+    try:
+        card = resolve_model(start.model).card
+    except BenchError:
+        return None
+    return None if card.stages or card.encoder else card
 
 
 @dataclass(frozen=True)
@@ -298,28 +253,28 @@ class DomainStep:
             measure: function that computes the tensors of the file.
 
         Raises:
-            BenchError: If the file was measured for a different sequence.
+            BenchError: the file was measured for a different sequence.
         """
         path = self.state_file(self.index)
         texts = self._learnt_domain.texts
         # Everything that decides the state except earlier states and checkpoints.
-        made_from = {
-            "method": method.name,
-            "measured": measured,
-            "texts": len(texts),
-            "sample": hash_sample(texts),
-            "preset": to_table(self.preset),
-        }
-        with_code = json.dumps({**made_from, "code": hash_code(method)})
-        if (stored := _read_made_from(path)) is not None:
-            if stored not in (with_code, json.dumps(made_from)):  # earlier versions had no code
-                raise BenchError(
-                    f"{path} was measured for a different sequence", "Use another folder."
-                )
-            return str(path)
-        tensors = {name: value.cpu().contiguous() for name, value in measure().items()}
-        with replace_entries(path.parent) as folder:
-            save_file(tensors, str(folder / path.name), metadata={MADE_FROM: with_code})
+        made_from = json.dumps(
+            {
+                "method": method.name,
+                "measured": measured,
+                "texts": len(texts),
+                "sample": hash_sample(texts),
+                "preset": msgspec.to_builtins(self.preset),
+                "code": hash_code(method),
+            }
+        )
+        stored = _read_made_from(path)
+        if stored is None:
+            tensors = {name: value.cpu().contiguous() for name, value in measure().items()}
+            with replace_entries(path.parent) as folder:
+                save_file(tensors, str(folder / path.name), metadata={MADE_FROM: made_from})
+        elif stored != made_from:
+            raise BenchError(f"{path} was measured for a different sequence", "Use another folder.")
         return str(path)
 
     def open(self) -> tuple[MaskedLM, Any]:
@@ -363,7 +318,7 @@ def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor
             device.
 
     Raises:
-        BenchError: If the file belongs to a different model.
+        BenchError: the file belongs to a different model.
     """
     tensors = load_file(str(path))
     for name, expected in like.items():

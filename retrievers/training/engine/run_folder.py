@@ -1,4 +1,4 @@
-"""Output folder of a training: the identity of the training, a lock, checkpoints and the result.
+"""Output folder of a training: the identity of the training, a lock, checkpoints and the model.
 
 ``training.json`` identifies the training, so that only the same training continues a folder.
 ``trained.json`` is written last, after the model, and contains the hashes of the weights. A
@@ -7,12 +7,17 @@ finished training whose weights have changed since is refused.
 A training resumes from its last complete checkpoint. The last file of a checkpoint is ``complete``:
 a manifest with the size and hash of every other file. A checkpoint that a kill or a disk error left
 incomplete does not match its manifest or has none, and the previous one is used.
+
+In the finished model, ``config.json``, ``model.safetensors`` and the tokenizer form a plain Hugging
+Face checkpoint. ``modules.json`` and the files that it names make it a sentence-transformers
+folder. ``card.toml`` states how vectors are made and which collections the model was trained on.
 """
 
+import json
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,19 +28,28 @@ import numpy as np
 import numpy.typing as npt
 
 from foundation.errors import BenchError
-from foundation.files import FileLock, clean_up, replace_file, reset_permissions, sha256_of_file
+from foundation.files import (
+    FileLock,
+    clean_up,
+    replace_entries,
+    replace_file,
+    reset_permissions,
+    sha256_of_file,
+)
 from foundation.records import Record, convert_table, find_differing_keys, read_json, write_json
-from retrievers.models.card import CARD_FILE
+from retrievers.models.card import CARD_FILE, Card, write_card
+from retrievers.models.loading import silence_transformers
 from retrievers.models.read_checkpoint import read_safetensors_header
+from retrievers.models.read_settings import LEGACY_POOLING, ST_POOLING
 from retrievers.models.resolve import TRAINING_FILE
-from retrievers.training.engine.arguments import (
-    CHECKPOINTS,
+from retrievers.training.engine.context import (
+    CURVE_FILE,
     first_process_first,
     is_first,
     wait_for_file,
 )
-from retrievers.training.engine.curve import CURVE_FILE
 
+CHECKPOINTS = "checkpoints"  # folder that a finished training removes
 TRAINED_FILE = "trained.json"
 SIZE_FILE = "size.json"
 LOCK = ".training.lock"
@@ -53,12 +67,7 @@ logger = logging.getLogger(__name__)
 
 
 class FileHash(Record):
-    """Content of a file.
-
-    Attributes:
-        size: size in bytes.
-        sha256: sha256 as a hexadecimal string.
-    """
+    """Size in bytes and sha256 (hex) of a file."""
 
     size: int
     sha256: str
@@ -69,12 +78,8 @@ class FileHash(Record):
         return cls(path.stat().st_size, sha256_of_file(path))
 
 
-class FinishedFiles(msgspec.Struct, frozen=True):
-    """Hashes of the weights in the record of a finished training.
-
-    Attributes:
-        files: hashes by path relative to the folder.
-    """
+class Manifest(msgspec.Struct, frozen=True):
+    """Hashes of the files of a folder, by path relative to it."""
 
     files: dict[str, FileHash] = {}
 
@@ -97,41 +102,35 @@ class RunFolder:
         return (self.path / CARD_FILE).exists()
 
     def result(self, kind: type[T]) -> T | None:
-        """Return the record that this training wrote when it finished.
+        """Return the record of type ``kind`` that this training wrote when it finished.
 
-        Args:
-            kind: type of the record.
-
-        Returns:
-            The record. None if the training is unfinished or the record is damaged.
+        None stands for an unfinished training or a damaged record.
 
         Raises:
-            BenchError: If the folder holds a different training or other files, or if its weights
-                are damaged.
+            BenchError: the folder holds a different training or other files, or its weights are
+                damaged.
         """
         if not self.has_model:
             return None
         self._refuse_other_training()
-        try:
-            record = read_json(self.path / TRAINED_FILE, dict[str, Any])
+        source = self.path / TRAINED_FILE
+        finished: T | None = None
+        manifest = Manifest()
+        with suppress(BenchError):
+            record = read_json(source, dict[str, Any])
             record["folder"] = str(self.path)  # the folder may have been moved
-            finished: T | None = convert_table(record, kind, self.path / TRAINED_FILE)
-            files = convert_table(record, FinishedFiles, self.path / TRAINED_FILE).files
-        except BenchError:
-            finished, files = None, {}
-        self._refuse_damaged(files)
+            manifest = convert_table(record, Manifest, source)
+            finished = convert_table(record, kind, source)
+        self._refuse_damaged(manifest.files)
         return finished
 
     @contextmanager
     def claim(self, device: str) -> Iterator[None]:
-        """Reserve the folder for this training, which all of its processes share.
-
-        Args:
-            device: ``auto``, ``cpu`` or ``cuda``.
+        """Reserve the folder for this training, which all of its processes on ``device`` share.
 
         Raises:
-            BenchError: If another process uses the folder, or if it holds a different training or
-                other files. The folder is not changed then.
+            BenchError: another process uses the folder, or it holds a different training or other
+                files. The folder is not changed then.
         """
         with ExitStack() as locks:
             with first_process_first(device):
@@ -169,11 +168,7 @@ class RunFolder:
         ]
 
     def _refuse_damaged(self, files: Mapping[str, FileHash]) -> None:
-        """Raise if the weights differ from what the training wrote.
-
-        Args:
-            files: hashes of the weights. Empty for records of earlier versions.
-        """
+        """Raise if the weights differ from ``files``, or are no weights."""
         problem = find_changed_file(self.path, files)
         for path in self._weight_files():
             if not problem and path.suffix == ".safetensors":
@@ -198,15 +193,13 @@ class RunFolder:
         sealed = any((self.path / CHECKPOINTS).glob(f"checkpoint-*/{COMPLETE}"))
         if not sealed and not entries - {TRAINING_FILE, CURVE_FILE, CHECKPOINTS}:
             return
-        training = msgspec.json.decode(msgspec.json.encode(self.training))
         try:
             stored = read_json(self.path / TRAINING_FILE, dict[str, Any])
         except BenchError as error:
             raise BenchError(
                 f"cannot read what was trained in {self.path}: {error}", "Use another folder."
             ) from error
-        if "code" not in stored:  # a training of an earlier version
-            training.pop("code", None)
+        training = msgspec.json.decode(msgspec.json.encode(self.training))
         if different := find_differing_keys(training, stored):
             raise BenchError(
                 f"{self.path} holds a different training: {', '.join(different)} changed",
@@ -218,7 +211,7 @@ def lock_folder(path: Path) -> FileLock:
     """Lock the folder ``path`` for training until the process ends. Create it if necessary.
 
     Raises:
-        BenchError: If another process holds the lock.
+        BenchError: another process holds the lock.
     """
     path.mkdir(parents=True, exist_ok=True)
     lock = FileLock.try_acquire(path / LOCK)
@@ -228,18 +221,6 @@ def lock_folder(path: Path) -> FileLock:
             "Wait until it has finished, or use another folder.",
         )
     return lock
-
-
-class CheckpointManifest(Record, kw_only=True):
-    """Files of a complete folder.
-
-    Attributes:
-        training: only in manifests of earlier versions.
-        files: hashes by path relative to the folder.
-    """
-
-    training: str = ""
-    files: dict[str, FileHash]
 
 
 def write_manifest(folder: Path) -> None:
@@ -254,23 +235,20 @@ def write_manifest(folder: Path) -> None:
         for name, path in paths.items()
         if path.is_file() and name.parts[0] not in (CHECKPOINTS, COMPLETE)
     }
-    write_json(folder / COMPLETE, CheckpointManifest(files=files))
+    write_json(folder / COMPLETE, Manifest(files))
 
 
 def find_damage(folder: Path) -> str:
     """Describe the damage to ``folder``. Return an empty string if it matches its manifest."""
     try:
-        manifest = read_json(folder / COMPLETE, CheckpointManifest)
+        manifest = read_json(folder / COMPLETE, Manifest)
     except BenchError:
         return f"{COMPLETE} cannot be read"
     return find_changed_file(folder, manifest.files)
 
 
 def find_changed_file(folder: Path, files: Mapping[str, FileHash]) -> str:
-    """Describe the first file of ``folder`` that does not match ``files``.
-
-    Return an empty string if all files match.
-    """
+    """Describe the first file of ``folder`` that does not match ``files``, or return ""."""
     for name, expected in files.items():
         path = folder / name
         if not path.is_file():
@@ -303,6 +281,64 @@ def checkpoint_step(checkpoint: Path | None) -> int:
     return int(number) if number.isdecimal() else 0
 
 
+def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
+    """Write a checkpoint that ``python -m bench run ... --model OUT`` accepts.
+
+    The card is written last, so a folder with a card is complete.
+
+    Args:
+        model: Hugging Face encoder without heads.
+        tokenizer: tokenizer of the encoder.
+        out: folder to write.
+        card: card of the result. Its name and checkpoint are replaced by the folder's.
+    """
+    save_files(model, tokenizer, out, card)
+    write_card(card, out)
+
+
+def save_files(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
+    """Write all files of a checkpoint except its card, see `save_checkpoint`."""
+    with replace_entries(out) as folder:
+        with silence_transformers():  # version 5 shows a progress bar for each file
+            model.save_pretrained(str(folder), safe_serialization=True)
+        tokenizer.save_pretrained(str(folder))
+        if not card.stages and card.pooling in ST_POOLING:
+            for name, content in _st_settings(card, model.config.hidden_size).items():
+                (folder / name).parent.mkdir(exist_ok=True)
+                text = json.dumps(content, indent=2) + "\n"
+                (folder / name).write_text(text, encoding="utf-8")
+            if card.normalize:
+                (folder / "2_Normalize").mkdir()
+
+
+def _st_settings(card: Card, width: int) -> dict[str, Any]:
+    """Return the files of a sentence-transformers folder with vectors of ``width`` dimensions."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if card.normalize else [])]
+    modules = [
+        {
+            "idx": place,
+            "name": str(place),
+            "path": f"{place}_{kind}" if place else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for place, kind in enumerate(kinds)
+    ]
+    modes = {key: mode == ST_POOLING[card.pooling] for key, mode in LEGACY_POOLING.items()}
+    return {
+        "modules.json": modules,
+        "1_Pooling/config.json": {"word_embedding_dimension": width, **modes},
+        "sentence_bert_config.json": {
+            "max_seq_length": card.max_tokens,
+            "do_lower_case": card.lower_case,
+        },
+        "config_sentence_transformers.json": {
+            "prompts": {"query": card.prompts.query, "document": card.prompts.document},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine" if card.similarity == "cos" else "dot",
+        },
+    }
+
+
 class ModelSize(Record, kw_only=True):
     """Size of a trained checkpoint or adapter.
 
@@ -323,12 +359,9 @@ class ModelSize(Record, kw_only=True):
 
 
 def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
-    """Count parameters and bytes, and write them to ``size.json``.
+    """Count the parameters of ``network`` and the bytes of weights among the written ``files``.
 
-    Args:
-        network: network as it was trained.
-        folder: output folder of the training.
-        files: written files, of which weight files are counted.
+    The result is ``size.json`` in ``folder``.
     """
     counts = [(weight.numel(), weight.requires_grad) for weight in network.parameters()]
     weights = [path for path in files if path.suffix in WEIGHT_SUFFIXES]
@@ -341,34 +374,28 @@ def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
 
 
 def read_size(folder: Path) -> ModelSize | None:
-    """Return the size that `write_size` wrote to ``folder``, or None if there is none.
-
-    Raises:
-        BenchError: If the file is damaged.
-    """
+    """Return the size that `write_size` wrote to ``folder``, or None if there is none."""
     path = folder / SIZE_FILE
     return read_json(path, ModelSize, "remove it") if path.is_file() else None
 
 
 def load_array(path: Path, compute: Callable[[], Array]) -> Array:
-    """Read an array from a file. The first process computes it if it is missing or damaged.
+    """Read an array from the NumPy file ``path``.
 
-    Args:
-        path: file of the array, in NumPy's format.
-        compute: function that computes the array.
+    The first process computes the array if the file is missing or damaged.
     """
-    if is_first():
-        try:
-            kept: Array = np.load(path, allow_pickle=False)
-            return kept
-        except FileNotFoundError:
-            pass
-        except (ValueError, EOFError, BadZipFile) as error:
-            logger.warning("%s is damaged and will be computed again: %s", path, error)
-        array = compute()
-        with replace_file(path) as file:
-            np.save(file, array, allow_pickle=False)
-        return array
-    wait_for_file(path)
-    computed: Array = np.load(path, allow_pickle=False)
-    return computed
+    if not is_first():
+        wait_for_file(path)
+        computed: Array = np.load(path, allow_pickle=False)
+        return computed
+    try:
+        kept: Array = np.load(path, allow_pickle=False)
+        return kept
+    except FileNotFoundError:
+        pass
+    except (ValueError, EOFError, BadZipFile) as error:
+        logger.warning("%s is damaged and will be computed again: %s", path, error)
+    array = compute()
+    with replace_file(path) as file:
+        np.save(file, array, allow_pickle=False)
+    return array

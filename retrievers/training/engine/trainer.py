@@ -1,38 +1,64 @@
-"""Common parts of trainers: resuming, complete checkpoints, the loss curve, and a stop at NaN.
+"""Common parts of trainers: settings, resuming, complete checkpoints, loss curve, stop at NaN.
 
 The trainers themselves come from Hugging Face and sentence-transformers. `FiniteLossMixin` precedes
 them among the base classes.
 """
 
+import logging
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
-from torch import nn
+from torch import Tensor, nn
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from foundation.errors import BenchError, first_line, is_out_of_memory
-from retrievers.encoders.device import use_full_precision
-from retrievers.training.engine.arguments import FitSettings, Progress, disconnect_at_exit, is_first
-from retrievers.training.engine.curve import LossMeter, append_point, cut_curve
+from retrievers.encoders.device import (
+    pick_device,
+    use_full_precision,
+    warn_if_bfloat16_is_slow,
+)
+from retrievers.training.engine.context import (
+    CURVE_FILE,
+    LossPoint,
+    Progress,
+    TrainingContext,
+    append_point,
+    cut_curve,
+    disconnect_at_exit,
+    is_first,
+    world_size,
+)
 from retrievers.training.engine.run_folder import (
+    CHECKPOINTS,
     MODEL,
     WEIGHTS,
     checkpoint_step,
     last_checkpoint,
     write_manifest,
 )
+from retrievers.training.preset import Optimizer, Precision
 
 POINTS = 200  # approximate number of points of a loss curve
 MAX_STEPS_UNCHECKED = 50  # steps between two checks of the loss
+KEPT_CHECKPOINTS = 2
+SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
+MOST_LOADERS = 4
+
+logger = logging.getLogger(__name__)
+
+# Threads do not survive a fork. If the parent has used its tokenizer in parallel, a forked loader
+# would wait forever for the tokenizer's threads.
+os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
 
 
 class SharedArguments(TrainingArguments):  # type: ignore[misc]
@@ -56,6 +82,98 @@ class SharedArguments(TrainingArguments):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
+class FitSettings:
+    """Settings of one training of one model.
+
+    Attributes:
+        context: context whose folder gets the checkpoints and the loss curve.
+        stage: name in progress reports.
+        optimizer: optimizer and schedule.
+        steps: optimizer steps.
+        batch_size: examples of one forward pass on one device.
+        seed: seed of dropout and of the trainer.
+        memory_hint: advice if a batch does not fit into memory.
+        accumulate: forward passes per step.
+        precision: precision of the forward pass; weights and optimizer states are float32.
+        save_model: function that writes the model of a step to a folder in evaluable form, for
+            ``watch``. None writes no model.
+    """
+
+    context: TrainingContext
+    stage: str
+    optimizer: Optimizer
+    steps: int
+    batch_size: int
+    seed: int
+    memory_hint: str
+    accumulate: int = 1
+    precision: Precision = "float32"
+    save_model: Callable[[Path, int], None] | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.context.out / CHECKPOINTS
+
+    @property
+    def curve(self) -> Path:
+        """File of the loss curve."""
+        return self.context.out / CURVE_FILE
+
+    def arguments(self, kind: type[SharedArguments], **further: Any) -> Any:
+        """Return the settings and ``further`` arguments as arguments of a Hugging Face trainer."""
+        device = pick_device(self.context.device)
+        on_cpu = device.type == "cpu"
+        warn_if_bfloat16_is_slow(self.precision, device)
+        precision = supported_precision(self.precision, on_cpu)
+        arguments = kind(
+            output_dir=str(self.checkpoints),
+            per_device_train_batch_size=self.batch_size,
+            gradient_accumulation_steps=self.accumulate,
+            max_steps=self.steps,
+            learning_rate=self.optimizer.lr,
+            warmup_steps=round(self.optimizer.warmup * self.steps),
+            weight_decay=self.optimizer.weight_decay,
+            lr_scheduler_type=SCHEDULES[self.optimizer.schedule],
+            max_grad_norm=self.optimizer.max_grad_norm,
+            seed=self.seed,
+            bf16=precision == "bfloat16",
+            fp16=precision == "float16",
+            save_strategy="steps",
+            save_steps=self.context.save_every,
+            save_total_limit=KEPT_CHECKPOINTS,
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=on_cpu,  # explicit, because bfloat16 would require a GPU
+            dataloader_pin_memory=not on_cpu,
+            dataloader_num_workers=count_loaders(on_cpu),
+            **further,
+        )
+        # `accelerate launch` uses several GPUs. In one process the Trainer would split batches.
+        arguments._n_gpu = min(arguments.n_gpu, 1)
+        return arguments
+
+
+@cache  # warn only once
+def supported_precision(precision: Precision, on_cpu: bool) -> Precision:
+    """Return the precision to train in: float32 instead of ``precision`` float16 if ``on_cpu``."""
+    if on_cpu and precision == "float16":
+        logger.warning("float16 needs a GPU: on this CPU, training computes in float32")
+        return "float32"
+    return precision
+
+
+def count_loaders(on_cpu: bool) -> int:
+    """Return the number of data loader processes, 0 if ``on_cpu``.
+
+    A batch depends only on its index in the training, so the number of loaders changes nothing.
+    """
+    cores = len(os.sched_getaffinity(0)) // world_size()
+    return 0 if on_cpu else max(0, min(MOST_LOADERS, cores - 1))
+
+
+@dataclass(frozen=True)
 class FitResult:
     """Duration of a training.
 
@@ -68,16 +186,57 @@ class FitResult:
     resumed_at: int
 
 
+@dataclass
+class LossMeter:
+    """Sums of losses and tokens since the last point of the curve, kept on the device.
+
+    Reading a value from a GPU waits for pending work, so it is done only once per point.
+
+    Attributes:
+        sums: sum of each loss over the batches, by name.
+        batches: number of batches.
+        tokens: sum of tokens, which is a tensor after the first batch.
+        since: time of the last point, from ``time.perf_counter``.
+    """
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    batches: int = 0
+    tokens: Tensor | int = 0
+    since: float = field(default_factory=time.perf_counter)
+
+    def add(self, losses: Mapping[str, Tensor], tokens: Tensor | int) -> None:
+        """Add the losses of one forward pass, scalars by name, and its number of tokens."""
+        for name, loss in losses.items():
+            value = loss.detach()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
+        self.tokens = tokens + self.tokens
+        self.batches += 1
+
+    @property
+    def finite(self) -> bool:
+        """True if all losses since the last point are finite."""
+        return all(bool(total.isfinite().all()) for total in self.sums.values())
+
+    def take_point(self, step: int, lr: float) -> LossPoint:
+        """Return the means since the last point, for the last step, and reset the meter."""
+        now = time.perf_counter()
+        point = LossPoint(
+            step=step,
+            losses={name: float(total) / self.batches for name, total in self.sums.items()},
+            lr=lr,
+            seconds=now - self.since,
+            tokens=int(self.tokens),
+        )
+        self.sums, self.batches, self.tokens, self.since = {}, 0, 0, now
+        return point
+
+
 class FiniteLossMixin:
     """Mixin of all trainers, which resume, save complete checkpoints and stop at NaN.
 
     A checkpoint is written only if the loss and all weights are finite, so the last one is usable.
 
     Attributes:
-        model: network to train.
-        args: arguments of the trainer.
-        state: state of the trainer.
-        accelerator: accelerator of the trainer.
         settings: settings of the current call of `fit`.
         meter: losses since the last point of the curve.
     """
@@ -97,14 +256,15 @@ class FiniteLossMixin:
             until: step after which to save and stop. None for the last step.
 
         Raises:
-            BenchError: If memory or disk space runs out, or the loss is not finite.
+            BenchError: memory or disk space runs out, or the loss is not finite.
         """
         start, until = last_checkpoint(settings.checkpoints), until or settings.steps
-        if start is not None and checkpoint_step(start) >= until:
+        resumed_at = checkpoint_step(start)
+        if start is not None and resumed_at >= until:
             load_weights(self.model, start)
-            return FitResult(0.0, checkpoint_step(start))
+            return FitResult(0.0, resumed_at)
         if is_first():
-            cut_curve(settings.curve, checkpoint_step(start))
+            cut_curve(settings.curve, resumed_at)
         self.settings, self.meter = settings, LossMeter()
         self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]  # prints to stdout
         self.add_callback(CurveCallback(self))  # type: ignore[attr-defined]
@@ -116,13 +276,14 @@ class FiniteLossMixin:
             self.train(  # type: ignore[attr-defined]
                 resume_from_checkpoint=str(start) if start else None
             )
-        return FitResult(time.perf_counter() - began, checkpoint_step(start))
+        return FitResult(time.perf_counter() - began, resumed_at)
 
     def check_finite(self, step: int) -> None:
         """Raise if the loss or a weight at ``step`` is not finite.
 
         Raises:
-            BenchError: The message names the last checkpoint, which is usable.
+            BenchError: a number is not finite. The message names the last checkpoint, which is
+                usable.
         """
         weights = (parameter.isfinite().all() for parameter in self.model.parameters())
         if self.meter.finite and all(map(bool, weights)):
@@ -173,19 +334,11 @@ class CurveCallback(TrainerCallback):  # type: ignore[misc]
     """Callback that writes the loss curve and reports progress."""
 
     def __init__(self, trainer: FiniteLossMixin) -> None:
-        """Write the loss curve of ``trainer``."""
         self.trainer = trainer
         self.every = min(MAX_STEPS_UNCHECKED, max(1, trainer.args.max_steps // POINTS))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Write a point of the curve if it is due, and report progress.
-
-        Args:
-            args: arguments of the trainer.
-            state: state of the trainer.
-            control: control flags of the trainer.
-            others: other objects of the trainer, among them the learning rate schedule.
-        """
+        """Write a point of the curve if it is due, and report progress."""
         step, point, settings = state.global_step, None, self.trainer.settings
         if step % self.every == 0 or step == args.max_steps:
             if not self.trainer.meter.finite:
@@ -201,23 +354,12 @@ class CurveCallback(TrainerCallback):  # type: ignore[misc]
 
 @dataclass
 class StopCallback(TrainerCallback):  # type: ignore[misc]
-    """Callback that saves and stops after a step.
-
-    Attributes:
-        step: the step.
-    """
+    """Callback that saves and stops after the step ``step``."""
 
     step: int
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Request a checkpoint and a stop after the step.
-
-        Args:
-            args: arguments of the trainer.
-            state: state of the trainer, with the number of steps.
-            control: control flags to set.
-            others: other objects of the trainer.
-        """
+        """Request a checkpoint and a stop after the step."""
         if state.global_step == self.step:
             control.should_save = control.should_training_stop = True
 
@@ -227,7 +369,7 @@ def explain_errors(path: Path) -> Iterator[None]:
     """Replace errors of torch and safetensors by a message that names ``path`` and the reason.
 
     Raises:
-        BenchError: If the block could not write.
+        BenchError: the block cannot write.
     """
     try:
         yield

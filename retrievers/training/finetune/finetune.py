@@ -3,8 +3,8 @@
 The same call continues a training that was killed from its last complete checkpoint, with the
 batches and negatives that it would have had. A finished training is not repeated.
 
-The folder holds the checkpoint (see `engine.save`) with its loss curve and negatives. ``rounds/N``
-holds the same for earlier rounds, and ``teacher`` the cross-encoder and its scores.
+The folder holds the checkpoint (see `engine.run_folder`) with its loss curve and negatives.
+``rounds/N`` holds the same for earlier rounds, and ``teacher`` the cross-encoder and its scores.
 
 A round whose negatives are refreshed is divided into phases. Each phase ends with a checkpoint,
 with which the corpus is encoded and searched again and from which the next phase continues. A
@@ -26,9 +26,7 @@ from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.models.card import CARD_FILE, Card
 from retrievers.models.resolve import Model, resolve_model
-from retrievers.training.engine.arguments import (
-    CHECKPOINTS,
-    FitSettings,
+from retrievers.training.engine.context import (
     TrainingContext,
     check_packages,
     is_first,
@@ -36,6 +34,7 @@ from retrievers.training.engine.arguments import (
     world_size,
 )
 from retrievers.training.engine.run_folder import (
+    CHECKPOINTS,
     ModelSize,
     RunFolder,
     checkpoint_step,
@@ -43,34 +42,30 @@ from retrievers.training.engine.run_folder import (
     load_array,
     read_size,
 )
-from retrievers.training.engine.trainer import FitResult, explain_errors, load_weights
-from retrievers.training.finetune.batches import (
-    Batches,
-    BatchOrder,
-    check_batch,
-    per_device,
-    plan_order,
-)
-from retrievers.training.finetune.finetune_preset import (
-    KL,
-    Contrastive,
-    Finetuning,
-    Mining,
-    Source,
-    loss_temperature,
+from retrievers.training.engine.trainer import (
+    FitResult,
+    FitSettings,
+    explain_errors,
+    load_weights,
 )
 from retrievers.training.finetune.student import Student, trained_card
 from retrievers.training.finetune.training_data import (
+    Batches,
+    BatchOrder,
     MinedHits,
     NegativePool,
     NegativeSearch,
     TextKeys,
     TrainingSet,
+    check_batch_size,
     drop_queries_without_negatives,
     given_hits,
     merge_negatives,
+    per_device,
+    plan_order,
     select_negatives,
 )
+from retrievers.training.preset import KL, Contrastive, Finetuning, Mining, Source
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +104,7 @@ class FinetuneResult(msgspec.Struct, frozen=True):
         seconds: wall-clock seconds of the optimizer's steps in the last call.
         resumed_at: step that the last call resumed from, summed over rounds. 0 if it started from
             scratch.
-        size: parameters and bytes of the trained part. None in records of earlier versions.
+        size: parameters and bytes of the trained part.
     """
 
     folder: str
@@ -122,15 +117,7 @@ class FinetuneResult(msgspec.Struct, frozen=True):
 
 
 def refuse_search(model: Model | None, depth: int) -> MinedHits:
-    """Raise instead of searching: the default for a training with in-batch negatives only.
-
-    Args:
-        model: not used.
-        depth: not used.
-
-    Raises:
-        BenchError: Always.
-    """
+    """Raise instead of searching: the default for a training with in-batch negatives only."""
     raise BenchError("this preset mines negatives, but no search was passed")
 
 
@@ -152,13 +139,13 @@ def finetune(
         search: search for negatives. Not needed if the preset uses in-batch negatives only.
 
     Raises:
-        BenchError: If the model cannot be trained, the folder holds a different training or is in
+        BenchError: the model cannot be trained, the folder holds a different training or is in
             use, memory runs out, or the loss is not finite.
     """
     check_packages("accelerate", "datasets", "sentence_transformers.sentence_transformer")
     preset = _use_given_negatives(preset, examples.negatives)
     card = trained_card(model, preset, examples.trained_on)
-    check_batch(len(examples), preset.batch_size)
+    check_batch_size(len(examples), preset.batch_size)
     training = FinetuneTraining(
         preset=msgspec.to_builtins(preset),
         start=model.recipe.fingerprint,
@@ -209,16 +196,12 @@ def _use_given_negatives(preset: Finetuning, given: NegativePool | None) -> Fine
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """One round of a fine-tuning. Its encoder mines the negatives of the next round.
+    """Round ``number`` (from 1) of a fine-tuning, whose encoder mines the next round's negatives.
 
     Attributes:
-        preset: preset of the training.
         start: model that every round starts from.
         card: card of the result.
-        examples: queries and relevant documents.
-        search: search for negatives.
         whole: context of the whole training.
-        number: number of the round, from 1.
     """
 
     preset: Finetuning
@@ -243,11 +226,6 @@ class Round:
     def _folder(self, number: int) -> Path:
         """Return the folder of a round that is not the last."""
         return self.whole.out / "rounds" / str(number)
-
-    def _mining_model(self) -> Model:
-        """Return the model that finds the negatives before the first step."""
-        before = self.number - 1
-        return resolve_model(str(self._folder(before))) if before else self.start
 
     def train(self) -> FinetuneResult:
         """Train and write the checkpoint. A finished round is not repeated."""
@@ -298,6 +276,9 @@ class Round:
     def settings(self) -> FitSettings:
         """Settings of the trainer."""
         preset = self.preset
+        hint = "lower batch_size or max_document_tokens, or use gradient_checkpointing."
+        if isinstance(preset.loss, Contrastive):
+            hint = f"Set loss.chunk, which keeps the batch (GradCache), or {hint}"
         return FitSettings(
             context=self.context,
             stage=f"round {self.number}",
@@ -307,7 +288,7 @@ class Round:
             seed=preset.seed,
             precision=preset.precision,
             save_model=lambda folder, step: self.student.save(folder, self.card),
-            memory_hint=memory_hint(preset),
+            memory_hint=hint,
         )
 
     def _first_pool(self) -> tuple[TrainingSet, NegativePool]:
@@ -315,7 +296,12 @@ class Round:
 
         With a teacher they have scores, and queries without negatives are left out of the examples.
         """
-        pool, given = self._find_negatives(0, self._mining_model), self.examples.negatives
+
+        def mining_model() -> Model:
+            before = self.number - 1
+            return resolve_model(str(self._folder(before))) if before else self.start
+
+        pool, given = self._find_negatives(0, mining_model), self.examples.negatives
         if self.preset.teacher is None:
             if given is None or not isinstance(self.preset.loss, KL):
                 return self.examples, pool
@@ -334,10 +320,7 @@ class Round:
     def _find_negatives(self, step: int, miner: Callable[[], Model]) -> NegativePool:
         """Return the negatives found at a step, which are stored.
 
-        Args:
-            step: the step.
-            miner: function that returns the model of that step. It is called only if the negatives
-                are not stored yet.
+        ``miner`` returns the model of that step. It is called only if they are not stored yet.
         """
         parts = [self._search_source(source, step, miner) for source in self.mining.sources]
         return NegativePool(merge_negatives(parts, len(self.examples)))
@@ -404,14 +387,7 @@ class Round:
             count=preset.hard_negatives,
             seed=preset.seed,
         )
-        temperature = loss_temperature(preset.loss, self.card.similarity)
+        temperature = preset.loss.temperature_for(self.card.similarity)
         loss = build_loss(preset.loss, model, temperature=temperature, devices=world_size())
         trainer = RetrieverTrainer.build(model, loss, batches, self.settings)
         return trainer.fit(self.settings, until).seconds
-
-
-def memory_hint(preset: Finetuning) -> str:
-    """Return advice for a batch of ``preset`` that does not fit into memory."""
-    chunks = isinstance(preset.loss, Contrastive)
-    chunk = "Set loss.chunk, which keeps the batch (GradCache), or " if chunks else ""
-    return f"{chunk}lower batch_size or max_document_tokens, or use gradient_checkpointing."

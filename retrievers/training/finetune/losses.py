@@ -30,13 +30,15 @@ from sentence_transformers.sentence_transformer.losses import (
     DistillKLDivLoss,
     MultipleNegativesRankingLoss,
 )
+from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from retrievers.training.engine.arguments import FitSettings, world_size
-from retrievers.training.engine.trainer import FiniteLossMixin, SharedArguments
-from retrievers.training.finetune.finetune_preset import KL, Contrastive, Loss, Teacher
+from retrievers.training.engine.context import world_size
+from retrievers.training.engine.trainer import FiniteLossMixin, FitSettings, SharedArguments
+from retrievers.training.objectives.objective import count_tokens
+from retrievers.training.preset import KL, Contrastive, Loss, Teacher
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
@@ -52,13 +54,14 @@ def build_loss(
     Args:
         settings: loss and its settings.
         model: a SentenceTransformer.
-        temperature: temperature from `loss_temperature`.
+        temperature: temperature of the similarities.
         devices: number of devices. If greater than 1, documents of all devices are negatives.
     """
     if isinstance(settings, Contrastive) and not settings.in_batch:
         return HardNegativesLoss(model, temperature)
     if isinstance(settings, Contrastive):
-        return _contrastive(model, temperature, settings.chunk, devices > 1)
+        contrast: nn.Module = _contrastive(model, temperature, settings.chunk, devices > 1)
+        return contrast
     return DistillationLoss(model, settings, temperature, devices > 1)
 
 
@@ -66,18 +69,12 @@ class HardNegativesLoss(nn.Module):
     """Cross-entropy of finding the relevant document among a query's own documents (ANCE's NLL)."""
 
     def __init__(self, model: Any, temperature: float) -> None:
-        """Score documents with ``model`` and divide similarities by ``temperature``."""
         super().__init__()
         self.model = model
         self._similarity = _rowwise_similarity(temperature)
 
     def forward(self, features: Iterable[dict[str, Tensor]], labels: Tensor | None) -> Tensor:
-        """Return the loss of one batch, a scalar.
-
-        Args:
-            features: tokenised queries, relevant documents and each further column of documents.
-            labels: not used.
-        """
+        """Return the loss of one batch, a scalar, see `build_loss`."""
         query, *documents = (self.model(each)["sentence_embedding"] for each in features)
         scores = torch.stack([self._similarity(query, each) for each in documents], dim=1)
         return functional.cross_entropy(scores, scores.new_zeros(len(scores)).long())
@@ -87,29 +84,17 @@ class DistillationLoss(nn.Module):
     """KL divergence from a teacher plus a weighted contrastive loss of the same vectors."""
 
     def __init__(self, model: Any, settings: KL, temperature: float, gather: bool) -> None:
-        """Combine the two losses.
-
-        Args:
-            model: a SentenceTransformer.
-            settings: weight of the contrastive loss and temperature of the teacher.
-            temperature: temperature of the retriever's similarities.
-            gather: whether documents of all devices are negatives of the contrastive loss.
-        """
+        """Combine the losses. ``gather`` makes documents of all devices contrastive negatives."""
         super().__init__()
         self.model = model
         similarity = _rowwise_similarity(temperature)
         self._distil: Any = DistillKLDivLoss(model, similarity_fct=similarity)
         self._teacher_temperature = settings.teacher_temperature
         self._weight = settings.contrastive_weight
-        self._contrast: Any = _contrastive(model, temperature, 0, gather)
+        self._contrast = _contrastive(model, temperature, 0, gather)
 
     def forward(self, features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
-        """Return the loss of one batch, a scalar.
-
-        Args:
-            features: tokenised queries, relevant documents and each further column of documents.
-            labels: teacher's scores, float32 ``(batch, 1 + negatives)``.
-        """
+        """Return the loss of one batch, a scalar, see `build_loss`."""
         vectors = [self.model(each)["sentence_embedding"] for each in features]
         targets = labels / self._teacher_temperature
         loss: Tensor = self._distil.compute_loss_from_embeddings(vectors, targets)
@@ -122,12 +107,9 @@ class DistillationLoss(nn.Module):
 def reranker_loss(model: Any, settings: Teacher) -> nn.Module:
     """Build a loss for sentence-transformers' trainer of cross-encoders.
 
-    ``forward(inputs, labels)`` takes the queries and the documents of all pairs, lists one after
-    the other. Labels ``(pairs,)`` are 1 for relevant documents and 0 for others.
-
-    Args:
-        model: a CrossEncoder with one score.
-        settings: loss, and the length of a list.
+    ``model`` is a CrossEncoder with one score. ``forward(inputs, labels)`` takes the queries and
+    the documents of all pairs, lists one after the other. Labels, float32 ``(pairs,)``, are 1 for
+    relevant documents and 0 for others.
     """
     if settings.loss == "listwise":
         return ListwiseLoss(model, 1 + settings.negatives)
@@ -147,49 +129,33 @@ class ListwiseLoss(nn.Module):
     def forward(
         self, inputs: list[list[str]], labels: Tensor, prompt: str | None = None, task: Any = None
     ) -> Tensor:
-        """Return the loss of one batch, a scalar.
-
-        Args:
-            inputs: texts of queries and texts of documents, one of each per pair.
-            labels: 1 for relevant documents and 0 for others, float32 ``(pairs,)``.
-            prompt: prompt of the cross-encoder.
-            task: task of the cross-encoder.
-        """
+        """Return the loss of one batch, a scalar, see `reranker_loss`."""
         pairs = list(zip(*inputs, strict=True))
         features = self.model.preprocess(pairs, prompt=prompt, task=task)
-        device = self.model.device
-        features = {
-            name: value.to(device) if isinstance(value, Tensor) else value
-            for name, value in features.items()
-        }
+        features = batch_to_device(features, self.model.device)
         scores = self.model(features)["scores"].view(-1, self.documents)
         targets = labels.to(scores).view_as(scores)
         return functional.cross_entropy(_in_float32(scores), targets)
 
 
-def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> nn.Module:
-    shared = {
-        "scale": 1 / temperature,
-        "similarity_fct": pairwise_dot_products,
-        "gather_across_devices": gather,
-    }
+def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> Any:
     loss: Any = MultipleNegativesRankingLoss
     if chunk:
         loss = partial(CachedMultipleNegativesRankingLoss, mini_batch_size=chunk)
-    built: nn.Module = loss(model, **shared)
-    return built
+    return loss(
+        model,
+        scale=1 / temperature,
+        similarity_fct=pairwise_dot_products,
+        gather_across_devices=gather,
+    )
 
 
 def pairwise_dot_products(queries: Tensor, documents: Tensor) -> Tensor:
     """Return the dot products of all pairs, ``(queries, documents)``, in float32 or float64.
 
-    Vectors can come from a forward pass in bfloat16, whose 8 bits are enough for vectors but not
-    for scores that are divided by a temperature: at 0.02 the last bit of a cosine is 0.2 of a
-    logit.
-
-    Args:
-        queries: vectors of queries, ``(queries, dim)``.
-        documents: vectors of documents, ``(documents, dim)``.
+    Vectors, ``(queries, dim)`` and ``(documents, dim)``, can come from a forward pass in bfloat16,
+    whose 8 bits are enough for vectors but not for scores that are divided by a temperature: at
+    0.02 the last bit of a cosine is 0.2 of a logit.
     """
     with torch.autocast(queries.device.type, enabled=False):
         return _in_float32(queries) @ _in_float32(documents).T
@@ -220,11 +186,11 @@ class IndexedTrainer(FiniteLossMixin):
     """Trainer of sentence-transformers whose examples are indices into the order of the training.
 
     Attributes:
-        kind: class of its arguments.
+        arguments: class of its arguments.
         may_have_unused: whether the model may have parameters that the loss does not depend on.
     """
 
-    kind: ClassVar[type[SharedArguments]]
+    arguments: ClassVar[type[SharedArguments]]
     may_have_unused: ClassVar[bool]
 
     @classmethod
@@ -237,20 +203,16 @@ class IndexedTrainer(FiniteLossMixin):
     ) -> Self:
         """Build a trainer that reads the examples in order.
 
-        Args:
-            model: model to train.
-            loss: loss of a batch.
-            collate: function that makes a batch from features ``{"index": i}``.
-            settings: settings of the training.
+        ``collate`` makes a batch from features ``{"index": i}``.
         """
         step = settings.batch_size * settings.accumulate * world_size()
-        indices = np.arange(settings.steps * step)
+        arguments = settings.arguments(
+            cls.arguments, batch_sampler=_keep_order, ddp_find_unused_parameters=cls.may_have_unused
+        )
         return cls(
             model=model,  # type: ignore[call-arg]
-            args=settings.arguments(
-                cls.kind, batch_sampler=_keep_order, ddp_find_unused_parameters=cls.may_have_unused
-            ),
-            train_dataset=Dataset.from_dict({"index": indices}),
+            args=arguments,
+            train_dataset=Dataset.from_dict({"index": np.arange(settings.steps * step)}),
             loss=loss,
             data_collator=collate,
         )
@@ -259,31 +221,24 @@ class IndexedTrainer(FiniteLossMixin):
         """Ignore ``default_args_dict``: ``card.toml`` replaces the library's model card."""
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], **others: Any) -> Any:
-        """Return the loss and add it to the loss curve.
-
-        Args:
-            model: model to train.
-            inputs: batch of tensors.
-            others: further arguments of the trainer.
-        """
-        masks = [value for name, value in inputs.items() if name.endswith("attention_mask")]
+        """Return the loss and add it to the loss curve."""
+        tokens = count_tokens(inputs)
         loss = super().compute_loss(model, inputs, **others)  # type: ignore[misc]
-        real = torch.stack([mask.sum() for mask in masks]) if masks else torch.zeros(1).long()
-        self.meter.add({"loss": loss}, real)
+        self.meter.add({"loss": loss}, tokens)
         return loss
 
 
 class RetrieverTrainer(IndexedTrainer, SentenceTransformerTrainer):  # type: ignore[misc]
     """Trainer of a SentenceTransformer, whose pooler may be unused."""
 
-    kind = RetrieverArguments
+    arguments = RetrieverArguments
     may_have_unused = True
 
 
 class RerankerTrainer(IndexedTrainer, CrossEncoderTrainer):  # type: ignore[misc]
     """Trainer of a CrossEncoder."""
 
-    kind = RerankerArguments
+    arguments = RerankerArguments
     may_have_unused = False
 
 

@@ -27,9 +27,8 @@ from retrievers.models.loading import load_network, silence_transformers
 from retrievers.models.read_checkpoint import ADAPTER_FOLDER
 from retrievers.models.read_settings import ST_POOLING
 from retrievers.models.resolve import Model
-from retrievers.training.engine.run_folder import write_size
-from retrievers.training.engine.save import save_files
-from retrievers.training.finetune.finetune_preset import Biases, Finetuning, Part
+from retrievers.training.engine.run_folder import save_files, write_size
+from retrievers.training.preset import Biases, Finetuning, Part
 
 Tensors = dict[str, torch.Tensor]
 
@@ -44,15 +43,10 @@ class Student:
     """
 
     def __init__(self, preset: Finetuning, start: Model, card: Card) -> None:
-        """Load the weights and select those that are trained.
-
-        Args:
-            preset: adapter, part of the encoder, lengths and seed.
-            start: model whose weights it begins with.
-            card: card of the result.
+        """Load the weights of ``start`` and select those that are trained.
 
         Raises:
-            BenchError: If the checkpoint is damaged, or the adapter or the part does not fit.
+            BenchError: the checkpoint is damaged, or the adapter or the part does not fit.
         """
         recipe = training_recipe(start, card, preset)
         torch.manual_seed(preset.seed)
@@ -89,15 +83,10 @@ class Student:
 
 
 def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) -> Card:
-    """Return the card of the finished checkpoint.
-
-    Args:
-        model: start model.
-        preset: preset of the training.
-        trained_on: names of the collections.
+    """Return the card of the checkpoint that starts as ``model``.
 
     Raises:
-        BenchError: If the start has parts that cannot be trained, or the preset does not fit.
+        BenchError: the start has parts that cannot be trained, or the preset does not fit.
     """
     card = model.card
     _check_trainable(model)
@@ -124,33 +113,21 @@ def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) 
 
 
 def training_recipe(model: Model, card: Card, preset: Finetuning) -> Recipe:
-    """Return the recipe of vectors in training: the card's, with the preset's shorter lengths.
-
-    Args:
-        model: start model.
-        card: card of the result.
-        preset: preset of the training.
-    """
-    return msgspec.structs.replace(
-        model.recipe,
-        **card.usage
-        | {
-            "max_query_tokens": preset.max_query_tokens or card.max_query_tokens,
-            "max_document_tokens": preset.max_document_tokens or card.max_document_tokens,
-            "dtype": "float32",
-        },
-    )
+    """Return the recipe of vectors in training: the card's, with the preset's shorter lengths."""
+    changes = {
+        **card.usage,
+        "max_query_tokens": preset.max_query_tokens or card.max_query_tokens,
+        "max_document_tokens": preset.max_document_tokens or card.max_document_tokens,
+        "dtype": "float32",
+    }
+    return msgspec.structs.replace(model.recipe, **changes)
 
 
 def build_student(model: Model, recipe: Recipe) -> Any:
-    """Return a SentenceTransformer with the weights of a model, in float32.
-
-    Args:
-        model: the model.
-        recipe: pooling, similarity and lengths.
+    """Return a SentenceTransformer with the weights of ``model``, in float32.
 
     Raises:
-        BenchError: If the checkpoint is missing or damaged.
+        BenchError: the checkpoint is missing or damaged.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
@@ -182,7 +159,7 @@ def train_only(network: PreTrainedModel, part: Part) -> None:
     """Freeze all weights of ``network`` outside ``part``.
 
     Raises:
-        BenchError: If the part has more layers than the encoder.
+        BenchError: the part has more layers than the encoder.
     """
     if isinstance(part, Biases):
         trained = {name for name, _ in network.named_parameters() if name.endswith(".bias")}
@@ -213,13 +190,7 @@ class TextInputs:
     """Tokenization of queries and documents by one recipe into padded batches."""
 
     def __init__(self, tokenizer: Any, network: Any, recipe: Recipe) -> None:
-        """Prepare the tokenizer.
-
-        Args:
-            tokenizer: fast tokenizer of the checkpoint.
-            network: encoder, whose ``forward`` shows whether it takes segment ids.
-            recipe: prompts, rule for titles, segment ids and lengths.
-        """
+        """Prepare a fast ``tokenizer``. ``network.forward`` shows if segment ids are taken."""
         reads = inspect.signature(network.forward).parameters
         self._texts = TextTokenizer(
             copy.deepcopy(tokenizer.backend_tokenizer),  # the original is saved
@@ -235,22 +206,13 @@ class TextInputs:
             )
 
     def queries(self, texts: Sequence[str]) -> Tensors:
-        """Return token ids, mask and segment ids of queries, int64 ``(n, longest)``.
-
-        Args:
-            texts: texts of the queries.
-        """
+        """Return token ids, mask and segment ids of queries, int64 ``(n, longest)``."""
         prompt = self._recipe.prompts.query
         segments = [(prompt + text, None) for text in texts]
         return self._tensors(segments, self._recipe.max_query_tokens)
 
     def documents(self, titles: Sequence[str], texts: Sequence[str]) -> Tensors:
-        """Return token ids, mask and segment ids of documents, int64 ``(n, longest)``.
-
-        Args:
-            titles: titles of the documents.
-            texts: texts of the documents.
-        """
+        """Return token ids, mask and segment ids of documents, int64 ``(n, longest)``."""
         rule, prompt = self._recipe.title_join, self._recipe.prompts.document
         pairs = zip(titles, texts, strict=True)
         segments = [join(rule, prompt, *pair, self._separator) for pair in pairs]
@@ -275,6 +237,7 @@ def _padded(values: Int32Array, mask: BoolArray, fill: int) -> torch.Tensor:
 
 
 def _check_trainable(model: Model) -> None:
+    """Raise if a model is more than a transformer and its pooling."""
     card = model.card
     problems = {
         "it is not a transformer": model.recipe.kind != "transformer" or bool(card.encoder),
@@ -284,14 +247,14 @@ def _check_trainable(model: Model) -> None:
     }
     for problem, there in problems.items():
         if there:
-            plain = "Start from a plain encoder, such as --model bert."
-            stack = "Start from its base. With adapter.over, a new adapter is stacked on this one."
-            raise BenchError(
-                f"{card.name} cannot be fine-tuned: {problem}", stack if model.adapter else plain
-            )
+            hint = "Start from a plain encoder, such as --model bert."
+            if model.adapter:
+                hint = "Start from its base. With adapter.over, a new adapter is stacked on it."
+            raise BenchError(f"{card.name} cannot be fine-tuned: {problem}", hint)
 
 
 def _check_lengths(model: Model, card: Card, preset: Finetuning) -> None:
+    """Raise if the model has fewer positions than inputs have tokens, in training or afterwards."""
     limit = model.document.position_limit if model.document else None
     longest = max(
         card.max_query_tokens,

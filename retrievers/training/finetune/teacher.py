@@ -24,26 +24,31 @@ from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.loading import silence_transformers
 from retrievers.models.read_checkpoint import LOAD_ERRORS, Checkpoint, read_checkpoint
 from retrievers.models.resolve import Model
-from retrievers.training.engine.arguments import (
-    CHECKPOINTS,
-    FitSettings,
+from retrievers.training.engine.context import (
     Progress,
     TrainingContext,
     is_first,
     wait_for_file,
 )
-from retrievers.training.engine.run_folder import COMPLETE, find_damage, load_array, write_manifest
-from retrievers.training.engine.save import find_checkpoint
-from retrievers.training.engine.trainer import explain_errors
-from retrievers.training.finetune.batches import per_device, random_negatives
-from retrievers.training.finetune.finetune_preset import Teacher
+from retrievers.training.engine.run_folder import (
+    CHECKPOINTS,
+    COMPLETE,
+    find_damage,
+    load_array,
+    write_manifest,
+)
+from retrievers.training.engine.trainer import FitSettings, explain_errors
 from retrievers.training.finetune.losses import RerankerTrainer, reranker_loss
 from retrievers.training.finetune.training_data import (
     Documents,
     NegativePool,
     TrainingSet,
     drop_queries_without_negatives,
+    per_device,
+    random_negatives,
 )
+from retrievers.training.preset import Teacher
+from retrievers.training.pretrain.start import find_checkpoint
 
 BLOCK = 256  # queries whose scores are stored at a time
 
@@ -75,23 +80,19 @@ class CrossEncoderTeacher:
             scores_folder: folder in which the scores are stored.
 
         Raises:
-            BenchError: If the teacher is missing or cannot be trained, or no negative is left.
+            BenchError: the teacher is missing or cannot be trained, or no negative is left.
         """
         examples, settings = self.examples, self.settings
-        on_gpu = pick_device(self.context.device).type == "cuda"
-        teacher = self.open(rows).to("cuda" if on_gpu else "cpu")
+        device = pick_device(self.context.device)  # before any training
+        teacher = self._open(rows).to(device.type)
         context = self.context.with_folder(scores_folder)
         pool = score_pool(teacher, examples, rows, context, settings.pairs_at_once)
         if settings.margin is not None:
             pool = drop_close_negatives(pool, settings.margin)
         return drop_queries_without_negatives(examples, pool)
 
-    def open(self, rows: Int64Array) -> Any:
-        """Load the named cross-encoder, or train one once.
-
-        Args:
-            rows: rows of the negatives of each query, int64 ``(q, keep)``, for its training.
-        """
+    def _open(self, rows: Int64Array) -> Any:
+        """Load the named cross-encoder, or train one once on negatives at ``rows``."""
         settings, folder = self.settings, self.context.out
         if settings.model:
             named, _ = find_checkpoint(settings.model)
@@ -105,27 +106,13 @@ class CrossEncoderTeacher:
         settings, folder = self.settings, self.context.out
         if is_first():  # the other processes wait for the new one
             (folder / COMPLETE).unlink(missing_ok=True)
-        teacher = cross_encoder(self._start(), settings.max_tokens, trained=False, seed=self.seed)
-        self._fit(teacher, rows)
-        if not is_first():
-            return
-        with explain_errors(folder):
-            with replace_entries(folder) as unfinished:
-                teacher.model.save_pretrained(str(unfinished), safe_serialization=True)
-                teacher.tokenizer.save_pretrained(str(unfinished))
-            write_manifest(folder)
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-
-    def _start(self) -> Checkpoint:
-        """Return the encoder that the teacher is trained from."""
-        if self.settings.start:
-            return find_checkpoint(self.settings.start)[0]
-        if self.student.document is None:
+        if settings.start:
+            start: Checkpoint | None = find_checkpoint(settings.start)[0]
+        else:
+            start = self.student.document
+        if start is None:
             raise BenchError(f"{self.student.card.name} has no checkpoint", "Set teacher.start.")
-        return self.student.document
-
-    def _fit(self, teacher: Any, rows: Int64Array) -> None:
-        settings = self.settings
+        teacher = cross_encoder(start, settings.max_tokens, trained=False, seed=self.seed)
         pairs = plan_pairs(self.examples, rows, settings, self.seed)
         fit_settings = FitSettings(
             context=self.context,
@@ -139,6 +126,14 @@ class CrossEncoderTeacher:
         )
         loss, collate = reranker_loss(teacher, settings), TextPairs(self.examples, pairs)
         RerankerTrainer.build(teacher, loss, collate, fit_settings).fit(fit_settings)
+        if not is_first():
+            return
+        with explain_errors(folder):
+            with replace_entries(folder) as unfinished:
+                teacher.model.save_pretrained(str(unfinished), safe_serialization=True)
+                teacher.tokenizer.save_pretrained(str(unfinished))
+            write_manifest(folder)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,13 +165,8 @@ class TextPairs:
 def plan_pairs(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed: int) -> Int64Array:
     """Choose the pairs that the teacher is trained on, in order and in complete batches.
 
-    Each epoch shows each query once, with one relevant document and its negatives.
-
-    Args:
-        examples: queries and relevant documents.
-        pool: rows of the negatives of each query, int64 ``(q, keep)``, -1 if unfilled.
-        settings: loss, number of negatives, batch size and epochs.
-        seed: seed of the order and of the draws.
+    Each epoch shows each query once, with one relevant document and its negatives. ``pool`` has
+    their rows, int64 ``(q, keep)``, -1 if unfilled.
 
     Returns:
         Pairs as in `TextPairs`.
@@ -218,7 +208,7 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
         seed: seed of a new head.
 
     Raises:
-        BenchError: If it cannot be loaded, has no head, or has several scores.
+        BenchError: the checkpoint cannot be loaded, has no head, or has several scores.
     """
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.modules import Transformer
@@ -282,12 +272,7 @@ def score_pool(
 
 
 def drop_close_negatives(pool: NegativePool, margin: float) -> NegativePool:
-    """Drop negatives that the teacher scores too close to the lowest relevant document.
-
-    Args:
-        pool: negatives with scores.
-        margin: smallest difference of scores that is kept.
-    """
+    """Drop negatives with less than ``margin`` between the lowest relevant score and theirs."""
     lowest = np.array([scores.min() for scores in pool.positive_scores], np.float32)
     close = pool.scores > lowest[:, None] - np.float32(margin)
     return NegativePool(np.where(close, -1, pool.rows), pool.scores, pool.positive_scores)
@@ -306,11 +291,7 @@ def _predict(
     documents: Sequence[Int64Array],
     batch_size: int,
 ) -> Float32Array:
-    """Return the scores of all relevant documents of some queries, then of all their negatives.
-
-    Args:
-        documents: rows of the relevant documents of each query, then rows of its negatives.
-    """
+    """Return the scores of ``documents``: relevant ones of each query, then its negatives."""
     of = np.repeat([*queries, *queries], [len(rows) for rows in documents]).tolist()
     texts = read_documents(examples.documents, np.concatenate(documents))
     pairs = [(examples.queries[query], text) for query, text in zip(of, texts, strict=True)]

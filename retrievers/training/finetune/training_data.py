@@ -1,17 +1,24 @@
-"""Training data of a retriever: queries, their relevant documents, and hard negatives.
+"""Training data of a retriever: queries, their relevant documents, hard negatives, and batches.
 
 Hard negatives are documents that a search finds for a query and that nobody judged relevant. The
 search is passed in, so this package does not depend on collections. Its results are filtered:
 relevant documents are removed, as are documents with the text of a relevant one and, with a margin,
 documents whose score is too close to a relevant one. Qu et al., RocketQA, NAACL 2021, call the
 latter false negatives.
+
+The order of the batches depends only on the examples and a seed. Every epoch shows every query
+once, with one of its relevant documents. The documents of the other queries in a batch are
+negatives, so no document in a batch should be relevant to two of its queries. A query that would
+add such a document is deferred to a later batch.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,8 +26,15 @@ from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model
-from retrievers.training.finetune.finetune_preset import Mining
+from retrievers.training.engine.context import world_size
+from retrievers.training.preset import Mining
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from retrievers.training.finetune.student import TextInputs
+
+MAX_DEFERRED = 4  # batches of queries that may be deferred for one batch
 READ_ROWS = 4_096  # documents in memory at a time
 
 
@@ -73,10 +87,8 @@ class NegativePool:
     def labels(self, query: int, positives: Int64Array, rows: Int64Array) -> Float32Array:
         """Return the teacher's scores of drawn documents, float32 ``(1 + negatives,)``.
 
-        Args:
-            query: number of the query.
-            positives: rows of the query's relevant documents, int64.
-            rows: row of a relevant document, followed by rows of negatives, int64.
+        ``positives`` are the rows of the query's relevant documents, and ``rows`` the row of one of
+        them, followed by rows of negatives, int64.
         """
         indices = [int(np.flatnonzero(self.rows[query] == row)[0]) for row in rows[1:]]
         score = self.positive_scores[query][positives == rows[0]]
@@ -150,12 +162,7 @@ class TextKeys:
 
     @classmethod
     def read(cls, documents: Documents, rows: Iterable[Int64Array]) -> "TextKeys":
-        """Compute the keys of all documents that occur in any of the arrays.
-
-        Args:
-            documents: documents to read.
-            rows: arrays of rows, int64. Negative rows are ignored.
-        """
+        """Compute the keys of all documents at ``rows``, int64 arrays. Rows of -1 are ignored."""
         occurs = np.zeros(len(documents), np.bool_)  # smaller than a sorted copy of all rows
         for line in (line for some in rows for line in np.atleast_2d(some)):
             occurs[line[line >= 0]] = True
@@ -198,16 +205,13 @@ class NegativeSearch(Protocol):
 def select_negatives(mined: MinedHits, examples: TrainingSet, settings: Mining) -> Int64Array:
     """Select hard negatives of each query, the best ones first.
 
-    Args:
-        mined: results of a search.
-        examples: queries and relevant documents.
-        settings: number of negatives, ranks to skip and margin.
+    ``settings`` has the number of negatives, the ranks to skip and the margin.
 
     Returns:
         Rows, int64 ``(q, keep)``, -1 if there are fewer.
 
     Raises:
-        BenchError: If no query has a negative.
+        BenchError: no query has a negative.
     """
     found = np.full((len(examples), settings.keep), -1, np.int64)
     keys = TextKeys.read(examples.documents, [mined.hits.rows, *examples.positives])
@@ -251,14 +255,10 @@ def merge_negatives(pools: Sequence[Int64Array], queries: int) -> Int64Array:
 def drop_queries_without_negatives(
     examples: TrainingSet, pool: NegativePool
 ) -> tuple[TrainingSet, NegativePool]:
-    """Return the queries that have negatives, and these negatives.
-
-    Args:
-        examples: queries and relevant documents.
-        pool: negatives of each query.
+    """Return the queries of ``examples`` that have negatives, and these negatives.
 
     Raises:
-        BenchError: If no query has a negative.
+        BenchError: no query has a negative.
     """
     left = np.flatnonzero((pool.rows >= 0).any(axis=1))
     if not len(left):
@@ -280,3 +280,239 @@ def _update_digest(digest: "hashlib._Hash", text: str) -> None:
     content = text.encode(errors="surrogatepass")
     digest.update(len(content).to_bytes(8, "little"))
     digest.update(content)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchOrder:
+    """Queries of each step, and the relevant document shown with each.
+
+    Attributes:
+        queries: numbers of the queries, int64 ``(steps, batch)``.
+        positives: rows of their relevant documents, int64 ``(steps, batch)``.
+        conflicting_batches: number of batches in which a document is relevant to two queries,
+            because no batch without such a document was found.
+    """
+
+    queries: Int64Array
+    positives: Int64Array
+    conflicting_batches: int = 0
+
+    @property
+    def batch_size(self) -> int:
+        """Queries of a batch."""
+        return int(self.queries.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """Collator of sentence-transformers' trainer.
+
+    The columns are ``query``, ``document_0`` (relevant), ``document_1`` and so on. Random draws
+    depend only on the seed and the index in the order, so a resumed training sees the batches that
+    it would have seen.
+
+    Attributes:
+        examples: queries and relevant documents.
+        order: queries of each step.
+        pool: negatives to draw from.
+        keys: keys of the texts of all relevant documents and all negatives.
+        inputs: tokenization of queries and documents.
+        count: negatives of each query.
+        seed: seed of the draws.
+        valid_label_columns: required by the trainer.
+    """
+
+    examples: TrainingSet
+    order: BatchOrder
+    pool: NegativePool
+    keys: TextKeys
+    inputs: "TextInputs"
+    count: int
+    seed: int
+    valid_label_columns: tuple[str, ...] = ()
+
+    def __call__(self, features: Sequence[Mapping[str, int]]) -> "dict[str, Tensor]":
+        """Return the tensors of a batch, with ``label`` if a teacher scored the pool.
+
+        ``features`` are indices into the order, each as ``{"index": i}``.
+        """
+        from torch import from_numpy
+
+        indices = np.array([feature["index"] for feature in features])
+        queries = self.order.queries.ravel()[indices]
+        steps = np.unique(indices // self.order.batch_size).tolist()
+        banned = {step: self._relevant_keys(step) for step in steps}
+        drawn = [self._draw_rows(p, banned[p // self.order.batch_size]) for p in indices.tolist()]
+        rows = np.stack(drawn, axis=1)
+        texts = [self.examples.queries[query] for query in queries.tolist()]
+        tensors = self.inputs.queries(texts)
+        batch = {f"query_{name}": tensor for name, tensor in tensors.items()}
+        for column, documents in enumerate(rows):
+            tensors = self.inputs.documents(*self.examples.documents.read(documents))
+            batch |= {f"document_{column}_{name}": tensor for name, tensor in tensors.items()}
+        if self.pool.positive_scores:
+            pairs = zip(queries.tolist(), rows.T, strict=True)
+            labels = [self.pool.labels(q, self.examples.positives[q], shown) for q, shown in pairs]
+            batch["label"] = from_numpy(np.stack(labels))
+        return batch
+
+    def rows_at(self, index: int) -> Int64Array:
+        """Return the rows of a relevant document and its negatives, int64 ``(1 + count,)``.
+
+        ``index`` is an index into the flattened order.
+        """
+        return self._draw_rows(index, self._relevant_keys(index // self.order.batch_size))
+
+    def _draw_rows(self, index: int, banned: Sequence[int]) -> Int64Array:
+        query = int(self.order.queries.ravel()[index])
+        positive = self.order.positives.ravel()[index : index + 1]
+        rng = np.random.default_rng((self.seed, 1, index))
+        pool = self.pool.rows[query]
+        negatives = draw_negatives(pool, banned, self.keys, self.count, rng)
+        if self.count and negatives[0] < 0:  # all are banned, or the pool is empty
+            negatives = draw_negatives(pool, (), self.keys, self.count, rng)
+        if self.count and negatives[0] < 0:
+            relevant, documents = self.examples.positives[query], len(self.examples.documents)
+            negatives = random_negatives(relevant, documents, self.count, rng)
+        return np.concatenate([positive, negatives])
+
+    def _relevant_keys(self, step: int) -> Sequence[int]:
+        """Return the keys of all documents that are relevant to a query of the step."""
+        relevant = [self.examples.positives[query] for query in self.order.queries[step].tolist()]
+        return self.keys.of(np.concatenate(relevant)).tolist() if self.count else []
+
+
+def plan_order(
+    examples: TrainingSet, keys: TextKeys, batch_size: int, steps: int, seed: int
+) -> BatchOrder:
+    """Choose the queries of each batch. ``keys`` cover all relevant documents.
+
+    Raises:
+        BenchError: there are fewer queries than ``batch_size``.
+    """
+    check_batch_size(len(examples), batch_size)
+    relevant = [frozenset(keys.of(rows).tolist()) for rows in examples.positives]
+    stream, waiting = _shuffled_epochs(examples, keys, seed), deque[_Example]()
+    batches = [_next_batch(stream, waiting, relevant, batch_size) for _ in range(steps)]
+    return BatchOrder(
+        np.array([[shown.query for shown in batch] for batch, _ in batches], np.int64),
+        np.array([[shown.positive for shown in batch] for batch, _ in batches], np.int64),
+        conflicting_batches=sum(conflict for _, conflict in batches),
+    )
+
+
+def check_batch_size(queries: int, batch_size: int) -> None:
+    """Raise if ``batch_size`` exceeds the number of ``queries``."""
+    if batch_size > queries:
+        raise BenchError(
+            f"batch_size is {batch_size}, but there are only {queries:,} training queries",
+            "Lower batch_size: a query that occurs twice in a batch would be its own negative.",
+        )
+
+
+def per_device(batch_size: int) -> int:
+    """Return the number of examples of a batch of ``batch_size`` that each device gets.
+
+    Raises:
+        BenchError: the devices cannot share a batch evenly.
+    """
+    count, rest = divmod(batch_size, world_size())
+    if rest:
+        raise BenchError(
+            f"{world_size()} devices cannot share a batch of {batch_size} evenly",
+            "Use a batch_size that is a multiple of the number of devices.",
+        )
+    return count
+
+
+def draw_negatives(
+    pool: Int64Array, banned: Sequence[int], keys: TextKeys, count: int, rng: np.random.Generator
+) -> Int64Array:
+    """Draw negatives of a query at random, without repetition if there are enough.
+
+    Args:
+        pool: rows of the query's negatives, int64, -1 if unfilled.
+        banned: keys of texts that are relevant to a query of the batch.
+        keys: keys of the texts of all negatives.
+        count: number of negatives.
+        rng: random generator.
+
+    Returns:
+        Rows, int64 ``(count,)``, all -1 if no negative is allowed.
+    """
+    rows = pool[pool >= 0]
+    rows = rows[~np.isin(keys.of(rows), np.array(banned, np.uint64))]
+    if not len(rows):
+        return np.full(count, -1, np.int64)
+    first = rng.permutation(rows)[:count]
+    return np.concatenate([first, rng.choice(rows, count - len(first))])
+
+
+def random_negatives(
+    relevant: Int64Array, documents: int, count: int, rng: np.random.Generator
+) -> Int64Array:
+    """Draw ``count`` of ``documents`` documents that are not relevant. Rows may repeat.
+
+    ``relevant`` are the sorted rows of the relevant documents, int64.
+
+    Returns:
+        Rows, int64 ``(count,)``.
+
+    Raises:
+        BenchError: all documents are relevant.
+    """
+    others = documents - len(relevant)
+    if not others:
+        raise BenchError("every document is relevant to a query, so there are no negatives")
+    ranks = rng.integers(others, size=count)  # ranks among the other documents
+    before = np.searchsorted(relevant - np.arange(len(relevant)), ranks, side="right")
+    return np.asarray(ranks + before, np.int64)
+
+
+class _Example(NamedTuple):
+    """Query, one of its relevant documents, and the key of that document's text."""
+
+    query: int
+    positive: int
+    key: int
+
+
+def _shuffled_epochs(examples: TrainingSet, keys: TextKeys, seed: int) -> Iterator[_Example]:
+    """Yield examples, epoch after epoch, without end."""
+    for epoch in count():
+        rng = np.random.default_rng((seed, epoch))
+        order, draws = rng.permutation(len(examples)), rng.random(len(examples))
+        for query in order.tolist():
+            rows = examples.positives[query]
+            row = rows[int(draws[query] * len(rows))]
+            yield _Example(query, int(row), int(keys.of(row)))
+
+
+def _next_batch(
+    stream: Iterator[_Example], waiting: deque[_Example], keys: Sequence[frozenset[int]], size: int
+) -> tuple[list[_Example], bool]:
+    """Return the next batch, and whether a document in it is relevant to two queries.
+
+    ``waiting`` are examples deferred by earlier batches, before which those that this batch defers
+    are put. ``keys`` are those of the relevant documents of each query.
+    """
+    chosen, deferred, conflict = list[_Example](), list[_Example](), False
+    shown, relevant = set[int](), set[int]()  # keys of texts
+    while len(chosen) < size:
+        new = None
+        if len(deferred) >= MAX_DEFERRED * size:
+            present = {example.query for example in chosen}
+            new = next((example for example in deferred if example.query not in present), None)
+        if new is not None:
+            deferred.remove(new)
+            conflict = True
+        else:
+            new = waiting.popleft() if waiting else next(stream)
+            if new.key in relevant or not shown.isdisjoint(keys[new.query]):
+                deferred.append(new)
+                continue
+        chosen.append(new)
+        shown.add(new.key)
+        relevant |= keys[new.query]
+    waiting.extendleft(reversed(deferred))
+    return chosen, conflict

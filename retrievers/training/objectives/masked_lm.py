@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.nn.functional import all_gather
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -33,7 +34,7 @@ class MaskedLM(nn.Module):
         """Wrap ``model``, a ``BertForMaskedLM`` or ``RobertaForMaskedLM``.
 
         Raises:
-            BenchError: If the model has a different architecture.
+            BenchError: the model has a different architecture.
         """
         super().__init__()
         if model.config.model_type not in HEAD_ATTRIBUTES:
@@ -89,10 +90,9 @@ class MaskedLM(nn.Module):
         return embedded
 
     def embed_vectors(self, vectors: Tensor) -> Tensor:
-        """Return the output of the embedding layer with ``vectors`` in place of word embeddings.
+        """Return the embedding layer's output with ``vectors`` in place of word embeddings.
 
-        Args:
-            vectors: ``(texts, length, width)``, which is also the shape of the result.
+        ``(texts, length, width)`` is the shape of both.
         """
         embedded: Tensor = self.encoder.embeddings(inputs_embeds=vectors)
         return embedded
@@ -115,12 +115,7 @@ class MaskedLM(nn.Module):
         return logits
 
     def loss(self, states: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean cross-entropy over the tokens with a label, a scalar.
-
-        Args:
-            states: hidden states, ``(texts, length, width)``.
-            labels: int64 ``(texts, length)``, -100 for tokens without a label.
-        """
+        """Return the mean cross-entropy over the tokens with a label, see `predict`."""
         return masked_cross_entropy(self.predict(states, labels), labels)
 
 
@@ -205,9 +200,7 @@ class TransformerLayer(nn.Module):
 def put_cls(states: Tensor, embedded: Tensor) -> Tensor:
     """Return ``states`` with the vectors of ``embedded`` after position 0.
 
-    Args:
-        states: ``(texts, length, width)``, of which position 0 is kept.
-        embedded: ``(texts, length, width)``, of which all other positions are taken.
+    ``(texts, length, width)`` is the shape of both.
     """
     return torch.cat([states[:, :1], embedded[:, 1:].to(states.dtype)], dim=1)
 
@@ -233,13 +226,7 @@ def contrastive_loss(anchors: Tensor, candidates: Tensor, temperature: float = 1
 
 
 def cosine_contrast(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:
-    """Return `contrastive_loss` of the vectors scaled to unit length.
-
-    Args:
-        anchors: ``(n, width)``.
-        candidates: ``(n, width)``, or more rows, of which the first n belong to the anchors.
-        temperature: the cosines are divided by it.
-    """
+    """Return `contrastive_loss` of the vectors scaled to unit length."""
     anchors, candidates = (
         functional.normalize(_in_float32(side), dim=1) for side in (anchors, candidates)
     )
@@ -263,7 +250,7 @@ def span_contrast(vectors: Tensor) -> Tensor:
 def gather_vectors(vectors: Tensor) -> tuple[Tensor, int]:
     """Return the vectors of all processes, and the first row of this process.
 
-    Gradients flow back to the process of each vector.
+    Gradients flow back to the process of each vector, summed over all processes.
 
     Args:
         vectors: vectors of this process, ``(n, width)``, with the same n in every process.
@@ -273,24 +260,8 @@ def gather_vectors(vectors: Tensor) -> tuple[Tensor, int]:
     """
     if not distributed.is_available() or not distributed.is_initialized():
         return vectors, 0
-    everyone: Tensor = _Gather.apply(vectors)  # type: ignore[no-untyped-call]
+    everyone = torch.cat(all_gather(vectors.contiguous()))  # type: ignore[no-untyped-call]
     return everyone, distributed.get_rank() * len(vectors)
-
-
-class _Gather(torch.autograd.Function):
-    """Rows of all processes. The gradient of a row is summed over all processes."""
-
-    @staticmethod
-    def forward(ctx: Any, vectors: Tensor) -> Tensor:
-        parts = [torch.empty_like(vectors) for _ in range(distributed.get_world_size())]
-        distributed.all_gather(parts, vectors.contiguous())
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.clone()
-        distributed.all_reduce(total)
-        return total.chunk(distributed.get_world_size())[distributed.get_rank()]
 
 
 def _scores(anchors: Tensor, candidates: Tensor) -> Tensor:

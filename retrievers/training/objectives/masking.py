@@ -58,7 +58,7 @@ class Vocabulary:
         """Return the properties of ``tokenizer``, a Hugging Face tokenizer.
 
         Raises:
-            BenchError: If it has no mask token.
+            BenchError: the tokenizer has no mask token.
         """
         if tokenizer.mask_token_id is None:
             raise BenchError(
@@ -68,13 +68,7 @@ class Vocabulary:
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> TokenBatch:
-    """Tokenize texts and truncate them.
-
-    Args:
-        tokenizer: fast Hugging Face tokenizer.
-        texts: texts of the batch.
-        max_tokens: longest text in tokens, including special tokens.
-    """
+    """Tokenize ``texts`` with a fast tokenizer, each up to ``max_tokens`` with special tokens."""
     encodings = tokenizer(
         list(texts), truncation=True, max_length=max_tokens, padding=True
     ).encodings  # the tokenizer's own tensors are built token by token in Python
@@ -155,7 +149,7 @@ def draw_spans(
 def draw_starts(
     tokens: int, size: int, context: Context, rng: np.random.Generator
 ) -> tuple[int, int]:
-    """Draw the first token of each span of a text. All allowed positions are equally likely.
+    """Draw the first token of each span of ``size`` tokens. Allowed positions are equally likely.
 
     Args:
         tokens: number of tokens of the text, at least ``2 * size``.
@@ -268,14 +262,7 @@ def mask_tokens(
 def masked_lm_batch(
     tokens: TokenBatch, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> dict[str, Int64Array | BoolArray]:
-    """Return the batch of a masked language model, see `mask_tokens`.
-
-    Args:
-        tokens: tokens of the texts.
-        rate: share of tokens to mask, between 0 and 1.
-        vocabulary: size and mask token of the vocabulary.
-        rng: random generator.
-    """
+    """Return the batch of a masked language model, see `mask_tokens`."""
     inputs, labels = mask_tokens(tokens, rate, vocabulary, rng)
     return {"input_ids": inputs, "attention_mask": tokens.real, "labels": labels}
 

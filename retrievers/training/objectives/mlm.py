@@ -33,13 +33,7 @@ class MLM(Settings, kw_only=True):
         return MLMTraining(encoder)
 
     def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
-        """Mask tokens, see `Objective.batch`.
-
-        Args:
-            tokens: tokens of the texts.
-            vocabulary: size and mask token of the vocabulary.
-            rng: random generator.
-        """
+        """Mask tokens, see `Objective.batch`."""
         return masked_lm_batch(tokens, self.mask, vocabulary, rng)
 
 
@@ -47,7 +41,6 @@ class MLMTraining(nn.Module):
     """Encoder with its language-model head."""
 
     def __init__(self, encoder: MaskedLM) -> None:
-        """Train ``encoder`` and its head."""
         super().__init__()
         self.encoder = encoder
 

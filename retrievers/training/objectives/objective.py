@@ -1,16 +1,14 @@
 """Base class of pre-training objectives, and the lookup of objectives by name.
 
-An objective is a module of this package, or a file of the user. Its name in presets is the module's
-name and, in lower case, the name of the module's class, or the path of the file. The class is a
-strict, frozen record with the settings of the ``[objective]`` table, which makes the batches and
-the training module. Modules are found by their names, not listed anywhere.
+An objective is a class of this package, listed in `OBJECTIVES`, or a file of the user. Its name in
+presets is the class's name in lower case, or the path of the file. The class is a strict, frozen
+record with the settings of the ``[objective]`` table. It makes the batches and the training module.
 """
 
 import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,10 +26,22 @@ if TYPE_CHECKING:
 
 Rate = Annotated[float, msgspec.Meta(gt=0, lt=1)]  # a share of the tokens
 
-HELPERS = {"objective", "masking", "masked_lm"}  # modules that are not objectives
-PLUGINS = ("retrievers.training.objectives", "retrievers.training.continual")
+PACKAGE = "retrievers.training.objectives"
+OBJECTIVES = {  # modules by the names of their objectives
+    "mlm": f"{PACKAGE}.mlm",
+    "condenser": f"{PACKAGE}.condenser",
+    "cocondenser": f"{PACKAGE}.condenser",
+    "retromae": f"{PACKAGE}.retromae",
+    "dupmae": f"{PACKAGE}.retromae",
+    "cotmae": f"{PACKAGE}.retromae",
+    "simcse": f"{PACKAGE}.simcse",
+}
+PLUGINS = (PACKAGE, "retrievers.training.continual")
+HELPERS = ("objective", "masking", "masked_lm", "sequence")  # modules without a plug-in
 MASK = "_mask"  # end of the names of arrays that mark tokens
 DTYPES = ("int64", "bool", "float32")
+
+T = TypeVar("T")
 
 
 class Example(TypedDict):
@@ -63,11 +73,12 @@ class Objective:
     __slots__ = ()
     reads_documents: ClassVar[bool] = False
     similarity: ClassVar[str] = "dot"
+    __struct_config__: ClassVar[Any]
 
     @property
     def name(self) -> str:
         """Name in presets."""
-        return type(self).__name__.lower()
+        return str(self.__struct_config__.tag)
 
     def build_module(self, encoder: "MaskedLM") -> "nn.Module":
         """Build the module that trains ``encoder``.
@@ -78,7 +89,7 @@ class Objective:
         may have ``save_encoder(folder, card)`` if its result is not a complete encoder.
 
         Raises:
-            BenchError: If the settings do not fit the encoder.
+            BenchError: the settings do not fit the encoder.
         """
         raise NotImplementedError
 
@@ -117,7 +128,7 @@ class Objective:
             max_tokens: longest text in tokens, including special tokens.
 
         Raises:
-            BenchError: If the tokenizer has no mask token.
+            BenchError: the tokenizer has no mask token.
         """
         from torch import from_numpy
 
@@ -137,43 +148,59 @@ class Settings(Objective, Record, kw_only=True, tag_field="name", tag=str.lower)
     """Base class of the settings of objectives: strict records with a field ``name``."""
 
 
-def objective_names() -> tuple[str, ...]:
-    """Return the names of all objectives, sorted."""
-    folders = importlib.import_module(__name__.rpartition(".")[0]).__path__
-    return tuple(sorted({file.name for file in pkgutil.iter_modules(folders)} - HELPERS))
-
-
-def objective_type(name: str) -> type[Objective]:
-    """Return the class of the objective called ``name``. Its module is imported only then.
+def read_objective(table: Any) -> Objective:
+    """Read the objective of a preset: ``"mlm"``, or its table, such as ``{"name": "mlm"}``.
 
     Raises:
-        BenchError: If no objective has this name.
+        BenchError: the name or a setting is missing, unknown or of the wrong type.
     """
+    return read_plugin(table, Settings, OBJECTIVES, "pre-training objective")
+
+
+def read_plugin(table: Any, base: type[T], modules: Mapping[str, str], kind: str) -> T:
+    """Read the settings of an objective or a continual learning method.
+
+    Args:
+        table: settings with a ``name``, or only the name, which may be the path of a file.
+        base: base class of the settings.
+        modules: modules of this program by the names of their classes.
+        kind: what the name is called in messages.
+
+    Raises:
+        BenchError: the name or a setting is missing, unknown or of the wrong type.
+    """
+    table = {"name": table} if isinstance(table, str) else table
+    name = table.get("name") if isinstance(table, Mapping) else None
+    if not isinstance(name, str):
+        raise BenchError(f"the {kind} has no name", f"Set name to one of {', '.join(modules)}.")
     if name.endswith(SUFFIX):
-        return _load_objective(name)
-    if name not in objective_names():
-        known = f"use one of {', '.join(objective_names())}, or a {SUFFIX} file"
-        hint = did_you_mean(name, objective_names(), known)
-        raise BenchError(f"no pre-training objective is called {name!r}", hint)
-    module = importlib.import_module(f"{__name__.rpartition('.')[0]}.{name}")
-    return next(
-        kind
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, Objective) and kind.__name__.lower() == name
-    )
+        plugin = _load_file(name, base)
+    elif name in modules:
+        classes = vars(importlib.import_module(modules[name])).values()
+        plugin = next(
+            each
+            for each in classes
+            if isinstance(each, type) and issubclass(each, base) and _tag(each) == name
+        )
+    else:
+        known = f"use one of {', '.join(modules)}, or a {SUFFIX} file"
+        raise BenchError(f"no {kind} is called {name!r}", did_you_mean(name, modules, known))
+    return convert_table(table, plugin, f"{kind} {name}")
 
 
-def _load_objective(path: str) -> type[Objective]:
-    """Return the class of a file, which ``path`` names in presets and in records."""
-    kind = load_class(path, Settings)
+def _load_file(path: str, base: type[T]) -> type[T]:
+    """Return the class of a user's file, whose name in presets and records is ``path``."""
+    kind = load_class(path, base)
 
     class FromFile(kind, tag=path):  # type: ignore[misc, valid-type, call-arg]
-        @property
-        def name(self) -> str:
-            return path
+        pass
 
     FromFile.__name__, FromFile.__module__ = kind.__name__, kind.__module__
     return FromFile
+
+
+def _tag(kind: type[Any]) -> Any:
+    return kind.__struct_config__.tag
 
 
 def hash_code(plugin: object) -> dict[str, str]:
@@ -185,7 +212,7 @@ def hash_code(plugin: object) -> dict[str, str]:
 
     def is_plugin(module: str) -> bool:
         package, _, name = module.rpartition(".")
-        return package in PLUGINS and name not in {*HELPERS, "sequence"}
+        return package in PLUGINS and name not in HELPERS
 
     return hash_sources(type(plugin).__module__, is_plugin)
 
@@ -199,7 +226,7 @@ def check_batch(batch: Any, objective: str, forward: Callable[..., object] | Non
         forward: function that takes the batch, whose arguments are compared.
 
     Raises:
-        BenchError: If it is not. The message names the array.
+        BenchError: an array is missing, has the wrong dtype or is not an argument of ``forward``.
     """
     problem = ""
     if not isinstance(batch, Mapping):
@@ -220,24 +247,11 @@ def check_batch(batch: Any, objective: str, forward: Callable[..., object] | Non
         )
 
 
+def count_tokens(batch: Mapping[str, Any]) -> Any:
+    """Return the number of tokens in ``batch``, a scalar tensor. Padding does not count."""
+    return sum(mask.sum() for name, mask in batch.items() if name.endswith(MASK))
+
+
 def _dtype(array: Any) -> str:
     """Return the dtype of an array or tensor, or the type of another object."""
     return str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
-
-
-def read_objective(table: Any) -> Objective:
-    """Read the objective of a preset: ``"mlm"``, or its table, such as ``{"name": "mlm"}``.
-
-    Args:
-        table: name and settings of the objective, or only its name, which may be a path.
-
-    Raises:
-        BenchError: If the name or a setting is missing, unknown or of the wrong type.
-    """
-    table = {"name": table} if isinstance(table, str) else table
-    name = table.get("name") if isinstance(table, Mapping) else None
-    if not isinstance(name, str):
-        raise BenchError(
-            "[objective] has no name", f"Set name to one of {', '.join(objective_names())}."
-        )
-    return convert_table(table, objective_type(name), f"objective {name}")

@@ -44,21 +44,11 @@ class SimCSE(Settings, kw_only=True):
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """Build the training module around ``encoder``.
-
-        Raises:
-            BenchError: If the encoder has no dropout.
-        """
+        """Build the training module around ``encoder``."""
         return SimCSETraining(encoder, self)
 
     def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
-        """Return the texts without masks, see `Objective.batch`.
-
-        Args:
-            tokens: tokens of the texts.
-            vocabulary: not used.
-            rng: not used.
-        """
+        """Return the texts without masks, see `Objective.batch`."""
         return {"input_ids": tokens.ids, "attention_mask": tokens.real}
 
 
@@ -69,7 +59,7 @@ class SimCSETraining(nn.Module):
         """Build the dense layer that ``settings`` describe around ``encoder``.
 
         Raises:
-            BenchError: If the encoder has no dropout.
+            BenchError: the encoder has no dropout.
         """
         super().__init__()
         check_dropout(encoder, "SimCSE")
@@ -97,26 +87,13 @@ class SimCSETraining(nn.Module):
         return {"loss": cosine_contrast(first, second, self.temperature)}
 
     def vectors(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor]:
-        """Return the ``[CLS]`` vectors after the dense layer, ``(texts, width)``.
-
-        Args:
-            input_ids: int64 ``(texts, length)``.
-            attention_mask: bool ``(texts, length)``, False at padding.
-        """
+        """Return the ``[CLS]`` vectors after the dense layer, ``(texts, width)``."""
         states = self.encoder(input_ids, attention_mask)
         return (torch.tanh(self.dense(states[-1][:, 0])),)
 
 
 def check_dropout(encoder: MaskedLM, objective: str) -> None:
-    """Raise if two forward passes of an encoder are equal because it has no dropout.
-
-    Args:
-        encoder: the encoder.
-        objective: name of the objective, for the message.
-
-    Raises:
-        BenchError: If the encoder has no dropout.
-    """
+    """Raise if two forward passes of ``encoder`` would be equal because it has no dropout."""
     config = encoder.config
     if not config.hidden_dropout_prob and not config.attention_probs_dropout_prob:
         raise BenchError(

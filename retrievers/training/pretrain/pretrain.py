@@ -17,28 +17,31 @@ from transformers import PreTrainedModel, Trainer
 from foundation.errors import BenchError
 from foundation.records import SUFFIX
 from retrievers.models.card import Card, replace_fields
-from retrievers.training.engine.arguments import (
-    FitSettings,
+from retrievers.training.engine.context import (
     TrainingContext,
     check_packages,
     is_first,
     world_size,
 )
-from retrievers.training.engine.run_folder import RunFolder
-from retrievers.training.engine.save import save_checkpoint, save_heads
+from retrievers.training.engine.run_folder import RunFolder, save_checkpoint
 from retrievers.training.engine.trainer import (
     FiniteLossMixin,
     FitResult,
+    FitSettings,
     SharedArguments,
     explain_errors,
 )
-from retrievers.training.objectives.objective import Collator, check_batch, hash_code
-from retrievers.training.pretrain.preset import Pretraining, Start, to_table
-from retrievers.training.pretrain.start import StartModel, open_start
+from retrievers.training.objectives.objective import (
+    Collator,
+    check_batch,
+    count_tokens,
+    hash_code,
+)
+from retrievers.training.preset import Pretraining, Start
+from retrievers.training.pretrain.start import StartModel, open_start, save_heads
 from retrievers.training.pretrain.texts import (
     Stream,
     count_steps,
-    count_tokens,
     hash_sample,
     texts_per_step,
     training_texts,
@@ -103,8 +106,9 @@ def pretrain(
 ) -> PretrainResult:
     """Pre-train an encoder on documents.
 
-    Afterwards the folder of the context holds a checkpoint (see `engine.save`), the loss curve and
-    the record of the training. All processes started by ``accelerate launch`` share each step.
+    Afterwards the folder of the context holds a checkpoint (see `engine.run_folder`), its heads,
+    the loss curve and the record of the training. All processes started by ``accelerate launch``
+    share each step.
 
     Args:
         preset: objective, start and length of the training.
@@ -116,7 +120,7 @@ def pretrain(
         code: hashes of further sources that decide the result, by role.
 
     Raises:
-        BenchError: If there are no documents, a package is missing, the start cannot be loaded, the
+        BenchError: there are no documents, a package is missing, the start cannot be loaded, the
             folder holds a different training or is in use, memory runs out, or the loss is not
             finite.
     """
@@ -130,7 +134,7 @@ def pretrain(
     batch = collate([Stream(texts, 1, preset.seed)[0]])
     check_batch(batch, preset.objective.name)
     training = PretrainTraining(
-        preset=to_table(preset),
+        preset=msgspec.to_builtins(preset),
         steps=count_steps(preset, texts, collate),
         texts=len(texts),
         sample=hash_sample(documents),
@@ -165,14 +169,6 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
     def __init__(
         self, module: nn.Module, settings: FitSettings, stream: Stream, collate: Collator
     ) -> None:
-        """Prepare the training.
-
-        Args:
-            module: module of an objective.
-            settings: settings of the training.
-            stream: texts in the order of the training.
-            collate: function that makes a batch of texts.
-        """
         arguments = settings.arguments(
             SharedArguments, remove_unused_columns=False, ddp_find_unused_parameters=False
         )
@@ -183,21 +179,8 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
         """Return a sampler that keeps the order of the stream. Processes share its batches."""
         return SequentialSampler(self.train_dataset)
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
-    ) -> Any:
-        """Return the objective's loss, and add its components to the loss curve.
-
-        Args:
-            model: module of an objective.
-            inputs: batch of tensors.
-            return_outputs: also return all losses.
-            num_items_in_batch: not used.
-        """
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], **others: Any) -> Tensor:
+        """Return the objective's loss, and add its components to the loss curve."""
         losses = model(**inputs)
         if not isinstance(losses, dict) or "loss" not in losses:
             raise BenchError(
@@ -205,7 +188,8 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
                 'Return a dictionary of scalars, such as {"loss": loss}.',
             )
         self.meter.add(losses, count_tokens(inputs))
-        return (losses["loss"], losses) if return_outputs else losses["loss"]
+        loss: Tensor = losses["loss"]
+        return loss
 
 
 @dataclass(frozen=True)
@@ -224,7 +208,9 @@ class _TrainingRun:
         module = self.started.build_module(self.preset.objective, self.preset.seed)
         if self.preset.gradient_checkpointing:
             for part in module.modules():
-                if isinstance(part, PreTrainedModel) and _has_trained_weights(part):
+                if isinstance(part, PreTrainedModel) and any(
+                    weight.requires_grad for weight in part.parameters()
+                ):
                     part.gradient_checkpointing_enable({"use_reentrant": False})
         return module
 
@@ -244,11 +230,10 @@ class _TrainingRun:
             memory_hint=LESS_MEMORY,
         )
         stream = Stream(texts, steps * texts_per_step(preset), preset.seed)
-        trainer = StreamTrainer(module, settings, stream, self.collate)
-        fitted = trainer.fit(settings)
+        fitted = StreamTrainer(module, settings, stream, self.collate).fit(settings)
         if is_first():
             with explain_errors(self.context.out):
-                self.save(trainer.model, self.context.out, steps)
+                self.save(module, self.context.out, steps)
         return fitted
 
     def save(self, module: nn.Module, folder: Path, steps: int) -> None:
@@ -262,26 +247,13 @@ class _TrainingRun:
             save_checkpoint(encoder, self.started.tokenizer, folder, card)
 
 
-def _has_trained_weights(part: nn.Module) -> bool:
-    return any(weight.requires_grad for weight in part.parameters())
-
-
 def check_length(preset: Pretraining, started: StartModel) -> None:
-    """Raise if the texts of ``preset`` are longer than the positions of the model ``started``.
-
-    Raises:
-        BenchError: If they are.
-    """
+    """Raise if the texts of ``preset`` are longer than the positions of the model ``started``."""
     if preset.max_tokens > started.max_tokens:
         raise BenchError(
             f"max_tokens {preset.max_tokens} exceeds the model's positions, {started.max_tokens}",
             f"Use --set max_tokens={started.max_tokens}.",
         )
-
-
-def start_name(start: Start) -> str:
-    """Return the name of the model that ``start`` names, without its folder."""
-    return Path(start.model).name.removesuffix(SUFFIX) if start.model else "scratch"
 
 
 def pretrained_card(
@@ -299,7 +271,7 @@ def pretrained_card(
     cosine = preset.objective.similarity == "cos"
     card = Card(
         name="",
-        title=f"{preset.objective.name} from {start_name(preset.start)}, {steps:,} steps",
+        title=f"{preset.objective.name} from {_start_name(preset.start)}, {steps:,} steps",
         checkpoint=".",
         pooling="cls",
         normalize=cosine,
@@ -311,3 +283,8 @@ def pretrained_card(
         "fine-tune it first",
     )
     return replace_fields(card, like.usage | {"prompts": like.prompts}) if like else card
+
+
+def _start_name(start: Start) -> str:
+    """Return the name of the model that ``start`` names, without its folder."""
+    return Path(start.model).name.removesuffix(SUFFIX) if start.model else "scratch"

@@ -1,7 +1,8 @@
-"""Start of a training: the weights and the tokenizer of a checkpoint, or a new model.
+"""Start of a training: the weights, heads and tokenizer of a checkpoint, or a new model.
 
 Weights are read without executing code that comes with them, and every weight of the encoder must
-be present. The language-model head may be missing, as in all-MiniLM-L6-v2, and is new then.
+be present. The language-model head may be missing, as in all-MiniLM-L6-v2, and is new then. The
+folder ``heads`` of a pre-trained checkpoint holds weights that only a further pre-training needs.
 
 The vocabulary of a new model can be trained on the texts that the model will read: WordPiece
 (Schuster and Nakajima, "Japanese and Korean Voice Search", ICASSP 2012; Wu et al., "Google's Neural
@@ -13,24 +14,38 @@ numbered in advance, so that equal texts give equal vocabularies.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from foundation.errors import BenchError, first_line
+from foundation.files import replace_entries
+from foundation.records import decode_json, write_json
 from retrievers.encoders.tokens import load_tokenizer
+from retrievers.models.card import BRANCH
 from retrievers.models.loading import HEAD_ATTRIBUTES, read_weights
-from retrievers.models.read_checkpoint import LOAD_ERRORS, Checkpoint
+from retrievers.models.locate import locate_checkpoint, locate_model
+from retrievers.models.read_checkpoint import (
+    HEADS,
+    HEADS_FILE,
+    LOAD_ERRORS,
+    Checkpoint,
+    read_checkpoint,
+)
 from retrievers.models.read_settings import stated_positions
-from retrievers.training.engine.save import find_checkpoint, load_heads
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.objective import Objective
-from retrievers.training.pretrain.preset import Scratch, Start
+from retrievers.training.preset import Scratch, Start
 
+OBJECTIVE_FILE = "objective.json"
+NEW_HEADS = "Remove its folder to begin with new heads."
 # Keys of Hugging Face checkpoints that may be missing.
 HEAD_KEYS = re.compile(rf"^({'|'.join(sorted(set(HEAD_ATTRIBUTES.values())))})\.|position_ids")
 PADDING, UNKNOWN, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -63,15 +78,10 @@ class StartModel:
         return limit
 
     def build_module(self, objective: Objective, seed: int) -> nn.Module:
-        """Build an objective's module around the encoder, with the checkpoint's heads if it has
-        any.
-
-        Args:
-            objective: the objective.
-            seed: seed of new heads.
+        """Build the module of ``objective`` with the checkpoint's heads, or new ones from ``seed``.
 
         Raises:
-            BenchError: If the heads do not fit, see `load_heads`, or the objective does not support
+            BenchError: the heads do not fit, see `load_heads`, or the objective does not support
                 the encoder.
         """
         torch.manual_seed(seed)
@@ -90,8 +100,8 @@ def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> StartM
         documents: documents to train a vocabulary on, if the start asks for one.
 
     Raises:
-        BenchError: If the checkpoint is missing, damaged or of an unsupported architecture, or for
-            the reasons listed in `train_tokenizer`.
+        BenchError: the checkpoint is missing, damaged or of an unsupported architecture, or a
+            reason listed in `train_tokenizer`.
     """
     torch.manual_seed(seed)
     if start.scratch is not None:
@@ -99,6 +109,38 @@ def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> StartM
     checkpoint, trained_on = find_checkpoint(start.model)
     model = _load_checkpoint(checkpoint)
     return StartModel(MaskedLM(model), load_tokenizer(checkpoint), checkpoint.root, trained_on)
+
+
+def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
+    """Find a checkpoint, and the collections that it was trained on.
+
+    ``model`` is the name of a card, the path of a folder, or a Hub id.
+
+    Raises:
+        BenchError: the checkpoint is missing or damaged, or is one of several parts of a model.
+    """
+    place = locate_model(model)
+    card = place.card
+    if card is None:
+        folder = place.folder or locate_checkpoint(model, BRANCH, base=place.base)
+        return read_checkpoint(folder), ()
+    if card.adapter or card.query_checkpoint:
+        part = "an adapter" if card.adapter else "a second encoder"
+        raise BenchError(
+            f"{card.name} has {part}, which would be lost", "Start from a plain encoder."
+        )
+    if not card.checkpoint or card.missing:
+        raise BenchError(
+            f"{card.name} has no checkpoint to start from", card.missing or "Use another model."
+        )
+    folder = locate_checkpoint(
+        card.checkpoint,
+        card.revision,
+        base=place.base,
+        package=card.package,
+        sha=card.weights_sha256,
+    )
+    return read_checkpoint(folder), card.trained_on
 
 
 def _new_model(scratch: Scratch, documents: Sequence[str]) -> StartModel:
@@ -131,17 +173,64 @@ def _load_checkpoint(checkpoint: Checkpoint) -> Any:
             f"the weights in {checkpoint.folder} cannot be trained: {first_line(error)}",
             f"Start from a checkpoint of one of these types: {', '.join(HEAD_ATTRIBUTES)}.",
         ) from error
-    _check_missing(checkpoint.folder, report["missing_keys"])
+    missing = sorted(key for key in report["missing_keys"] if not HEAD_KEYS.search(key))
+    if missing:
+        raise BenchError(
+            f"{checkpoint.folder} lacks {len(missing)} weights of its encoder: "
+            f"{', '.join(missing[:5])}",
+            "Does config.json belong to these weights?",
+        )
     return model
 
 
-def _check_missing(folder: Path, keys: Iterable[str]) -> None:
-    missing = sorted(key for key in keys if not HEAD_KEYS.search(key))
-    if missing:
-        raise BenchError(
-            f"{folder} lacks {len(missing)} weights of its encoder: {', '.join(missing[:5])}",
-            "Does config.json belong to these weights?",
-        )
+def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any) -> None:
+    """Write the weights outside the encoder to a separate file, so that pre-training can continue.
+
+    Args:
+        module: module of an objective.
+        encoder: part of the module that `save_checkpoint` writes.
+        out: folder of the checkpoint.
+        objective: settings of the objective, which are saved with the weights.
+    """
+    tensors = {name: value.detach().cpu() for name, value in _head_parameters(module, encoder)}
+    with replace_entries(out / HEADS) as folder:
+        save_file(tensors, str(folder / HEADS_FILE))
+        write_json(folder / OBJECTIVE_FILE, objective)
+
+
+def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: Any) -> bool:
+    """Load what `save_heads` wrote to the checkpoint ``folder``, and return whether it had heads.
+
+    All heads are loaded if all fit, for example for the same objective or from Condenser to
+    coCondenser. Otherwise only the language-model head is loaded, which all objectives have.
+
+    Raises:
+        BenchError: the heads are damaged, or belong to the same objective and do not fit.
+    """
+    path = folder / HEADS / HEADS_FILE
+    if not path.is_file():
+        return False
+    try:
+        heads = load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        raise BenchError(f"{path} is damaged: {error}", NEW_HEADS) from error
+    settings = folder / HEADS / OBJECTIVE_FILE
+    saved = decode_json(settings.read_bytes(), dict[str, Any], settings, NEW_HEADS)
+    parameters = _head_parameters(module, encoder)
+    all_fit = all(name in heads and heads[name].shape == value.shape for name, value in parameters)
+    if saved != msgspec.to_builtins(objective) and not all_fit:
+        parameters = [(name, value) for name, value in parameters if name.startswith("encoder.")]
+    for name, parameter in parameters:
+        if name not in heads or heads[name].shape != parameter.shape:
+            raise BenchError(f"{path} does not fit this model: {name}", NEW_HEADS)
+        parameter.data.copy_(heads[name])
+    return True
+
+
+def _head_parameters(module: nn.Module, encoder: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters of ``module`` outside ``encoder`` and not tied to it, by name."""
+    inside = {id(parameter) for parameter in encoder.parameters()}
+    return [(name, value) for name, value in module.named_parameters() if id(value) not in inside]
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> Any:
@@ -156,10 +245,18 @@ def train_tokenizer(texts: Sequence[str], size: int) -> Any:
         A fast Hugging Face tokenizer.
 
     Raises:
-        BenchError: If the texts have no characters, or more characters than fit into ``size``
-            pieces.
+        BenchError: the texts have no characters, or more than fit into ``size`` pieces.
     """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import (
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
+    from transformers import PreTrainedTokenizerFast
 
     normalizer = normalizers.BertNormalizer(lowercase=True)
     characters = _characters(texts, normalizer)
@@ -182,28 +279,11 @@ def train_tokenizer(texts: Sequence[str], size: int) -> Any:
     )
     trained.train_from_iterator(texts, trainer)
     # The trainer marks single-character pieces as special tokens, so only its vocabulary is used.
-    tokenizer = Tokenizer(models.WordPiece(trained.get_vocab(), unk_token=UNKNOWN))
+    vocabulary = trained.get_vocab()
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = trained.pre_tokenizer
     tokenizer.decoder = decoders.WordPiece()
-    return _add_special_tokens(tokenizer)
-
-
-def _characters(texts: Sequence[str], normalizer: Any) -> list[str]:
-    """Return the most frequent characters of the texts, sorted."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(normalizer.normalize_str(text))
-    ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    return sorted([character for character in ranked if not character.isspace()][:CHARACTERS])
-
-
-def _add_special_tokens(tokenizer: Any) -> Any:
-    """Return the tokenizer with BERT's special tokens around each text."""
-    from tokenizers import processors
-    from transformers import PreTrainedTokenizerFast
-
-    vocabulary = tokenizer.get_vocab()
     tokenizer.post_processor = processors.BertProcessing(
         (SEP, vocabulary[SEP]), (CLS, vocabulary[CLS])
     )
@@ -215,3 +295,12 @@ def _add_special_tokens(tokenizer: Any) -> Any:
         sep_token=SEP,
         mask_token=MASK,
     )
+
+
+def _characters(texts: Sequence[str], normalizer: Any) -> list[str]:
+    """Return the most frequent characters of the texts, sorted."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(normalizer.normalize_str(text))
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    return sorted([character for character in ranked if not character.isspace()][:CHARACTERS])

@@ -12,20 +12,17 @@ The order depends only on the seed.
 import hashlib
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from foundation.arrays import Int64Array
-from retrievers.training.engine.arguments import Progress, world_size
-from retrievers.training.objectives.objective import Collator, Example
-from retrievers.training.pretrain.preset import Pretraining
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from retrievers.training.engine.context import Progress, world_size
+from retrievers.training.objectives.objective import Collator, Example, count_tokens
+from retrievers.training.preset import Pretraining
 
 READ_DOCUMENTS = 1_000  # documents tokenized at a time
 SAMPLED_TEXTS = 1_000
@@ -62,13 +59,10 @@ class Blocks(LazyTexts):
         max_tokens: int,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Divide documents into blocks.
+        """Divide documents into blocks of up to ``max_tokens`` tokens, including special tokens.
 
-        Args:
-            documents: documents, which are read here and again when a block is accessed.
-            tokenizer: fast Hugging Face tokenizer.
-            max_tokens: longest block in tokens, including special tokens.
-            report: function that is called with the number of documents done so far.
+        Documents are read here and again when a block is accessed. ``report`` is called with the
+        number of documents done so far.
         """
         self.documents = documents
         limit = max_tokens - tokenizer.num_special_tokens_to_add()
@@ -93,12 +87,6 @@ def training_texts(
     """Return the texts that a training reads: blocks of documents, or complete documents.
 
     Documents stay complete if the preset truncates them or its objective draws spans from them.
-
-    Args:
-        preset: preset of the training.
-        documents: the documents.
-        tokenizer: fast Hugging Face tokenizer.
-        report: function that is called with the number of documents done so far.
     """
     if preset.long_texts == "truncate" or preset.objective.reads_documents:
         return documents
@@ -147,13 +135,7 @@ class Stream:
     """
 
     def __init__(self, texts: Sequence[str], length: int, seed: int) -> None:
-        """Order texts for a training.
-
-        Args:
-            texts: texts, at least one. They are read when they are accessed.
-            length: number of texts that the training reads.
-            seed: seed of the order and of the draws.
-        """
+        """Order ``texts``, at least one, for a training that reads ``length`` of them."""
         self.texts, self.length, self.seed = texts, length, seed
         # Two passes suffice, since the stream is read in order.
         self._order = lru_cache(maxsize=2)(self._shuffled)
@@ -182,16 +164,11 @@ def hash_sample(texts: Sequence[str]) -> str:
 
 
 def count_steps(preset: Pretraining, texts: Sequence[str], collate: Collator) -> int:
-    """Return the number of steps of a training.
+    """Return the number of steps of a training on ``texts``.
 
     If the preset sets a number of tokens, tokens are counted on the first texts as training would
     read them. An objective that reads two spans of a document therefore takes fewer steps for
     equally many tokens.
-
-    Args:
-        preset: preset of the training.
-        texts: texts that the training reads.
-        collate: function that makes a batch of texts.
     """
     if preset.steps is not None:
         return preset.steps
@@ -209,9 +186,3 @@ def count_steps(preset: Pretraining, texts: Sequence[str], collate: Collator) ->
 def texts_per_step(preset: Pretraining) -> int:
     """Return the number of texts that all processes read together in a step of ``preset``."""
     return preset.batch_size * preset.accumulate * world_size()
-
-
-def count_tokens(batch: Mapping[str, "Tensor"]) -> "Tensor":
-    """Count the tokens in ``batch`` that are not padding. Return a scalar tensor."""
-    masks = [mask.sum() for name, mask in batch.items() if name.endswith("_mask")]
-    return sum(masks[1:], start=masks[0])

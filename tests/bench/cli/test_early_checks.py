@@ -21,7 +21,7 @@ OUTPUTS = {
     "watch --results": ["watch", "{data}", "--on", "{data}", "--once", "--results"],
     "ablate": ["ablate", "inference", "--out"],
     "adapt": ["adapt", "tsdae", "--on", "{data}", "--out"],
-    "pretrain": ["pretrain", "retromae", "--on", "{data}", "--out"],
+    "pretrain": ["pretrain", "retromae-paper", "--on", "{data}", "--out"],
     "finetune": ["finetune", "contrastive", "--model", "minilm", "--on", "{data}", "--out"],
     "compose": ["compose", "average", "{data}", "{data}", "--out"],
     "export": ["export", "trec", "hashing", "--out"],

@@ -18,8 +18,8 @@ from bench.experiments.training_stages import (
 from bench.requests.outcomes import ExitCode
 from bench.requests.training import AblateRequest
 from bench.result_store.find import find_results
-from retrievers.training.continual.sequence import method_names, read_method
-from retrievers.training.engine.curve import LossPoint
+from retrievers.training.continual.sequence import METHODS, read_method
+from retrievers.training.engine.context import LossPoint
 from tests.support.collections import Bench, write_words
 from tests.support.experiments import run_stages_in_this_process
 from tests.support.tiny_checkpoints import write_bert, write_card
@@ -248,8 +248,8 @@ def test_the_shipped_grid_learns_what_it_evaluates_by_every_method_in_a_latin_sq
     grid = load_grid("three-domains", variant)
     assert grid.adapt["on"] == grid.evaluate["on"]
     axes = {axis.title: axis for axis in grid.axes}
-    methods = [read_method(value, "test").name for value in axes["method"].values]
-    assert {*methods} == {*method_names()}
+    methods = [read_method(value).name for value in axes["method"].values]
+    assert {*methods} == {*METHODS}
     orders = axes["order"].values
     assert orders[0] == grid.adapt["on"]
     for domains in (*orders, *zip(*orders, strict=True)):

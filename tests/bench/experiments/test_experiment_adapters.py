@@ -13,7 +13,7 @@ from bench.requests.training import AblateRequest
 from bench.runner.workspace import Workspace
 from retrievers.adapters.adapter import add_adapter
 from retrievers.models.resolve import resolve_model
-from retrievers.training.finetune.finetune_preset import Finetuning, from_table
+from retrievers.training.preset import FINETUNE_PRESETS, Finetuning
 from tests.support.collections import write_collection, write_qrels
 from tests.support.tiny_checkpoints import write_bert, write_card
 
@@ -50,7 +50,7 @@ def presets(variant: str, folder) -> dict[str, Finetuning]:
     tables = {row.name: dict(row.settings["finetune"]) for row in tuned}
     for table in tables.values():
         del table["on"], table["split"]
-    found = {name: from_table(table, name) for name, table in tables.items()}
+    found = {name: FINETUNE_PRESETS.convert(table, name) for name, table in tables.items()}
     return {name: preset for name, preset in found.items() if preset.adapter}
 
 

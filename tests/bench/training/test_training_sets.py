@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from bench.store.store import VectorStore
-from bench.training.on_collections import CorpusSearch, apply_prompts
 from bench.training.training_sets import (
     CorpusDocuments,
     CorpusTexts,
     TrainSplit,
     training_set,
 )
+from bench.training.trainings import CorpusSearch, apply_prompts
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import open_dataset
 from datasets_cfg.readers.reader import Document

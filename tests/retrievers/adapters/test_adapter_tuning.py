@@ -16,13 +16,13 @@ from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.run_folder import read_size
 from retrievers.training.finetune.finetune import finetune
-from retrievers.training.finetune.finetune_preset import load_preset
 from retrievers.training.finetune.student import (
     TextInputs,
     build_student,
     trained_card,
     training_recipe,
 )
+from retrievers.training.preset import FINETUNE_PRESETS
 from tests.support.kills import KilledError, killed_at
 from tests.support.small_finetuning import TEXTS, TITLES, Search, examples, model, on_cpu, preset
 from tests.support.small_finetuning import weights as weights_of
@@ -439,7 +439,10 @@ def test_an_adapter_with_norms_is_averaged_and_not_put_over_others(tmp_path):
 
 def test_presets_of_adapters_have_the_authors_figures():
     """README.md and modeling.py of adapter-bert; examples/NLU/roberta_base_mnli.sh of LoRA."""
-    houlsby, lora = load_preset("adapter-bottleneck"), load_preset("adapter-lora")
+    houlsby, lora = (
+        FINETUNE_PRESETS.load("adapter-bottleneck"),
+        FINETUNE_PRESETS.load("adapter-lora"),
+    )
     assert 768 / houlsby.adapter.options["reduction_factor"] == 64
     assert houlsby.adapter.options["non_linearity"] == "gelu"
     assert (houlsby.adapter.init_scale, houlsby.adapter.norms) == (1e-3, True)

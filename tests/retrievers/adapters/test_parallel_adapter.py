@@ -14,7 +14,7 @@ from retrievers.adapters.adapter import (
     make_configuration,
 )
 from retrievers.models.read_checkpoint import Composition
-from retrievers.training.finetune.finetune_preset import load_preset
+from retrievers.training.preset import FINETUNE_PRESETS
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, run
 from tests.support.tiny_checkpoints import write_bert
 
@@ -91,7 +91,7 @@ def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below
 
 def test_the_preset_has_the_authors_figures():
     """exps/run_xsum.sh of unify-parameter-efficient-tuning, FFN Scaled Parallel Adapter."""
-    preset = load_preset("adapter-parallel")
+    preset = FINETUNE_PRESETS.load("adapter-parallel")
     config = make_configuration(preset.adapter)
     assert int(768 // config.reduction_factor) == 512
     assert (config.scaling, config.non_linearity) == (SCALE, "relu")

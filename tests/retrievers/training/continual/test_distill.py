@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from retrievers.training.continual.distill import Distill, DistillTraining, kl_divergence
+from retrievers.training.continual.regularization import Distill, DistillTraining, kl_divergence
 from retrievers.training.continual.sequence import Domain, adapt, read_method
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.pretrain.preset import Start
+from retrievers.training.preset import Start
 from retrievers.training.pretrain.start import open_start
 from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny
@@ -119,7 +119,7 @@ def start(tmp_path_factory) -> Path:
 
 def trained(start: Path, out: Path, method: str = "plain", **options):
     preset = small.preset(start, objective={"name": "mlm", "mask": 0.3}, steps=4)
-    return adapt(preset, DOMAINS, read_method({"name": method, **options}, "test"), on_cpu(out))
+    return adapt(preset, DOMAINS, read_method({"name": method, **options}), on_cpu(out))
 
 
 @pytest.mark.slow

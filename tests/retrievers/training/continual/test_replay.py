@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievers.models.resolve import resolve_model
-from retrievers.training.continual.plain import Plain
-from retrievers.training.continual.replay import mix_replay
+from retrievers.training.continual.baselines import Plain, mix_replay
 from retrievers.training.continual.sequence import Domain, DomainStep, adapt, read_method
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
@@ -18,7 +17,7 @@ from tests.support.small_starts import have_equal_weights, on_cpu
 
 TEXTS = small.texts(60)
 DOMAINS = tuple(Domain(f"my/{n}", TEXTS[20 * n : 20 * n + 20]) for n in range(3))
-JOINT = read_method("joint", "test")
+JOINT = read_method("joint")
 CORPORA = [[f"{name}{row}" for row in range(20)] for name in "abc"]
 
 
@@ -72,7 +71,7 @@ def test_joint_is_one_training_on_all_for_as_long_as_the_sequence(start, tmp_pat
 
 @pytest.mark.slow
 def test_replay_goes_on_from_the_domain_before_with_texts_of_it(start, tmp_path):
-    settings = read_method({"name": "replay", "buffer": 6, "replayed": 0.25}, "test")
+    settings = read_method({"name": "replay", "buffer": 6, "replayed": 0.25})
     trained = adapt(preset(start), DOMAINS[:2], settings, on_cpu(tmp_path / "replay"))
     plain = adapt(preset(start), DOMAINS[:2], Plain(), on_cpu(tmp_path / "plain"))
     assert have_equal_weights(trained[0].folder, plain[0].folder)

@@ -17,19 +17,16 @@ from retrievers.adapters.adapter import AdapterSettings
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import Card
 from retrievers.models.resolve import resolve_model
-from retrievers.training import continual
-from retrievers.training.continual.adapter import DomainAdapter
+from retrievers.training.continual.baselines import DomainAdapter
 from retrievers.training.continual.sequence import (
     Domain,
     Method,
     adapt,
     domain_folder,
-    method_names,
-    method_table,
     read_method,
 )
-from retrievers.training.engine.arguments import Progress
-from retrievers.training.pretrain.preset import Pretraining, Start
+from retrievers.training.engine.context import Progress
+from retrievers.training.preset import Pretraining, Start
 from retrievers.training.pretrain.pretrain import PretrainResult, pretrain
 from retrievers.training.pretrain.start import open_start
 from tests.support import small_starts as small
@@ -62,7 +59,7 @@ def run(
 def learning(method: str, **options: Any) -> Method:
     """A method, which measures few texts."""
     measured = {"measured": MEASURED} if method in ("ewc", "das") else {}
-    return read_method({"name": method, **measured, **options}, "test")
+    return read_method({"name": method, **measured, **options})
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +87,8 @@ def test_a_method_is_a_file_and_its_edit_is_another_training(start, tmp_path, mo
     monkeypatch.setattr(sys, "path", [*sys.path])
     path = tmp_path / "backwards.py"
     path.write_text(BACKWARDS)
-    method = read_method({"name": str(path), "most": 9}, "test")
-    assert method_table(method) == {"name": str(path), "most": 9}
+    method = read_method({"name": str(path), "most": 9})
+    assert msgspec.to_builtins(method) == {"name": str(path), "most": 9}
     options = {"most": 9}
     trained = run(start, tmp_path / "out", str(path), 1, **options)
     assert run(start, tmp_path / "out", str(path), 1, **options) == trained
@@ -308,32 +305,3 @@ def test_the_published_scores_of_the_base_are_not_those_of_its_adapter(tmp_path)
     card = resolve_model(str(tmp_path / "out")).card
     assert (card.title, card.expected, card.citation) == ("mine", (), "")
     assert (card.pooling, card.similarity) == ("mean", "cos")
-
-
-HALVES = """
-from retrievers.training.continual.sequence import Method
-
-
-class Halves(Method, kw_only=True):
-    share: float = 0.5
-
-    def texts(self, step):
-        own = step.domains[-1].texts
-        return own[: int(self.share * len(own))]
-"""
-
-
-def test_a_method_is_added_with_one_file(start, tmp_path, monkeypatch):
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "halves.py").write_text(HALVES)
-    monkeypatch.setattr(continual, "__path__", [*continual.__path__, str(tmp_path / "new")])
-    methods = {"plain", "ewc", "das", "adapter", "replay", "joint", "distill"}
-    assert {*method_names()} == {*methods, "halves"}
-    (found,) = run(start, tmp_path / "out", "halves", count=1, share=0.25)
-    pretrain(preset(start), DOMAINS[0].texts[:5], on_cpu(tmp_path / "by hand"))
-    assert have_equal_weights(found.folder, tmp_path / "by hand")
-    with pytest.raises(BenchError, match="shar"):
-        learning("halves", shar=1)
-    with pytest.raises(BenchError, match="no method") as caught:
-        learning("halfs")
-    assert "halves" in caught.value.hint

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from foundation.errors import BenchError
 from retrievers.models.resolve import resolve_model
-from retrievers.training.continual.plain import Plain
+from retrievers.training.continual.baselines import Plain
 from retrievers.training.continual.sequence import Domain, adapt
-from retrievers.training.engine.curve import read_curve
+from retrievers.training.engine.context import read_curve
 from retrievers.training.engine.run_folder import find_damage
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.pretrain.pretrain import pretrain

@@ -8,7 +8,8 @@ import transformers
 from foundation.errors import BenchError
 from retrievers.models.card import Card, CardPrompts, Prompts
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine.save import load_heads, save_checkpoint
+from retrievers.training.engine.run_folder import save_checkpoint
+from retrievers.training.pretrain.start import load_heads
 from tests.support import small_starts as small
 
 CARD = Card(

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from retrievers.training.engine.arguments import count_loaders
+from retrievers.training.engine.trainer import count_loaders
 
 
 @pytest.mark.parametrize(

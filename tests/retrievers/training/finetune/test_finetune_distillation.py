@@ -9,10 +9,8 @@ import torch
 from foundation.errors import BenchError
 from retrievers.models.read_checkpoint import read_checkpoint
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine.arguments import TrainingContext
-from retrievers.training.engine.curve import read_curve
+from retrievers.training.engine.context import TrainingContext, read_curve
 from retrievers.training.finetune.finetune import finetune
-from retrievers.training.finetune.finetune_preset import Teacher
 from retrievers.training.finetune.teacher import (
     CrossEncoderTeacher,
     TextPairs,
@@ -23,6 +21,7 @@ from retrievers.training.finetune.teacher import (
     score_pool,
 )
 from retrievers.training.finetune.training_data import NegativePool
+from retrievers.training.preset import Teacher
 from tests.support.small_finetuning import (
     DOCUMENTS,
     MINED,

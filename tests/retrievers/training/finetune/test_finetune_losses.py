@@ -5,14 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from retrievers.training.finetune.finetune_preset import (
-    KL,
-    Contrastive,
-    Teacher,
-    loss_temperature,
-)
 from retrievers.training.finetune.losses import build_loss, reranker_loss
 from retrievers.training.finetune.student import TextInputs, build_student
+from retrievers.training.preset import KL, Contrastive, Teacher
 from tests.support.small_finetuning import QUERIES, TEXTS, TITLES, model
 
 BATCH, DIM, NEGATIVES = 4, 5, 3
@@ -132,9 +127,9 @@ def test_in_bfloat16_vectors_are_rounded_and_scores_are_not(vectors, teacher, se
 
 
 def test_cosine_has_a_lower_temperature_unless_one_is_set():
-    assert loss_temperature(Contrastive(), "dot") == 1.0
-    assert loss_temperature(KL(), "cos") == 0.05
-    assert loss_temperature(KL(temperature=0.3), "cos") == 0.3
+    assert Contrastive().temperature_for("dot") == 1.0
+    assert KL().temperature_for("cos") == 0.05
+    assert KL(temperature=0.3).temperature_for("cos") == 0.3
 
 
 @pytest.mark.parametrize("dropout", [False, True])

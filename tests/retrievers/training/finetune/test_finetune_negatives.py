@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from foundation.errors import BenchError
 from retrievers.index.hits import Hits
-from retrievers.training.finetune.finetune_preset import Mining
 from retrievers.training.finetune.training_data import (
     MinedHits,
     TextKeys,
@@ -15,6 +14,7 @@ from retrievers.training.finetune.training_data import (
     merge_negatives,
     select_negatives,
 )
+from retrievers.training.preset import Mining
 from tests.support.small_finetuning import ListedDocuments, Search, examples, ranked
 
 DOCUMENTS = 12

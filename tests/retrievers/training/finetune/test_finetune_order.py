@@ -5,9 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.training.finetune.batches import Batches, draw_negatives, plan_order
 from retrievers.training.finetune.student import TextInputs, build_student
-from retrievers.training.finetune.training_data import NegativePool, TextKeys, TrainingSet
+from retrievers.training.finetune.training_data import (
+    Batches,
+    NegativePool,
+    TextKeys,
+    TrainingSet,
+    draw_negatives,
+    plan_order,
+)
 from tests.support.examples import with_examples
 from tests.support.small_finetuning import DOCUMENTS, ListedDocuments, examples, model
 

@@ -4,16 +4,7 @@ import msgspec
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.training.finetune.finetune_preset import (
-    FILES,
-    PRESETS,
-    Contrastive,
-    Mining,
-    UsageSettings,
-    changed,
-    load_preset,
-    parse,
-)
+from retrievers.training.preset import FINETUNE_PRESETS, Contrastive, Mining, UsageSettings
 from tests.support.small_finetuning import preset
 
 BM25 = "hard_negatives = 1\n[[rounds]]\nsources = ['bm25']\n"
@@ -32,7 +23,7 @@ PAPERS = {
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_presets_of_papers_have_the_papers_figures(name):
-    found = load_preset(name)
+    found = FINETUNE_PRESETS.load(name)
     query = found.max_query_tokens or found.use.max_query_tokens
     document = found.max_document_tokens or found.use.max_document_tokens
     figures = (found.batch_size, found.hard_negatives, found.optimizer.lr, found.epochs)
@@ -42,8 +33,8 @@ def test_presets_of_papers_have_the_papers_figures(name):
 
 def test_the_preset_of_ance_is_the_authors():
     """commands/run_train.sh (passages) and run_train_warmup.sh of github.com/microsoft/ANCE."""
-    ance, warmup = load_preset("ance-paper"), load_preset("ance-warmup")
-    for found in (ance, warmup, load_preset("ance-small")):
+    ance, warmup = FINETUNE_PRESETS.load("ance-paper"), FINETUNE_PRESETS.load("ance-warmup")
+    for found in (ance, warmup, FINETUNE_PRESETS.load("ance-small")):
         assert found.loss == Contrastive(in_batch=False)
         assert found.optimizer.weight_decay == 0.0
     assert ance.optimizer.warmup * ance.steps == 5_000
@@ -60,20 +51,24 @@ def test_the_fingerprint_of_a_cased_preset_is_unchanged():
         '"segment_ids":null,"max_query_tokens":null,"max_document_tokens":null}'
     )
     assert msgspec.json.encode(msgspec.to_builtins(UsageSettings())).decode() == before
-    found = changed(load_preset("dpr"), {"use.lower_case": True}, "typed")
+    found = FINETUNE_PRESETS.changed(
+        FINETUNE_PRESETS.load("dpr"), {"use.lower_case": True}, "typed"
+    )
     assert found.use.lower_case is True
-    assert changed(found, {"use.lower_case": False}, "typed").use.lower_case is False
+    assert (
+        FINETUNE_PRESETS.changed(found, {"use.lower_case": False}, "typed").use.lower_case is False
+    )
 
 
 def test_the_second_round_of_cocondenser_has_two_epochs_with_the_negatives_of_either():
     """examples/coCondenser-marco of tevatron 0.1.0: its set has each query once with either."""
-    found = load_preset("cocondenser-msmarco-paper")
+    found = FINETUNE_PRESETS.load("cocondenser-msmarco-paper")
     assert [found.steps_for(mining, 800) for mining in found.rounds] == [300, 400]
 
 
 def test_the_teacher_of_retromae_is_the_authors_reranker():
     """examples/reranker of github.com/staoxiao/RetroMAE."""
-    found = load_preset("retromae-msmarco-distill-paper").teacher
+    found = FINETUNE_PRESETS.load("retromae-msmarco-distill-paper").teacher
     assert (found.loss, 1 + found.negatives, found.max_tokens) == ("listwise", 65, 200)
     assert found.batch_size * found.accumulate == 16
     assert (found.optimizer.lr, found.epochs, found.optimizer.weight_decay) == (1e-5, 4.0, 0.01)
@@ -81,14 +76,16 @@ def test_the_teacher_of_retromae_is_the_authors_reranker():
     assert found.optimizer.warmup * steps == pytest.approx(1_000, rel=0.01)
 
 
-@pytest.mark.parametrize("name", FILES.names())
+@pytest.mark.parametrize("name", FINETUNE_PRESETS.names())
 def test_every_shipped_preset_can_be_read_and_names_its_source(name):
-    assert load_preset(name).source.startswith("https://")
-    assert load_preset(PRESETS / f"{name}.toml") == load_preset(name)
+    assert FINETUNE_PRESETS.load(name).source.startswith("https://")
+    assert FINETUNE_PRESETS.load(FINETUNE_PRESETS.folder / f"{name}.toml") == FINETUNE_PRESETS.load(
+        name
+    )
 
 
 def test_epochs_become_steps_of_whole_batches():
-    settings = parse(b'title = "t"\nepochs = 2.5\nbatch_size = 4', "t")
+    settings = FINETUNE_PRESETS.parse(b'title = "t"\nepochs = 2.5\nbatch_size = 4', "t")
     assert settings.steps_for(Mining(), 10) == 6
     assert settings.steps_for(Mining(), 1) == 1
     assert preset(steps=9).steps_for(Mining(), 10) == 9
@@ -134,6 +131,6 @@ def test_epochs_become_steps_of_whole_batches():
 def test_a_wrong_preset_is_refused_and_says_what_was_meant(text, problem, hint):
     head = "" if "batch_size" in text or text == "= 3" else "batch_size = 4\n"
     with pytest.raises(BenchError, match=problem) as caught:
-        parse(f'title = "t"\nsteps = 3\n{head}{text}'.encode(), "mine.toml")
+        FINETUNE_PRESETS.parse(f'title = "t"\nsteps = 3\n{head}{text}'.encode(), "mine.toml")
     assert "mine.toml" in str(caught.value)
     assert hint in caught.value.hint

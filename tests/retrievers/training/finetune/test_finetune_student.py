@@ -7,16 +7,15 @@ import torch
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine.run_folder import read_size
-from retrievers.training.engine.save import save_checkpoint
+from retrievers.training.engine.run_folder import read_size, save_checkpoint
 from retrievers.training.finetune.finetune import finetune
-from retrievers.training.finetune.finetune_preset import FILES, from_table, load_preset
 from retrievers.training.finetune.student import (
     TextInputs,
     build_student,
     trained_card,
     training_recipe,
 )
+from retrievers.training.preset import FINETUNE_PRESETS
 from tests.support.small_finetuning import (
     MINED,
     QUERIES,
@@ -185,12 +184,14 @@ def test_a_part_has_a_learning_rate_of_its_own(tmp_path):
 
 
 def test_the_shipped_presets_of_parts_differ_from_dpr_small_in_the_part_alone():
-    dpr = load_preset("dpr-small")
-    parts = {name: own for name in FILES.names() if (own := load_preset(name)).part}
+    dpr = FINETUNE_PRESETS.load("dpr-small")
+    parts = {
+        name: own for name in FINETUNE_PRESETS.names() if (own := FINETUNE_PRESETS.load(name)).part
+    }
     assert {own.part.__struct_config__.tag for own in parts.values()} == {
         *("biases", "last-layers")
     }
     for own in parts.values():
         fields = ("rounds", "batch_size", "hard_negatives", "steps", "max_document_tokens")
         assert all(getattr(own, field) == getattr(dpr, field) for field in fields)
-    assert from_table({"title": "t", "steps": 1}, "t").part is None
+    assert FINETUNE_PRESETS.convert({"title": "t", "steps": 1}, "t").part is None

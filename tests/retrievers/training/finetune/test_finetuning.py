@@ -8,12 +8,11 @@ from bench.monitor.following import CheckpointScanner, model_folder
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine import arguments
-from retrievers.training.engine.arguments import TrainingContext
-from retrievers.training.engine.curve import read_curve
+from retrievers.training.engine import trainer
+from retrievers.training.engine.context import TrainingContext, read_curve
 from retrievers.training.finetune.finetune import finetune
-from retrievers.training.finetune.finetune_preset import Mining, changed
 from retrievers.training.finetune.training_data import select_negatives
+from retrievers.training.preset import FINETUNE_PRESETS, Mining
 from tests.support.kills import KilledError, killed_at
 from tests.support.small_finetuning import (
     DOCUMENTS,
@@ -84,13 +83,13 @@ def test_a_round_has_epochs_of_its_own(tmp_path):
     """Of 7 queries in batches of 3: 3 epochs are 7 steps, 2 are 4."""
     rounds = 'sources = ["bm25"]\ndepth = 9\n'
     table = f"hard_negatives = 1\n[[rounds]]\n{rounds}\n[[rounds]]\n{rounds}epochs = 2.0\n"
-    settings = changed(preset(table + QUICK), {"epochs": 3.0}, "test")
+    settings = FINETUNE_PRESETS.changed(preset(table + QUICK), {"epochs": 3.0}, "test")
     out = tmp_path / "out"
     trained = finetune(settings, model(tmp_path), examples(), on_cpu(out), search=Search())
     curves = [out / "rounds" / "1" / "losses.jsonl", out / "losses.jsonl"]
     assert [read_curve(curve)[-1].step for curve in curves] == [7, 4]
     assert trained.steps == 4
-    stepped = changed(settings, {"steps": 5}, "test")
+    stepped = FINETUNE_PRESETS.changed(settings, {"steps": 5}, "test")
     assert [stepped.steps_for(mining, 7) for mining in stepped.rounds] == [5, 5]
 
 
@@ -249,7 +248,7 @@ def test_bfloat16_applies_to_one_training_and_gradient_checkpointing_trains_too(
 @pytest.mark.slow
 def test_processes_that_make_the_batches_change_nothing(tmp_path, monkeypatch):
     run(tmp_path, BM25, name="alone", search=Search())
-    monkeypatch.setattr(arguments, "count_loaders", lambda on_cpu: 2)
+    monkeypatch.setattr(trainer, "count_loaders", lambda on_cpu: 2)
     run(tmp_path, BM25, search=Search())
     assert same_weights(tmp_path / "alone", tmp_path / "out")
 

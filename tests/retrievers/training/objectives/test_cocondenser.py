@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from retrievers.training.objectives.cocondenser import CoCondenser
+from retrievers.training.objectives.condenser import CoCondenser
 from retrievers.training.objectives.masked_lm import encode_in_parts, span_contrast
 from tests.retrievers.training.objectives.test_condenser import slow_losses
 from tests.retrievers.training.objectives.test_contrast import slow_span_contrast

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from retrievers.training.objectives.cotmae import CoTMAE
 from retrievers.training.objectives.masking import Context
+from retrievers.training.objectives.retromae import CoTMAE
 from tests.support import slow_transformer as slow
 from tests.support import tiny_encoders as tiny
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from retrievers.training.objectives.dupmae import DupMAE
-from retrievers.training.objectives.retromae import RetroMAE
+from retrievers.training.objectives.retromae import DupMAE, RetroMAE
 from tests.support import slow_transformer as slow
 from tests.support import tiny_encoders as tiny
 

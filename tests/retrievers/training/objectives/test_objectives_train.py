@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine.arguments import TrainingContext
+from retrievers.training.engine.context import TrainingContext
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
 from tests.support.kills import KilledError, killed_at

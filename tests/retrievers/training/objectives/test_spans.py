@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.training.objectives.cocondenser import CoCondenser
-from retrievers.training.objectives.cotmae import CoTMAE
+from retrievers.training.objectives.condenser import CoCondenser
 from retrievers.training.objectives.masking import draw_spans, draw_starts
+from retrievers.training.objectives.retromae import CoTMAE
 from retrievers.training.pretrain.start import open_start
 from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny

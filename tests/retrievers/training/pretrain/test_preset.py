@@ -4,15 +4,9 @@ import msgspec
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.training.objectives.objective import objective_names
+from retrievers.training.objectives.objective import OBJECTIVES
 from retrievers.training.objectives.retromae import RetroMAE
-from retrievers.training.pretrain.preset import (
-    FILES,
-    changed,
-    from_table,
-    load_preset,
-    to_table,
-)
+from retrievers.training.preset import PRETRAIN_PRESETS
 from retrievers.training.pretrain.texts import texts_per_step
 
 WHOLE = {
@@ -23,17 +17,20 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("name", FILES.names())
+@pytest.mark.parametrize("name", PRETRAIN_PRESETS.names())
 def test_every_shipped_preset_can_be_read_and_says_where_its_figures_are_from(name):
-    preset = load_preset(name)
-    assert preset.objective.name in objective_names()
+    preset = PRETRAIN_PRESETS.load(name)
+    assert preset.objective.name in OBJECTIVES
     assert preset.source
-    assert from_table(msgspec.json.decode(msgspec.json.encode(preset)), "again") == preset
+    assert (
+        PRETRAIN_PRESETS.convert(msgspec.json.decode(msgspec.json.encode(preset)), "again")
+        == preset
+    )
 
 
 def test_every_objective_has_a_published_and_a_small_preset():
-    published = {f"{name}-paper" for name in objective_names()} - {"mlm-paper"} | {"mlm"}
-    assert published | {f"{name}-small" for name in objective_names()} <= set(FILES.names())
+    published = {f"{name}-paper" for name in OBJECTIVES} - {"mlm-paper"} | {"mlm"}
+    assert published | {f"{name}-small" for name in OBJECTIVES} <= set(PRETRAIN_PRESETS.names())
 
 
 @pytest.mark.parametrize(
@@ -48,11 +45,11 @@ def test_every_objective_has_a_published_and_a_small_preset():
     ],
 )
 def test_on_one_gpu_a_step_has_the_texts_of_the_paper(name, texts):
-    assert texts_per_step(load_preset(name)) == texts
+    assert texts_per_step(PRETRAIN_PRESETS.load(name)) == texts
 
 
 def test_the_preset_of_retromae_has_the_figures_of_the_paper():
-    preset = load_preset("retromae-paper")
+    preset = PRETRAIN_PRESETS.load("retromae-paper")
     assert preset.objective == RetroMAE(
         decoding="enhanced", decoder_layers=1, encoder_mask=0.3, decoder_mask=0.5
     )
@@ -87,40 +84,48 @@ def test_the_preset_of_retromae_has_the_figures_of_the_paper():
 )
 def test_a_wrong_preset_is_refused(changes, message, hint):
     with pytest.raises(BenchError) as caught:
-        from_table(WHOLE | changes, "mine.toml")
+        PRETRAIN_PRESETS.convert(WHOLE | changes, "mine.toml")
     assert message in str(caught.value)
     assert hint in caught.value.hint
 
 
 def test_changes_are_validated_like_the_file():
-    preset = from_table(WHOLE, "mine.toml")
-    done = changed(preset, {"optimizer.lr": 3e-5, "objective.decoding": "basic"}, "test")
+    preset = PRETRAIN_PRESETS.convert(WHOLE, "mine.toml")
+    done = PRETRAIN_PRESETS.changed(
+        preset, {"optimizer.lr": 3e-5, "objective.decoding": "basic"}, "test"
+    )
     assert (done.optimizer.lr, done.objective) == (3e-5, RetroMAE(decoding="basic"))
-    assert changed(preset, {"epochs": 2.0}, "test").steps is None
+    assert PRETRAIN_PRESETS.changed(preset, {"epochs": 2.0}, "test").steps is None
     with pytest.raises(BenchError, match="unknown field 'decodin'"):
-        changed(preset, {"objective.decodin": "basic"}, "test")
+        PRETRAIN_PRESETS.changed(preset, {"objective.decodin": "basic"}, "test")
     with pytest.raises(BenchError, match=r"no optimiser\.lr") as caught:
-        changed(preset, {"optimiser.lr": 1e-3}, "test")
+        PRETRAIN_PRESETS.changed(preset, {"optimiser.lr": 1e-3}, "test")
     assert "optimizer" in caught.value.hint
 
 
 def test_another_objective_begins_with_its_own_settings():
-    preset = from_table(WHOLE | {"objective": {"name": "retromae", "encoder_mask": 0.4}}, "mine")
-    done = changed(preset, {"objective.mask": 0.2, "objective.name": "mlm"}, "test")
-    assert to_table(done)["objective"] == {"name": "mlm", "mask": 0.2}
+    preset = PRETRAIN_PRESETS.convert(
+        WHOLE | {"objective": {"name": "retromae", "encoder_mask": 0.4}}, "mine"
+    )
+    done = PRETRAIN_PRESETS.changed(
+        preset, {"objective.mask": 0.2, "objective.name": "mlm"}, "test"
+    )
+    assert msgspec.to_builtins(done)["objective"] == {"name": "mlm", "mask": 0.2}
 
 
 def test_a_start_model_replaces_a_new_one():
-    preset = changed(load_preset("retromae-scratch-small"), {"start.model": "minilm"}, "test")
+    preset = PRETRAIN_PRESETS.changed(
+        PRETRAIN_PRESETS.load("retromae-scratch-small"), {"start.model": "minilm"}, "test"
+    )
     assert (preset.start.model, preset.start.scratch) == ("minilm", None)
 
 
 def test_an_unknown_preset_has_a_suggestion(tmp_path):
     with pytest.raises(BenchError, match="no preset for pre-training") as caught:
-        load_preset("retromea")
+        PRETRAIN_PRESETS.load("retromea")
     assert "retromae" in caught.value.hint
     with pytest.raises(BenchError, match="there is no preset for pre-training"):
-        load_preset(tmp_path / "none.toml")
+        PRETRAIN_PRESETS.load(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("= 3")
     with pytest.raises(BenchError, match="is not TOML"):
-        load_preset(tmp_path / "bad.toml")
+        PRETRAIN_PRESETS.load(tmp_path / "bad.toml")

@@ -16,11 +16,11 @@ from foundation import machine
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine import arguments
-from retrievers.training.engine.arguments import Progress, TrainingContext
-from retrievers.training.engine.save import save_checkpoint
+from retrievers.training.engine import trainer
+from retrievers.training.engine.context import Progress, TrainingContext
+from retrievers.training.engine.run_folder import save_checkpoint
 from retrievers.training.objectives.mlm import MLM, MLMTraining
-from retrievers.training.pretrain.preset import changed
+from retrievers.training.preset import PRETRAIN_PRESETS
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
 from tests.support.small_starts import have_equal_weights, losses, on_cpu, weights
@@ -55,7 +55,7 @@ def assert_equal_trainings(one: Path, other: Path) -> None:
 def test_processes_that_make_the_batches_change_nothing(
     start, finished, tmp_path, monkeypatch, capfd
 ):
-    monkeypatch.setattr(arguments, "count_loaders", lambda on_cpu: 2)
+    monkeypatch.setattr(trainer, "count_loaders", lambda on_cpu: 2)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # as the command line sets it
     train(small.preset(start), tmp_path / "out", save_every=4)
     assert_equal_trainings(tmp_path / "out", finished)
@@ -82,18 +82,18 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
 SHARED = """
 import json, shutil, sys
 from pathlib import Path
-from retrievers.training.engine import save
-from retrievers.training.engine.arguments import TrainingContext, is_first
+from retrievers.training.engine import run_folder
+from retrievers.training.engine.context import TrainingContext, is_first
 if not is_first():
-    save.save_files = None  # only the first process may write
-from retrievers.training.pretrain.preset import from_table
+    run_folder.save_files = None  # only the first process may write
+from retrievers.training.preset import PRETRAIN_PRESETS
 from retrievers.training.pretrain.pretrain import pretrain
 table, texts, out, killed = json.loads(Path(sys.argv[1]).read_text())
 def look(progress):
     if progress.done == 6:
         shutil.copytree(out, killed)
 for folder, progress in ((out, look), (killed, None)):
-    preset = from_table(table, "test")
+    preset = PRETRAIN_PRESETS.convert(table, "test")
     context = TrainingContext(Path(folder), device="cpu", save_every=5, progress=progress)
     done = pretrain(preset, texts, context)
 print(done.resumed_at)
@@ -174,7 +174,7 @@ def sentence_transformers_vectors(folder: Path, texts: list[str]) -> Any:
 
 @pytest.mark.slow
 def test_training_goes_on_with_the_heads_of_a_folder(finished, tmp_path):
-    new = changed(small.preset(finished, steps=1), {"optimizer.lr": 1e-12}, "test")
+    new = PRETRAIN_PRESETS.changed(small.preset(finished, steps=1), {"optimizer.lr": 1e-12}, "test")
     train(new, tmp_path / "retromae")
     held, old = weights(tmp_path / "retromae"), weights(finished)
     assert all(torch.allclose(held[name], old[name], atol=1e-8) for name in old)

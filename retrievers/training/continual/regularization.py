@@ -1,6 +1,6 @@
-"""EWC: continual pre-training with a penalty on weights that earlier domains depend on.
+"""EWC and distillation: the loss keeps the weights or the predictions near the old ones.
 
-Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017,
+**EWC.** Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017,
 https://arxiv.org/abs/1612.00796. Let θ_t be the weights after domain t and F_t the diagonal of the
 Fisher information at θ_t:
 
@@ -9,10 +9,31 @@ Fisher information at θ_t:
 Up to a constant, the sum over domains is again a single term of this form, with F = Σ_t F_t and
 centre θ̄ = Σ_t F_t θ_t / F. The stored state therefore does not grow with the sequence. F is the
 empirical Fisher information: the mean over texts of the squared gradient of the masked language
-modelling loss of one text.
+modelling loss of one text. Default: λ = 5000, which the code of Ke et al. (ICLR 2023) calls the
+best value between 500 and 50,000.
 
-Default: λ = 5000, which the code of Ke et al. (ICLR 2023) calls the best value between 500 and
-50,000.
+**Distillation.** Li and Hoiem, "Learning without Forgetting", ECCV 2016,
+https://arxiv.org/abs/1606.09282. The model before a domain is frozen and teaches on the texts of
+the new domain, so no text of an earlier domain is read again. Let z' be the teacher's logits at a
+masked token, z the student's logits, and V the vocabulary:
+
+    L     = L_mlm + λ L_old
+    L_old = − Σ_{i ∈ V} softmax(z' / T)_i log softmax(z / T)_i, mean over the masked tokens
+
+This implementation subtracts the entropy of softmax(z' / T), which is the minimum of L_old. The
+result is KL( softmax(z' / T) || softmax(z / T) ), which has the same gradient and is 0 if nothing
+was forgotten. Defaults: λ = 1 and T = 2, as in the paper.
+
+The predictions at masked tokens are distilled. The paper preserves the outputs of the output layers
+of earlier tasks. Here the only such layer is the head of masked language modelling, which was
+trained at masked tokens only. Jin et al., "Lifelong Pretraining", NAACL 2022,
+https://arxiv.org/abs/2110.08534, also distil these logits in continual pre-training. Preserving the
+embedding at ``[CLS]``, which L_mlm does not train, would be a different method.
+
+The paper records the teacher's outputs once. Here they are computed for each draw of masks, which
+is equivalent because the teacher is fixed and runs without dropout. The paper first trains a new
+output layer alone; this is not needed here. There is no teacher before the first domain, since the
+start model of a sequence may have no head.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,16 +43,19 @@ from typing import Annotated, ClassVar
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from retrievers.training.continual.sequence import Batch, DomainStep, Method, read_state
-from retrievers.training.objectives.masked_lm import MaskedLM
+from retrievers.training.objectives.masked_lm import MaskedLM, masked_cross_entropy, sum_losses
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.objectives.objective import Objective
+from retrievers.training.preset import Above0, NotNegative, Start
+from retrievers.training.pretrain.start import open_start
 
 FISHER, CENTRE = "fisher:", "centre:"  # prefixes of parameter names
 
 
-class ElasticWeightConsolidation(Method, kw_only=True):
+class ElasticWeightConsolidation(Method, kw_only=True, tag="ewc"):
     """Elastic weight consolidation.
 
     Attributes:
@@ -42,11 +66,11 @@ class ElasticWeightConsolidation(Method, kw_only=True):
     adds_to_mlm: ClassVar[bool] = True
 
     measured: Annotated[int, msgspec.Meta(ge=1)] = 256
-    strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
+    strength: Above0 = 5_000.0
 
     def objective(self, step: DomainStep) -> Objective:
         """Return the preset's objective for the first ``step`` of a sequence, else `EWC`."""
-        if not step.index:  # there is no penalty before the first domain
+        if not step.index:
             return step.preset.objective
         state = step.state(self, self.measured, lambda: self._measure(step))
         return EWC(state=state, mask=step.mlm.mask, strength=self.strength)
@@ -70,18 +94,18 @@ class EWC(MLM, kw_only=True):
     """
 
     state: str
-    strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
+    strength: Above0 = 5_000.0
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
         """Build the training module around ``encoder``.
 
         Raises:
-            BenchError: If the state belongs to a different model.
+            BenchError: the state belongs to a different model.
         """
         return EWCTraining(encoder, read_fisher(encoder, self.state), self.strength)
 
 
-class EWCTraining(nn.Module):
+class EWCTraining(MLMTraining):
     """Encoder with its head, and the penalty on its weights."""
 
     def __init__(self, encoder: MaskedLM, fisher: Mapping[str, Tensor], strength: float) -> None:
@@ -92,8 +116,8 @@ class EWCTraining(nn.Module):
             fisher: Fisher information and centre of each parameter, see `accumulate_fisher`.
             strength: λ.
         """
-        super().__init__()
-        self.encoder, self.strength = encoder, strength
+        super().__init__(encoder)
+        self.strength = strength
         for number, (name, parameter) in enumerate(encoder.named_parameters()):
             # Buffer names cannot contain dots. Buffers are constant, so they are not saved.
             for part, prefix in (("fisher", FISHER), ("centre", CENTRE)):
@@ -103,16 +127,9 @@ class EWCTraining(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
     ) -> dict[str, Tensor]:
-        """Return the masked language modelling loss, the penalty, and their sum as ``loss``.
-
-        Args:
-            input_ids: int64 ``(texts, length)``.
-            attention_mask: bool ``(texts, length)``, False at padding.
-            labels: int64 ``(texts, length)``, -100 at tokens that are not masked.
-        """
-        mlm = self.encoder.loss(self.encoder(input_ids, attention_mask)[-1], labels)
-        penalty = self.penalty()
-        return {"loss": mlm + penalty, "mlm": mlm, "penalty": penalty}
+        """Return `MLMTraining`'s loss as ``mlm``, ``penalty``, and their sum as ``loss``."""
+        mlm = super().forward(input_ids, attention_mask, labels)["loss"]
+        return sum_losses(mlm=mlm, penalty=self.penalty())
 
     def penalty(self) -> Tensor:
         """Return λ/2 Σ F (θ − θ̄)² as a scalar."""
@@ -174,3 +191,95 @@ def read_fisher(encoder: MaskedLM, path: Path | str) -> dict[str, Tensor]:
     named = dict(encoder.named_parameters())
     like = {part + name: weight for name, weight in named.items() for part in (FISHER, CENTRE)}
     return read_state(path, like)
+
+
+class LearningWithoutForgetting(Method, kw_only=True, tag="distill"):
+    """Distillation from the model before each domain.
+
+    Attributes:
+        weight: λ.
+        temperature: T.
+    """
+
+    adds_to_mlm: ClassVar[bool] = True
+
+    weight: NotNegative = 1.0
+    temperature: Above0 = 2.0
+
+    def objective(self, step: DomainStep) -> Objective:
+        """Return the preset's objective for the first ``step`` of a sequence, else `Distill`."""
+        if not step.index:
+            return step.preset.objective
+        return Distill(
+            teacher=step.preset.start.model,
+            mask=step.mlm.mask,
+            weight=self.weight,
+            temperature=self.temperature,
+        )
+
+
+class Distill(MLM, kw_only=True):
+    """Settings of the distillation, in addition to the settings of `MLM`.
+
+    Attributes:
+        teacher: folder of the model before the domain, with its head.
+        weight: λ.
+        temperature: T.
+    """
+
+    teacher: str
+    weight: NotNegative = 1.0
+    temperature: Above0 = 2.0
+
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
+        """Build the training module around ``encoder`` and load the teacher.
+
+        Raises:
+            BenchError: the teacher cannot be loaded.
+        """
+        teacher = open_start(Start(model=self.teacher), seed=0)
+        teacher.build_module(MLM(mask=self.mask), seed=0)
+        return DistillTraining(encoder, teacher.encoder, self.weight, self.temperature)
+
+
+class DistillTraining(nn.Module):
+    """Encoder with its head, and a frozen teacher."""
+
+    def __init__(
+        self, encoder: MaskedLM, teacher: MaskedLM, weight: float, temperature: float
+    ) -> None:
+        """Let ``encoder`` learn from ``teacher``, with λ = ``weight`` and T = ``temperature``."""
+        super().__init__()
+        self.encoder, self.weight, self.temperature = encoder, weight, temperature
+        # In a tuple it is not a submodule, so it is neither trained nor saved.
+        self.teacher = (teacher.eval().requires_grad_(False),)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
+    ) -> dict[str, Tensor]:
+        """Return `MLMTraining`'s loss as ``mlm``, ``distillation``, and their sum as ``loss``."""
+        logits = self.encoder.predict(self.encoder(input_ids, attention_mask)[-1], labels)
+        (teacher,) = self.teacher
+        with torch.no_grad():
+            teacher.to(input_ids.device)
+            answers = teacher.predict(teacher(input_ids, attention_mask)[-1], labels)
+        return sum_losses(
+            mlm=masked_cross_entropy(logits, labels),
+            distillation=self.weight * kl_divergence(logits, answers, self.temperature),
+        )
+
+
+def kl_divergence(logits: Tensor, answers: Tensor, temperature: float) -> Tensor:
+    """Return the KL divergence of softened predictions from a teacher's, averaged over tokens.
+
+    Args:
+        logits: the student's logits, ``(tokens, vocabulary)``. The divergence of 0 tokens is 0.
+        answers: the teacher's logits, ``(tokens, vocabulary)``.
+        temperature: T.
+    """
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    softened, target = (
+        functional.log_softmax(each.to(wide) / temperature, dim=-1) for each in (logits, answers)
+    )
+    total = functional.kl_div(softened, target, reduction="sum", log_target=True)
+    return total / max(len(logits), 1)

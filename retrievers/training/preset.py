@@ -1,6 +1,6 @@
-"""Presets of fine-tuning, strict TOML files: loss, negatives, batches and length of the training.
+"""Presets of pre-training and fine-tuning: strict TOML files with everything but texts.
 
-Parts of an encoder that can be trained alone: ``biases`` is BitFit, Ben Zaken, Ravfogel and
+Parts of an encoder that can be fine-tuned alone: ``biases`` is BitFit, Ben Zaken, Ravfogel and
 Goldberg, ACL 2022, https://arxiv.org/abs/2106.10199. In every layer z = W x + b and every LayerNorm
 g ⊙ x + b, only b is trained. ``last-layers`` follows Lee, Tang and Lin, "What Would Elsa Do?
 Freezing Layers During Transformer Fine-Tuning", 2019, https://arxiv.org/abs/1911.03090. Of L
@@ -15,11 +15,145 @@ import msgspec
 from foundation.records import Record, TomlFiles
 from retrievers.adapters.adapter import AdapterSettings
 from retrievers.models.card import Card, Pooling, Similarity, TitleJoin, replace_fields
-from retrievers.training.engine.arguments import Above0, Count, Optimizer, Precision
+from retrievers.training.objectives.objective import Objective, read_objective
 
-PRESETS = Path(__file__).parents[1] / "presets" / "finetune"
+FOLDER = Path(__file__).parent / "presets"
+COSINE_TEMPERATURE = 0.05  # cosines of -1 to 1 alone give a nearly uniform softmax
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Above0 = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Precision = Literal["float32", "bfloat16", "float16"]
 Source = Literal["bm25", "model", "file"]
+
+
+class Optimizer(Record, kw_only=True):
+    """AdamW (Loshchilov and Hutter, 2019) with a schedule: the ``[optimizer]`` table of presets.
+
+    Attributes:
+        algorithm: ``adamw``, the only one. The field is part of the identity of stored trainings.
+        lr: highest learning rate.
+        warmup: share of the steps during which the learning rate rises from 0.
+        weight_decay: weight decay of AdamW.
+        schedule: decay to 0 after the warm-up; ``constant`` does not decay.
+        max_grad_norm: gradients are clipped to this norm.
+    """
+
+    algorithm: Literal["adamw"] = "adamw"
+    lr: Above0 = 1e-4
+    warmup: Share = 0.1
+    weight_decay: Share = 0.01
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    max_grad_norm: Above0 = 1.0
+
+
+class Scratch(Record, kw_only=True):
+    """New BERT with random weights. Set either ``tokenizer`` or ``vocabulary``.
+
+    Attributes:
+        tokenizer: card, folder or Hub id whose tokenizer and vocabulary it gets.
+        vocabulary: size of a WordPiece vocabulary that is trained on the texts themselves.
+        layers: number of layers.
+        width: dimension of the hidden states.
+        heads: attention heads of each layer.
+        intermediate: width of the feed-forward networks.
+        positions: longest input in tokens.
+    """
+
+    tokenizer: str = ""
+    vocabulary: Count | None = None
+    layers: Count
+    width: Count
+    heads: Count
+    intermediate: Count
+    positions: Count = 512
+
+    def __post_init__(self) -> None:
+        if bool(self.tokenizer) == bool(self.vocabulary):
+            raise ValueError("set either tokenizer or vocabulary")
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} cannot be split among {self.heads} heads")
+
+
+class Start(Record, kw_only=True):
+    """Initial weights. Set either ``model`` or ``scratch``.
+
+    Attributes:
+        model: card, folder or Hub id.
+        scratch: settings of a new model.
+    """
+
+    model: str = ""
+    scratch: Scratch | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.model) == bool(self.scratch):
+            raise ValueError("start from either a model or scratch")
+
+
+class Pretraining(Record, kw_only=True):
+    """Preset of a pre-training: everything that decides the checkpoint except the texts.
+
+    Set the length with one of ``steps``, ``epochs`` and ``tokens``.
+
+    Attributes:
+        title: title in tables and reports.
+        start: initial weights.
+        objective: objective and its settings.
+        optimizer: optimizer and schedule.
+        batch_size: texts of one forward pass on one device.
+        accumulate: forward passes of one step.
+        max_tokens: longest text in tokens, including special tokens.
+        long_texts: ``split`` turns a longer document into several blocks, each a text. ``truncate``
+            drops the end of a longer document. Objectives that draw spans read complete documents.
+        steps: optimizer steps.
+        epochs: number of times that each text is read.
+        tokens: number of tokens read, as counted in the loss curve: equal for all objectives.
+        seed: seed of new weights, of the order of texts, of masks and of dropout.
+        precision: precision of the forward pass; weights and optimizer states are float32, and TF32
+            is off. On a CPU, float16 trains in float32.
+        gradient_checkpointing: save memory at the cost of about a third more time.
+        source: paper and section of the settings.
+    """
+
+    title: str
+    start: Start
+    objective: Objective
+    optimizer: Optimizer = Optimizer()
+    batch_size: Count = 32
+    accumulate: Count = 1
+    max_tokens: Annotated[int, msgspec.Meta(ge=8)] = 512
+    long_texts: Literal["split", "truncate"] = "split"
+    steps: Count | None = None
+    epochs: Above0 | None = None
+    tokens: Count | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    precision: Precision = "float32"
+    gradient_checkpointing: bool = False
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if sum(length is not None for length in (self.steps, self.epochs, self.tokens)) != 1:
+            raise ValueError("set one of steps, epochs and tokens")
+
+
+PRETRAIN_PRESETS = TomlFiles(
+    kind="preset for pre-training",
+    folder=FOLDER / "pretrain",
+    record=Pretraining,
+    dec_hook=lambda _, objective: read_objective(objective),
+    choice="objective.name",
+    instead_of={
+        "steps": ("epochs", "tokens"),
+        "epochs": ("steps", "tokens"),
+        "tokens": ("steps", "epochs"),
+        "start.model": ("scratch",),
+        "start.scratch": ("model",),
+        "start.scratch.tokenizer": ("vocabulary",),
+        "start.scratch.vocabulary": ("tokenizer",),
+    },
+)
 
 
 class Mining(Record, kw_only=True):
@@ -57,12 +191,27 @@ class Mining(Record, kw_only=True):
             raise ValueError('margin and refresh_steps need the source "model"')
 
 
-class Contrastive(Record, kw_only=True, tag_field="name", tag="contrastive"):
-    """Cross-entropy over in-batch and hard negatives (Karpukhin et al., DPR, EMNLP 2020).
+class LossSettings(Record, kw_only=True, tag_field="name"):
+    """Settings that all losses have.
 
     Attributes:
         temperature: similarities are divided by it. None for 0.05 with cosine and 1 with dot
             product.
+    """
+
+    temperature: Above0 | None = None
+
+    def temperature_for(self, similarity: Similarity) -> float:
+        """Return the temperature for a model with ``similarity``."""
+        if self.temperature is not None:
+            return self.temperature
+        return COSINE_TEMPERATURE if similarity == "cos" else 1.0
+
+
+class Contrastive(LossSettings, kw_only=True, tag="contrastive"):
+    """Cross-entropy over in-batch and hard negatives (Karpukhin et al., DPR, EMNLP 2020).
+
+    Attributes:
         chunk: texts of one forward pass. The loss is still over the whole batch, whose vectors'
             gradients are cached (GradCache: Gao et al., RepL4NLP 2021). 0 encodes the batch at
             once.
@@ -70,7 +219,6 @@ class Contrastive(Record, kw_only=True, tag_field="name", tag="contrastive"):
             a query's own hard negatives (ANCE: Xiong et al., ICLR 2021).
     """
 
-    temperature: Above0 | None = None
     chunk: Annotated[int, msgspec.Meta(ge=0)] = 0
     in_batch: bool = True
 
@@ -79,34 +227,19 @@ class Contrastive(Record, kw_only=True, tag_field="name", tag="contrastive"):
             raise ValueError("chunk needs in-batch negatives: without them, lower batch_size")
 
 
-class KL(Record, kw_only=True, tag_field="name", tag="kl"):
+class KL(LossSettings, kw_only=True, tag="kl"):
     """KL divergence from a cross-encoder's distribution over a query's own documents.
 
     Attributes:
-        temperature: the retriever's similarities are divided by it. None as in `Contrastive`.
         contrastive_weight: weight of the contrastive loss of the same batch, which is added.
         teacher_temperature: the teacher's scores are divided by it.
     """
 
-    temperature: Above0 | None = None
     contrastive_weight: NotNegative = 0.0
     teacher_temperature: Above0 = 1.0
 
 
 Loss = Contrastive | KL
-COSINE_TEMPERATURE = 0.05  # cosines of -1 to 1 alone give a nearly uniform softmax
-
-
-def loss_temperature(loss: Loss, similarity: Similarity) -> float:
-    """Return the temperature that similarities are divided by.
-
-    Args:
-        loss: settings of the loss.
-        similarity: similarity of the model, which decides the default.
-    """
-    if loss.temperature is not None:
-        return loss.temperature
-    return COSINE_TEMPERATURE if similarity == "cos" else 1.0
 
 
 class Teacher(Record, kw_only=True):
@@ -207,7 +340,7 @@ class UsageSettings(Record, kw_only=True):
         """Return ``card`` with these settings applied.
 
         Raises:
-            BenchError: If the card would contradict itself.
+            BenchError: the card would contradict itself.
         """
         fields = msgspec.to_builtins(self).items()  # leaves out unset fields
         return replace_fields(card, {name: set_ for name, set_ in fields if set_ is not None})
@@ -329,14 +462,10 @@ class Finetuning(Record, kw_only=True):
         return max(1, int((epochs or 0) * queries) // self.batch_size)
 
 
-FILES = TomlFiles(
+FINETUNE_PRESETS = TomlFiles(
     kind="preset for fine-tuning",
-    folder=PRESETS,
+    folder=FOLDER / "finetune",
     record=Finetuning,
     choice="loss.name",
     instead_of={"steps": ("epochs",), "epochs": ("steps",)},
 )
-load_preset = FILES.load
-from_table = FILES.convert
-parse = FILES.parse
-changed = FILES.changed

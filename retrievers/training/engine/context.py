@@ -1,0 +1,200 @@
+"""Context of a training: output folder, device, progress with its loss curve, and processes.
+
+With several processes, the first one searches and writes, and the others wait for its files. They
+do not wait at a barrier of the devices, because barriers time out after minutes and encoding a
+corpus can take hours.
+"""
+
+import atexit
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from foundation.errors import BenchError, import_package
+from foundation.files import replace_file
+from foundation.records import decode_json
+
+CURVE_FILE = "losses.jsonl"
+POLL_S = 0.2
+
+
+def check_packages(*names: str) -> None:
+    """Raise before a training starts if the packages ``names`` cannot be imported."""
+    problem = "training needs a package that cannot be imported"
+    for name in names:
+        import_package(name, problem, "pip install 'retrieval-bench[train]'")
+
+
+def check_device(name: str) -> None:
+    """Raise if the device ``name`` is a GPU other than the first visible one, which trainers use.
+
+    Raises:
+        BenchError: the device is another GPU.
+    """
+    number = name.partition(":")[2]
+    if number and int(number):
+        raise BenchError(
+            f"training uses the first visible GPU, not {name}",
+            f"Set CUDA_VISIBLE_DEVICES={int(number)} and use --device cuda.",
+        )
+
+
+def world_size() -> int:
+    """Return the number of processes that ``accelerate launch`` started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_first() -> bool:
+    """Return whether this process searches, writes and prints."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def wait_for_file(path: Path) -> None:
+    """Wait until the first process has written the file ``path``, which appears atomically."""
+    while not is_first() and not path.exists():
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def first_process_first(device: str) -> Iterator[None]:
+    """Let the first process on ``device`` run the block alone, then all others."""
+    if world_size() == 1:
+        yield
+        return
+    from accelerate import PartialState
+
+    from retrievers.encoders.device import pick_device
+
+    disconnect_at_exit()
+    with PartialState(cpu=pick_device(device).type == "cpu").main_process_first():
+        yield
+
+
+@cache  # register only once
+def disconnect_at_exit() -> None:
+    """Close the connection between processes before Python exits.
+
+    If it stays open, Gloo's threads can outlive the interpreter and abort a finished training.
+    """
+    from torch import distributed
+
+    def disconnect() -> None:
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.destroy_process_group()
+
+    atexit.register(disconnect)
+
+
+class LossPoint(msgspec.Struct, frozen=True):
+    """Point of a loss curve: means over the steps since the previous point.
+
+    Attributes:
+        step: last of these steps, from 1.
+        losses: ``loss`` and its components, by name.
+        lr: learning rate of the last step.
+        seconds: duration of these steps.
+        tokens: tokens that this process read in these steps, without padding.
+    """
+
+    step: int
+    losses: dict[str, float]
+    lr: float
+    seconds: float
+    tokens: int
+
+
+def append_point(path: Path, point: LossPoint) -> None:
+    """Append ``point`` to the file ``path``."""
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(point) + b"\n")
+
+
+def read_curve(path: Path) -> list[LossPoint]:
+    """Read all points of the loss curve ``path``, at least one.
+
+    An incomplete last line, left by a killed training, is skipped.
+
+    Raises:
+        BenchError: the file is missing, empty or not a loss curve.
+    """
+    try:
+        lines = _complete_lines(path)
+    except OSError as error:
+        raise BenchError(f"cannot read the loss curve {path}: {error.strerror}") from error
+    points = [decode_json(line, LossPoint, f"the loss curve {path}") for line in lines]
+    if not points:
+        raise BenchError(f"{path} is not a loss curve: it has no points")
+    return points
+
+
+def cut_curve(path: Path, step: int) -> None:
+    """Remove damaged lines and the points after ``step``, so that a training can resume there."""
+    if not path.exists():
+        return
+    decoder, kept = msgspec.json.Decoder(LossPoint), []
+    for line in _complete_lines(path):
+        try:
+            if decoder.decode(line).step <= step:
+                kept.append(line)
+        except (msgspec.MsgspecError, ValueError):
+            continue
+    with replace_file(path) as file:
+        file.writelines(kept)
+
+
+def _complete_lines(path: Path) -> list[bytes]:
+    lines = path.read_bytes().splitlines(keepends=True)
+    return [line for line in lines if line.endswith(b"\n")]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a stage of a training.
+
+    Attributes:
+        stage: name, such as ``round 1``.
+        done: finished units, including units of earlier calls.
+        total: units of the stage.
+        unit: name of the units.
+        point: point of the loss curve, if this step has one.
+    """
+
+    stage: str
+    done: int
+    total: int
+    unit: str = "steps"
+    point: LossPoint | None = None
+
+
+@dataclass(frozen=True)
+class TrainingContext:
+    """Output folder, device, checkpoint interval and progress callback of a training.
+
+    None of these settings changes the resulting weights.
+
+    Attributes:
+        out: output folder. An unfinished training in it is continued.
+        device: ``auto``, ``cpu`` or ``cuda``, see `check_device`.
+        save_every: steps between two checkpoints. The last two checkpoints are kept until the end.
+        progress: function that the first process calls after each step and after other work.
+    """
+
+    out: Path
+    device: str = "auto"
+    save_every: int = 500
+    progress: Callable[[Progress], None] | None = None
+
+    def with_folder(self, folder: Path) -> "TrainingContext":
+        """Return the context of a part of the training, whose output folder is ``folder``."""
+        return replace(self, out=folder)
+
+    def report(self, progress: Progress) -> None:
+        """Call the progress callback with ``progress`` in the first process."""
+        if self.progress is not None and is_first():
+            self.progress(progress)
