@@ -30,7 +30,7 @@ from bench.experiments import grid
 from bench.experiments.evaluate_stage import EvaluateSettings
 from bench.experiments.report import Report
 from bench.experiments.training_stages import CommandSettings, FinetuneSource
-from bench.explain.answer import Answer
+from bench.explain.setup import Answer
 from bench.gate.check_record import Check
 from bench.monitor.curve import Curve
 from bench.requests.outcomes import MissingEvaluation

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from bench.explain.answer import Answer, Explanation
+from bench.explain.setup import Answer, Explanation
 from foundation.errors import format_count
 from reports import format as fmt
 from reports.table import Column, Table, bullets, code, escape

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from bench.evaluation.runs import Run
-from bench.explain.answer import Observation
 from bench.explain.passes import ForwardPasses
-from bench.explain.setup import EvaluationSetup
+from bench.explain.setup import EvaluationSetup, Observation
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Float64Array, Int64Array
@@ -81,11 +80,7 @@ class Fit:
         return next((name for name, most in PRECISIONS if self.level <= most), "")
 
     def beats(self, other: "Fit") -> bool:
-        """True if this is closer on significantly more of the items on which the two differ.
-
-        Args:
-            other: fit of another set-up to the same items.
-        """
+        """True if this is closer on significantly more of the items on which the two differ."""
         from scipy.stats import binomtest  # late: other commands do without it
 
         gains = other.logarithms - self.logarithms
@@ -97,22 +92,14 @@ class Fit:
         return enough or (closer >= 1 and farther == 0)
 
     def equals(self, other: "Fit") -> bool:
-        """True if the evidence cannot tell the two apart.
-
-        Args:
-            other: fit of another set-up to the same items.
-        """
+        """True if the evidence cannot tell two set-ups apart."""
         ours, others = self.logarithms, other.logarithms
         both_tiny = np.maximum(ours, others) < -9
         return bool(np.all((np.abs(ours - others) < 0.01) | both_tiny))
 
 
 def combine_fits(fits: list[Fit]) -> Fit:
-    """Return the fit to several kinds of evidence at once, with the worst of their shares.
-
-    Args:
-        fits: of one set-up, one for each kind of evidence.
-    """
+    """Return the fit to several kinds of evidence at once, with the worst of their shares."""
     levels = [fit.level for fit in fits if fit.level is not None]
     return Fit(
         sum(fit.likelihood for fit in fits),
@@ -123,11 +110,7 @@ def combine_fits(fits: list[Fit]) -> Fit:
 
 
 def noise_fit(errors: Float64Array) -> Fit:
-    """Return the fit of relative squared errors under the noise model.
-
-    Args:
-        errors: float64 ``(n,)``, at least one.
-    """
+    """Return the fit of relative squared errors, float64 ``(n,)``, under the noise model."""
     logs = np.log10(np.clip(errors, FLOOR, CEILING))
     width = np.log10(CEILING) - np.log10(FLOOR)
     deviations = (logs[:, None] - LEVELS) / SPREAD
@@ -234,9 +217,8 @@ class SetupEvidence(ABC):
     """Something that was made with an unknown set-up.
 
     Attributes:
-        name: its kind, for people.
-        needs_collection: whether documents of the whole collection are encoded, not only of a
-            sample.
+        name: label for reports.
+        needs_collection: whether the whole collection is encoded, not only a sample.
         notes: differences that it shows without a search.
     """
 
@@ -246,15 +228,10 @@ class SetupEvidence(ABC):
 
     @abstractmethod
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return how well a set-up explains it.
-
-        Args:
-            setup: the hypothesis.
-            probe: on a few items only, to choose the hypotheses that are worth more.
-        """
+        """Return how well a set-up explains it, for a ``probe`` on a few items only."""
 
     def detail(self, setup: EvaluationSetup) -> str:
-        """Return a remark about ``setup``, which fits, or "" if there is none."""
+        """Return a remark about a set-up that fits, or "" if there is none."""
         return ""
 
     def observe(self, setup: EvaluationSetup) -> list[Observation]:
@@ -264,11 +241,7 @@ class SetupEvidence(ABC):
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts of one role in parallel lists. The first show the most differences.
-
-    Attributes:
-        titles: of documents; "" for queries.
-    """
+    """Texts of one role in parallel lists, the most telling first. Titles of queries are ""."""
 
     ids: Sequence[str]
     titles: Sequence[str]
@@ -276,12 +249,9 @@ class Texts:
 
 
 def choose_documents(corpus: Corpus, ids: Sequence[str], count: int = DOCUMENTS) -> Texts:
-    """Return documents on which set-ups differ: alternately any, long ones and ones with accents.
+    """Choose documents on which set-ups differ: alternately any, long ones and ones with accents.
 
-    Args:
-        corpus: that has the documents.
-        ids: of those to choose from; ids that the corpus lacks are ignored.
-        count: at most so many.
+    ``ids`` that the corpus lacks are ignored.
     """
     rng = np.random.default_rng(0)
     rows = np.unique(corpus.rows_of(ids))
@@ -294,13 +264,7 @@ def choose_documents(corpus: Corpus, ids: Sequence[str], count: int = DOCUMENTS)
 
 
 def choose_queries(dataset: Dataset, ids: Sequence[str], count: int = QUERIES) -> Texts:
-    """Return queries of the collection, alternately any and long ones.
-
-    Args:
-        dataset: that has the queries.
-        ids: of those to choose from; ids that it lacks are ignored.
-        count: at most so many.
-    """
+    """Choose queries, alternately any and long ones. ``ids`` that the dataset lacks are ignored."""
     wanted = set(ids)
     pairs = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
     known = [(id_, text) for id_, text in pairs if id_ in wanted]
@@ -346,14 +310,7 @@ class GivenVectors:
 
 
 def encode_texts(encoder: Encoder, role: Role, texts: Texts, part: slice) -> Float32Array:
-    """Return the vectors of some texts, float32 ``(n, dim)``.
-
-    Args:
-        encoder: with the prompts of the collection.
-        role: of the texts.
-        texts: sample of the collection.
-        part: rows of the sample.
-    """
+    """Return the vectors of ``part`` of the texts, float32 ``(n, dim)``."""
     if role == "query":
         return encoder.encode_queries(texts.texts[part])
     return encoder.encode_documents(texts.titles[part], texts.texts[part])
@@ -368,11 +325,11 @@ class VectorEvidence(SetupEvidence):
     name: str = "vectors"
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return the fit of the vectors of the sample, or of its ``probe``, to ``setup``."""
+        """Return the fit of the items, or of the probe, to a set-up."""
         return noise_fit(np.concatenate([self._errors(setup, role, probe) for role in self.given]))
 
     def detail(self, setup: EvaluationSetup) -> str:
-        """Return how the order of the vectors differs, if it does in ``setup``."""
+        """Return a remark, or ""."""
         if not setup.shuffled:
             return ""
         moved = []
@@ -386,7 +343,7 @@ class VectorEvidence(SetupEvidence):
         return "; ".join(moved)
 
     def observe(self, setup: EvaluationSetup) -> list[Observation]:
-        """Return whether texts that are similar under ``setup`` have similar vectors here."""
+        """Return whether texts that are similar here have similar vectors in the evidence."""
         role, given = next(iter(self.given.items()))
         ours = self._predict(setup, role, slice(None))
         above = np.triu_indices(len(ours), 1)
@@ -409,7 +366,6 @@ class VectorEvidence(SetupEvidence):
         return vector_errors(vectors, predicted)
 
     def _predict(self, setup: EvaluationSetup, role: Role, part: slice) -> Float32Array:
-        """Return the vectors of some texts of the sample under ``setup``."""
         texts = self.given[role].texts
         return self.passes.vectors(setup, role, texts.titles[part], texts.texts[part])
 
@@ -431,13 +387,7 @@ def _standardise(vectors: Float32Array) -> Float32Array:
 
 @dataclass(frozen=True)
 class RunEvidence(SetupEvidence):
-    """A run: its scores of some documents of some queries, or only their ranks.
-
-    Attributes:
-        dataset: collection of the run.
-        run: in canonical order.
-        notes: differences of protocol that it shows.
-    """
+    """A run: its scores of some documents of some queries, or only their ranks."""
 
     passes: ForwardPasses
     dataset: Dataset
@@ -450,7 +400,7 @@ class RunEvidence(SetupEvidence):
         return _sample_pairs(self.run, self.dataset)
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return the fit of the scores of the sample, or of its ``probe``, to ``setup``."""
+        """Return the fit of the items, or of the probe, to a set-up."""
         pairs = self._pairs.first(PROBE_RUN) if probe else self._pairs
         if setup.shuffled:
             return noise_fit(np.full(len(pairs.texts), np.inf))
@@ -465,7 +415,7 @@ class RunEvidence(SetupEvidence):
         return noise_fit(errors)
 
     def detail(self, setup: EvaluationSetup) -> str:
-        """Return a remark if only ranks were compared, whatever ``setup`` is."""
+        """Return a remark, or ""."""
         return "its scores are ranks, so only the order was compared" if self.ranks_only else ""
 
     @cached_property
@@ -528,9 +478,7 @@ def _sample_pairs(run: Run, dataset: Dataset) -> _Pairs:
 def describe_ids(found: Sequence[str], known: Callable[[Sequence[str]], int]) -> str:
     """Return the change of ids after which most are known, or "" if there is none.
 
-    Args:
-        found: ids of the evidence.
-        known: number of ids among those given that the collection has.
+    ``known`` counts the ids among those given that the collection has.
     """
     least = 0.5 * len(found)
     if known(found) >= least:

@@ -21,7 +21,6 @@ import numpy as np
 from attrs import evolve
 
 from bench.evaluation.collection_search import LoadedModel
-from bench.explain.answer import Answer, Explanation, Verdict
 from bench.explain.evidence import (
     CEILING,
     FLOOR,
@@ -34,7 +33,16 @@ from bench.explain.evidence import (
 )
 from bench.explain.passes import find_base
 from bench.explain.question import Question, save_canary
-from bench.explain.setup import INT8_WEIGHTS, Deviation, EvaluationSetup, deviations, forward_key
+from bench.explain.setup import (
+    INT8_WEIGHTS,
+    Answer,
+    Deviation,
+    EvaluationSetup,
+    Explanation,
+    Verdict,
+    deviations,
+    forward_key,
+)
 from bench.requests.deciding import ExplainRequest
 from bench.requests.fields import ModelFields
 from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace

@@ -35,18 +35,12 @@ MOST_KEPT = 1 << 16  # pooled texts in memory: 600 MB at a width of 768
 
 
 class ForwardPasses:
-    """Vectors of texts by one model, under any set-up.
+    """Vectors of texts by one model, or by ``other`` weights, under any set-up.
 
-    Args:
-        model: a resolved transformer.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        other: another checkpoint whose weights a set-up may use.
-
-    Attributes:
-        encoded: texts that went through a network so far.
+    ``encoded`` is the number of texts that went through a network so far.
 
     Raises:
-        BenchError: the model is not a transformer, or has routed adapters.
+        BenchError: a model is not a transformer, or has routed adapters.
     """
 
     def __init__(self, model: Model, device: str = "auto", other: Model | None = None) -> None:
@@ -67,14 +61,7 @@ class ForwardPasses:
     def vectors(
         self, setup: EvaluationSetup, role: Role, titles: Sequence[str], texts: Sequence[str]
     ) -> Float32Array:
-        """Return vectors of texts, float32 ``(n, dim)``.
-
-        Args:
-            setup: how they are made; its protocol and order are ignored.
-            role: of the texts; queries have no titles.
-            titles: of documents; "" for none.
-            texts: queries, or bodies of documents.
-        """
+        """Return vectors of texts, float32 ``(n, dim)``. Titles of queries are ignored."""
         weights = setup.document_weights if role == "document" else setup.query_weights
         tokens = self._tokens(setup, role, weights, titles, texts)
         return self._finish(setup, role, weights, self._states(setup, weights, tokens))
@@ -213,12 +200,9 @@ class ForwardPasses:
 
 
 def round_to(vectors: Float32Array, precision: Precision) -> Float32Array:
-    """Return vectors as they are stored in a precision, again as float32 ``(n, dim)``.
+    """Return float32 ``(n, dim)`` as they are stored in any precision but ``binary``.
 
-    Args:
-        vectors: float32 ``(n, dim)``.
-        precision: any but ``binary``; ``int8`` has 256 steps between the extremes of each
-            dimension.
+    ``int8`` has 256 steps between the extremes of each dimension.
     """
     import torch
 

@@ -17,7 +17,6 @@ from safetensors.numpy import load
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.runs import Run, read_run_file
 from bench.evaluation.scoring import parse_measure
-from bench.explain.answer import Observation
 from bench.explain.evidence import (
     DOCUMENTS,
     QUERIES,
@@ -32,7 +31,7 @@ from bench.explain.evidence import (
 )
 from bench.explain.passes import ForwardPasses
 from bench.explain.scored import CollectionScores, PublishedEvidence, PublishedNumber, QueryEvidence
-from bench.explain.setup import SPLITS, EvaluationSetup, make_setup
+from bench.explain.setup import SPLITS, EvaluationSetup, Observation, make_setup
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, name_path_in_errors
 from foundation.files import open_file, read_file, replace_file
@@ -56,14 +55,9 @@ READERS: dict[str, Callable[[BinaryIO], Mapping[str, Any]]] = {
 
 
 def parse_published(typed: str, datasets: Sequence[Dataset]) -> PublishedNumber:
-    """Return the published score that was typed as ``[DATASET:][MEASURE=]VALUE``.
+    """Read a published score typed as ``[DATASET:][MEASURE=]VALUE``; the first dataset is meant.
 
-    Args:
-        typed: such as ``.2441``, ``R@100=.72`` or ``beir/scifact:nDCG@10=.6451``.
-        datasets: collections that may be meant; the first is meant if none is named.
-
-    Raises:
-        BenchError: it is not from 0 to 1, or names another collection.
+    Examples are ``.2441``, ``R@100=.72`` and ``beir/scifact:nDCG@10=.6451``.
     """
     name, colon, rest = typed.rpartition(":")
     measure, _, value = rest.rpartition("=")
@@ -83,13 +77,9 @@ def parse_published(typed: str, datasets: Sequence[Dataset]) -> PublishedNumber:
 def read_query_scores(path: Path, default: str) -> tuple[str, dict[str, float], int]:
     """Return measure, score by query, and decimal digits of the scores in a file.
 
-    Args:
-        path: lines of a query id and a score, or a measure, a query id and a score as
-            ``trec_eval -q`` prints them; separated by white space or commas.
-        default: the measure of a file that names none, preferred in a file that names several.
-
-    Raises:
-        BenchError: no line is of this form.
+    Its lines are a query id and a score, or a measure, a query id and a score as ``trec_eval -q``
+    prints them, separated by white space or commas. ``default`` is the measure of a file that names
+    none, and preferred in a file that names several.
     """
     found: dict[str, dict[str, float]] = {}
     digits = 0
@@ -111,15 +101,8 @@ def read_vectors(path: Path, dataset: Dataset) -> tuple[dict[Role, GivenVectors]
     """Return a sample of the vectors in a file by role, and all ids in the file.
 
     Ids decide whether vectors are of documents or of queries; ids of both are taken for
-    documents. Without ids, rows are the collection's documents, or its queries, in order.
-
-    Args:
-        path: see `FORMATS`; ids of .npy and .safetensors stand in FILE.ids.txt, one a line.
-        dataset: collection of the texts.
-
-    Raises:
-        BenchError: the file cannot be read, is not a table of numbers, or has more or fewer ids
-            than vectors.
+    documents. Without ids, rows are the collection's documents, or its queries, in order. Ids of
+    .npy and .safetensors are read from FILE.ids.txt, one a line.
     """
     vectors, named = _read_arrays(path)
     ids = _ids_by_count(path, len(vectors), dataset) if named is None else named
@@ -188,12 +171,7 @@ def _refuse_unreadable(path: Path, reason: str, hint: str) -> Iterator[None]:
 
 
 def save_canary(path: Path, given: Mapping[Role, GivenVectors]) -> None:
-    """Write texts with their vectors, to see later whether a model or server still gives them.
-
-    Args:
-        path: of a .npz file.
-        given: vectors by role.
-    """
+    """Write texts with their vectors, to see later whether a model or server still gives them."""
     arrays: dict[str, Any] = {
         f"{role}.{name}": np.array(values)
         for role, of in given.items()
@@ -204,14 +182,7 @@ def save_canary(path: Path, given: Mapping[Role, GivenVectors]) -> None:
 
 
 def read_canary(path: Path) -> dict[Role, GivenVectors]:
-    """Return the vectors of a canary by role.
-
-    Args:
-        path: file that ``explain --save-canary`` wrote.
-
-    Raises:
-        BenchError: it is not such a file.
-    """
+    """Return the vectors by role in a file that ``explain --save-canary`` wrote."""
     given: dict[Role, GivenVectors] = {}
     roles: tuple[Role, ...] = ("document", "query")
     with (
@@ -238,7 +209,6 @@ class Question:
     """A model on collections, whose results differ from somebody else's.
 
     Attributes:
-        model: the model as it is used here.
         datasets: collections, the first of which is sampled.
         open_split: opens a split of a collection, given the collection's name and the split's.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
@@ -286,26 +256,14 @@ class Question:
         }
 
     def of_vectors(self, path: Path) -> VectorEvidence:
-        """Return the evidence of a file of vectors.
-
-        Args:
-            path: see `bench.explain.question.read_vectors`.
-
-        Raises:
-            BenchError: fewer than four ids are of the collection.
-        """
+        """Return the evidence of a file of vectors, see `read_vectors`."""
         given, ids = read_vectors(path, self.dataset)
         if not given:
             raise self._ids_differ(path, ids)
         return VectorEvidence(self.passes, given)
 
     def of_encoder(self, encoder: Encoder, name: str) -> VectorEvidence:
-        """Return the evidence of an available encoder: another checkpoint, or a server.
-
-        Args:
-            encoder: a server gets one small request at a time.
-            name: of it, for people.
-        """
+        """Return the evidence of another checkpoint, or of a server, in small requests."""
         encoder = encoder.for_dataset(self.dataset.name)
         samples: dict[Role, Texts] = {
             "document": self._sampled_documents,
@@ -322,22 +280,11 @@ class Question:
         return VectorEvidence(self.passes, given, f"vectors of {name}")
 
     def of_canary(self, path: Path) -> VectorEvidence:
-        """Return the evidence of vectors that ``--save-canary`` saved.
-
-        Args:
-            path: of the file.
-        """
+        """Return the evidence of vectors that ``--save-canary`` saved."""
         return VectorEvidence(self.passes, read_canary(path), "canary")
 
     def of_run(self, path: Path) -> RunEvidence:
-        """Return the evidence of a run file.
-
-        Args:
-            path: TREC run file.
-
-        Raises:
-            BenchError: its documents or queries are not those of the collection.
-        """
+        """Return the evidence of a run file, whose queries may be of another split."""
         run = read_run_file(path).run
         ids: list[str] = run.ids.to_pylist()
         if (self.dataset.corpus.rows_of(ids) >= 0).sum() < 0.5 * len(ids):
@@ -356,14 +303,7 @@ class Question:
         )
 
     def of_query_scores(self, path: Path) -> QueryEvidence:
-        """Return the evidence of scores by query.
-
-        Args:
-            path: see `bench.explain.question.read_query_scores`.
-
-        Raises:
-            BenchError: none of its queries is judged.
-        """
+        """Return the evidence of scores by query, see `read_query_scores`."""
         main = self.dataset.facts.main_measure
         measure, given, digits = read_query_scores(path, main)
         collection = self.collections[self.dataset.name]
@@ -376,11 +316,7 @@ class Question:
         return QueryEvidence(collection, measure, given, digits)
 
     def of_published(self, typed: Sequence[str]) -> PublishedEvidence:
-        """Return the evidence of published scores.
-
-        Args:
-            typed: each as ``[DATASET:][MEASURE=]VALUE``.
-        """
+        """Return the evidence of published scores, see `parse_published`."""
         numbers = [parse_published(each, self.datasets) for each in typed]
         names = dict.fromkeys(number.dataset for number in numbers)
         collections = {name: self.collections[name] for name in names}
@@ -391,9 +327,7 @@ class Question:
     def cost(self, setup: EvaluationSetup, whole: bool) -> float | None:
         """Return the change of the main measure, or None if it cannot be computed.
 
-        Args:
-            setup: that changes the model's own.
-            whole: on all queries and documents, not only on a sample.
+        It is measured on the ``whole`` collection, or on a sample.
         """
         if setup.shuffled or not len(self.dataset.qrels):
             return None
@@ -433,12 +367,7 @@ class Question:
 
 
 def observe_run(run: Run, dataset: Dataset) -> list[Observation]:
-    """Return differences of protocol that a run shows.
-
-    Args:
-        run: somebody else's.
-        dataset: its collection.
-    """
+    """Return differences of protocol that somebody else's run shows."""
     facts, longest = dataset.facts, int(np.diff(run.offsets).max())
     notes = []
     kept = sum(query in documents for query, documents, _ in run.rankings())

@@ -31,7 +31,6 @@ class CollectionScores:
     """Scores of a collection under any set-up.
 
     Attributes:
-        passes: that encode.
         dataset: the collection with its usual split.
         base: the model's own set-up.
         open_split: opens another split; raises a `BenchError` if there is none.
@@ -44,11 +43,7 @@ class CollectionScores:
     _matrices: OrderedDict[tuple[object, ...], Float32Array] = field(default_factory=OrderedDict)
 
     def check(self) -> None:
-        """Refuse a collection that cannot be encoded again and again.
-
-        Raises:
-            BenchError: it is too large, or judged by answers.
-        """
+        """Refuse a collection that is too large to encode again and again, or judged by answers."""
         count = len(self.dataset.corpus)
         if count > MOST_DOCUMENTS or self.dataset.answers is not None:
             raise BenchError(
@@ -71,9 +66,6 @@ class CollectionScores:
             measures: names.
             queries: ids of some queries; None for all.
             rows: int64, of the documents that are ranked; None for all.
-
-        Raises:
-            BenchError: the split is not there.
         """
         dataset = self.open_split(setup.split) if setup.split else self.dataset
         wanted = set(dataset.queries.ids if queries is None else queries)
@@ -181,13 +173,7 @@ def _judgements(qrels: Qrels, setup: EvaluationSetup, queries: set[str]) -> Qrel
 
 @dataclass(frozen=True)
 class QueryEvidence(SetupEvidence):
-    """Scores of one measure by query.
-
-    Attributes:
-        measure: canonical name.
-        given: score by query id.
-        digits: decimal digits of the scores as they were given.
-    """
+    """Scores of one measure by query, as ``given`` with a number of decimal digits."""
 
     collection: CollectionScores
     measure: str
@@ -197,7 +183,7 @@ class QueryEvidence(SetupEvidence):
     needs_collection: bool = True
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return the fit of ``setup`` by query, for ``probe`` on some queries and documents."""
+        """Return the fit of the items, or of the probe, to a set-up."""
         queries, rows = self.collection.pool if probe else (None, None)
         if not self._shared.intersection(queries or self._shared):
             queries, rows = None, None  # few were given, and none of them is in the pool
@@ -221,12 +207,7 @@ class QueryEvidence(SetupEvidence):
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """A published mean.
-
-    Attributes:
-        value: as rounded.
-        digits: decimal digits of it.
-    """
+    """A published mean, rounded to a number of decimal digits."""
 
     dataset: str
     measure: str
@@ -244,7 +225,7 @@ class PublishedEvidence(SetupEvidence):
     needs_collection: bool = True
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return the fit of all numbers to ``setup``, for ``probe`` by estimate."""
+        """Return the fit of the items, or of the probe, to a set-up."""
         rows = [
             # One unit of the last digit: half of it is rounding, half another machine's.
             (number.value, mean, 10.0**-number.digits + doubt)
@@ -253,7 +234,7 @@ class PublishedEvidence(SetupEvidence):
         return value_fit(*np.array(rows).T)
 
     def detail(self, setup: EvaluationSetup) -> str:
-        """Return the scores under ``setup`` as text."""
+        """Return a remark, or ""."""
         predicted = self._predict(setup, False)
         return "gives " + ", ".join(f"{number.measure} {mean:.4f}" for number, mean, _ in predicted)
 
@@ -296,10 +277,7 @@ def transfer_setup(
 ) -> EvaluationSetup:
     """Return a hypothesis about the first collection as it reads on another one.
 
-    Args:
-        setup: on the first collection.
-        base: the model's own set-up on the other one.
-        first: the model's own set-up on the first one.
+    ``base`` is the model's own set-up on the other one, and ``first`` on the first one.
     """
     changed = {name: value for name, value in vars(setup).items() if value != getattr(first, name)}
     if changed.get("depth", 0) >= base.depth:

@@ -1,8 +1,10 @@
-"""Set-ups of a model and an evaluation, and the deviations that turn one into another."""
+"""Set-ups of an evaluation, deviations that turn one into another, and the answer of a search."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+import msgspec
 
 from datasets_cfg.catalogue import Facts
 from retrievers.models.card import Prompts, StoredPooling, TruncationSide, all_cards
@@ -87,32 +89,28 @@ class EvaluationSetup:
     least_grade: int = 1
 
 
-QUERY_FIELDS = {"query_prompt", "max_query_tokens", "query_weights"}
-RANKING_FIELDS = {"euclidean", "shuffled", "keep_self", "depth", "input_order"}
-MEAN_FIELDS = {"split", "exponential", "answered_only", "least_grade"}
+# Fields of queries, rankings and means, on which vectors of documents do not depend.
+OTHER_FIELDS = {
+    *("query_prompt", "max_query_tokens", "query_weights"),
+    *("euclidean", "shuffled", "keep_self", "depth", "input_order"),
+    *("split", "exponential", "answered_only", "least_grade"),
+}
 # Fields that are applied to the states of a forward pass. The pooler is part of the network.
-VIEW_FIELDS = {"pooling", "normalize", "stages", "dimensions", "scaled_after_cut"}
-STORAGE_FIELDS = {"precision", "shift"}
+VIEW_FIELDS = {
+    *("pooling", "normalize", "stages", "dimensions", "scaled_after_cut"),
+    *("precision", "shift"),
+}
 
 
 def document_key(setup: EvaluationSetup) -> tuple[object, ...]:
-    """Return the values of the fields on which vectors of documents depend.
-
-    Args:
-        setup: any set-up; those with equal keys have equal vectors of documents.
-    """
-    other = QUERY_FIELDS | RANKING_FIELDS | MEAN_FIELDS
-    return tuple(value for name, value in vars(setup).items() if name not in other)
+    """Return the values of the fields on which vectors of documents depend."""
+    return tuple(value for name, value in vars(setup).items() if name not in OTHER_FIELDS)
 
 
 def forward_key(setup: EvaluationSetup) -> tuple[object, ...]:
-    """Return the values of the fields on which forward passes of documents depend.
-
-    Args:
-        setup: any set-up; those with equal keys share their forward passes of documents.
-    """
-    other = QUERY_FIELDS | RANKING_FIELDS | MEAN_FIELDS | VIEW_FIELDS | STORAGE_FIELDS
-    known = tuple(value for name, value in vars(setup).items() if name not in other)
+    """Return the values of the fields on which forward passes of documents depend."""
+    other = OTHER_FIELDS | VIEW_FIELDS
+    known = (value for name, value in vars(setup).items() if name not in other)
     return *known, setup.pooling == "pooler"
 
 
@@ -121,7 +119,6 @@ class Deviation:
     """One difference of set-up, as a hypothesis about how the evidence was made.
 
     Attributes:
-        name: what was done, in words.
         changes: fields of `EvaluationSetup` with their values. Deviations of the same field exclude
             each other.
         apply: the card line or command that does the same here, or what to mend there.
@@ -138,14 +135,8 @@ class Deviation:
         return replace(setup, **self.changes)
 
 
-def make_setup(model: Model, facts: Facts, depth: int | None = None) -> EvaluationSetup:
-    """Return the set-up of a model with the prompts of a collection, by its protocol.
-
-    Args:
-        model: with the prompts of the collection.
-        facts: of the collection.
-        depth: documents per query; None for the collection's.
-    """
+def make_setup(model: Model, facts: Facts) -> EvaluationSetup:
+    """Return the set-up of a model with the prompts of a collection, by its protocol."""
     recipe = model.recipe
     return EvaluationSetup(
         query_prompt=recipe.prompts.query,
@@ -157,7 +148,7 @@ def make_setup(model: Model, facts: Facts, depth: int | None = None) -> Evaluati
         pooling=recipe.pooling,
         normalize=recipe.normalize,
         stages=tuple(range(len(recipe.stages))),
-        depth=depth or facts.depth,
+        depth=facts.depth,
         keep_self=not facts.exclude_self,
         query_weights="query" if model.query else "document",
     )
@@ -166,13 +157,8 @@ def make_setup(model: Model, facts: Facts, depth: int | None = None) -> Evaluati
 def deviations(model: Model, setup: EvaluationSetup, other: str, facts: Facts) -> list[Deviation]:
     """Return every single deviation for this model on this collection.
 
-    Some may change nothing, such as lower-casing before a tokenizer that does the same.
-
-    Args:
-        model: whose recipe is deviated from.
-        setup: of the model, see `make_setup`.
-        other: name of another checkpoint whose weights may have been used; "" for none.
-        facts: of the collection.
+    Some may change nothing, such as lower-casing before a tokenizer that does the same. ``other``
+    is the name of another checkpoint whose weights may have been used; "" for none.
     """
     possible = [
         *_vary_prompts(setup),
@@ -308,3 +294,77 @@ def _vary_protocol(setup: EvaluationSetup, facts: Facts) -> Iterator[Deviation]:
     yield Deviation("mean over answered queries only", {"answered_only": True}, as_trec_eval)
     grade = "--measure with (rel=2), such as R(rel=2)@100"
     yield Deviation("only grades of 2 or more relevant", {"least_grade": 2}, grade)
+
+
+Verdict = Literal["reproduced", "explained", "possible", "none"]
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """A difference that evidence shows without a search.
+
+    ``apply`` is the setting that does the same here, or mends it there.
+    """
+
+    name: str
+    apply: str
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Deviations that explain the evidence together.
+
+    Attributes:
+        deviations: one, or a pair.
+        share: part of the texts, queries or numbers that agree, from 0 to 1.
+        precision: precision that the typical error is like; "" for scores.
+        apply: card line or command for each deviation.
+        cost: change of the main measure, on the sample of queries or on all; None if unknown.
+        equals: other explanations that the evidence cannot tell from this one.
+    """
+
+    deviations: tuple[str, ...]
+    share: float
+    precision: str
+    apply: tuple[str, ...]
+    cost: float | None = None
+    equals: tuple[str, ...] = ()
+    detail: str = ""
+
+    @property
+    def name(self) -> str:
+        """The deviations in words."""
+        return " and ".join(self.deviations)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Answer to the question why evidence differs from a model's own set-up.
+
+    Attributes:
+        evidence: kinds of evidence.
+        verdict: ``reproduced`` by the set-up as it is, ``explained``, ``possible`` (agrees, but
+            unrelated numbers would, too) or ``none``.
+        share, precision: of the set-up as it is, as in `Explanation`.
+        explanations: that fit, the best first.
+        closest: the best that does not fit; None if none is closer than the set-up as it is.
+        seen: differences that the evidence shows without a search.
+        chance: explanations that are expected to agree by coincidence.
+        singles, pairs: how many were tried.
+        encoded: texts that went through a network.
+        measure: measure of ``cost``.
+        sampled: whether ``cost`` is of a sample of queries and documents.
+    """
+
+    model: str
+    collections: tuple[str, ...]
+    evidence: tuple[str, ...]
+    verdict: Verdict
+    share: float
+    precision: str
+    explanations: tuple[Explanation, ...]
+    closest: Explanation | None
+    seen: tuple[Observation, ...]
+    chance: float
+    singles: int
+    pairs: int
+    encoded: int
+    measure: str
+    sampled: bool

@@ -4,7 +4,7 @@ from typing import Literal
 
 from bench.comparing.pairs import FieldDifference
 from bench.comparing.statistics import Difference
-from bench.explain.answer import Answer
+from bench.explain.setup import Answer
 from foundation.records import Record
 
 Outcome = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]

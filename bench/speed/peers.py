@@ -6,11 +6,10 @@ library is imported before the tool, since its start is timed.
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 SPLIT = "test"
@@ -33,7 +32,6 @@ class PeerJob:
         max_tokens: limit for documents and queries, special tokens included.
         batch_size: texts per batch.
         similarity: ``cos`` or ``dot``.
-        query_prompt, document_prompt: text put before queries and documents.
         folder: folder of the collection.
         exclude_self: whether the document whose id equals the query's is not an answer.
     """
@@ -54,20 +52,16 @@ class PeerJob:
     exclude_self: bool = True
 
 
-def sentence_transformer(job: PeerJob) -> Any:
-    """Load the SentenceTransformer of ``job`` with its device, threads, length and precision."""
-    dtype = "float32" if job.dtype == "int8" else job.dtype  # PyTorch there has no int8
-    return _sentence_transformer(job, "torch", {"torch_dtype": dtype})
-
-
-def _sentence_transformer(job: PeerJob, backend: str, load: dict[str, Any]) -> Any:
-    """Load with sentence-transformers' ``backend`` and its arguments ``load``."""
+def sentence_transformer(job: PeerJob, backend: str = "torch", **load: Any) -> Any:
+    """Load the SentenceTransformer of ``job``, with a ``backend`` and its arguments ``load``."""
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
     torch.set_num_threads(job.threads)
+    if backend == "torch":  # which has no int8
+        load["torch_dtype"] = "float32" if job.dtype == "int8" else job.dtype
     modules = None
     if job.pooling:
         network = Transformer(
@@ -98,8 +92,7 @@ def openvino_transformer(job: PeerJob, texts: Sequence[str]) -> Any:
         "INFERENCE_PRECISION_HINT": OPENVINO_HINTS[job.dtype],
         "INFERENCE_NUM_THREADS": job.threads,
     }
-    load = {"export": True, "device": "CPU", "ov_config": hints}
-    model = _sentence_transformer(job, "openvino", load)
+    model = sentence_transformer(job, "openvino", export=True, device="CPU", ov_config=hints)
     if job.dtype == "int8":
         with redirect_stdout(sys.stderr):  # NNCF draws progress bars
             _quantise(model, texts[:CALIBRATION_TEXTS])
@@ -212,9 +205,7 @@ def _judgements(path: Path) -> dict[str, dict[str, int]]:
     return grades
 
 
-SCORES: Mapping[str, Callable[[PeerJob], float]] = MappingProxyType(
-    {"beir": beir_score, "mteb": mteb_score}
-)
+SCORES: dict[str, Callable[[PeerJob], float]] = {"beir": beir_score, "mteb": mteb_score}
 
 
 if __name__ == "__main__":

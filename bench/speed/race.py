@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import Distribution, version
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,18 +29,14 @@ OURS = "bench"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 OPENVINO = "sentence-transformers-openvino"
 # Tools whose vectors are compared with ours, loaded with the texts that calibrate int8.
-ENCODERS: Mapping[str, Callable[[PeerJob, Sequence[str]], Any]] = MappingProxyType(
-    {
-        SENTENCE_TRANSFORMERS: lambda job, _: sentence_transformer(job),
-        OPENVINO: openvino_transformer,
-    }
-)
+ENCODERS: dict[str, Callable[[PeerJob, Sequence[str]], Any]] = {
+    SENTENCE_TRANSFORMERS: lambda job, _: sentence_transformer(job),
+    OPENVINO: openvino_transformer,
+}
 # Packages of tools with other names; optimum-intel requires OpenVINO and NNCF.
-PACKAGES: Mapping[str, str] = MappingProxyType({OPENVINO: "optimum-intel"})
+PACKAGES = {OPENVINO: "optimum-intel"}
 # The batch size that each tool has by default.
-DEFAULT_BATCH: Mapping[str, int] = MappingProxyType(
-    {SENTENCE_TRANSFORMERS: 32, OPENVINO: 32, "beir": 128, "mteb": 32}
-)
+DEFAULT_BATCH = {SENTENCE_TRANSFORMERS: 32, OPENVINO: 32, "beir": 128, "mteb": 32}
 OTHER_BATCHES = (16,)  # for sentence-transformers, since smaller batches are faster on CPUs
 MEASURE = "nDCG@10"
 TOLERANCE = 0.0005  # difference of scores that counts as equal
@@ -57,7 +52,7 @@ class TimedPass:
 
     Attributes:
         seconds: wall-clock time.
-        processor_s: CPU time of all threads, in seconds.
+        processor_s: CPU time of all threads.
         result: vectors float32 ``(n, dim)``, or a score.
         phases_s: seconds by phase.
     """
@@ -70,13 +65,7 @@ class TimedPass:
 
 @dataclass(frozen=True)
 class ToolRunner:
-    """A tool that does the work once each time it is called.
-
-    Attributes:
-        tool: name of the tool with its batch size.
-        version: version of the tool.
-        run: function that does the work.
-    """
+    """A tool, named with its batch size, that does the work once each time ``run`` is called."""
 
     tool: str
     version: str
@@ -103,10 +92,8 @@ def time_tools(
             place = (turn + number) % len(tools)
             done = tools[place].run()
             passes[place].append(done)
-            log(
-                f"{tools[place].tool}: {done.seconds:.2f} s wall-clock, "
-                f"{done.processor_s:.2f} s CPU"
-            )
+            spent = f"{done.seconds:.2f} s wall-clock, {done.processor_s:.2f} s CPU"
+            log(f"{tools[place].tool}: {spent}")
     ours = passes[0]
     return tuple(
         _summarise_passes(entrant, tool_passes, ours, tolerance)
@@ -118,6 +105,7 @@ def _summarise_passes(
     entrant: ToolRunner, passes: Sequence[TimedPass], ours: Sequence[TimedPass], tolerance: float
 ) -> ToolTiming:
     """Summarise the times of a tool, and compare its times and results with ours."""
+    phases = dict.fromkeys(name for done in passes for name in done.phases_s)
     reference = ours[0].result
     apart = [np.abs(np.subtract(done.result, reference)).max(initial=0) for done in passes]
     difference = float(np.max(apart))  # NaN stays
@@ -128,18 +116,14 @@ def _summarise_passes(
         version=entrant.version,
         wall_s=wall_s,
         processor_s=Spread.of([done.processor_s for done in passes]),
-        phases_s=_summarise_phases(passes),
+        phases_s={
+            name: Spread.of([done.phases_s.get(name, 0.0) for done in passes]) for name in phases
+        },
         difference=difference,
         agrees=agrees,
         ratio=wall_s.median / own_s.median if agrees and passes is not ours else None,
         score=None if np.ndim(reference) else float(passes[0].result),
     )
-
-
-def _summarise_phases(passes: Sequence[TimedPass]) -> dict[str, Spread]:
-    """Summarise seconds by phase. A phase that is missing from a pass took no time."""
-    names = dict.fromkeys(name for done in passes for name in done.phases_s)
-    return {name: Spread.of([done.phases_s.get(name, 0.0) for done in passes]) for name in names}
 
 
 def time_call(work: Callable[[], Result]) -> tuple[float, Result]:
@@ -168,11 +152,7 @@ def synchronise() -> None:
 
 
 def check_installed(tools: Sequence[str]) -> None:
-    """Raise if one of ``tools`` is not installed.
-
-    Raises:
-        BenchError: with the command that installs the missing ones.
-    """
+    """Raise if one of ``tools`` is not installed, with the command that installs it."""
     packages = [PACKAGES.get(tool, tool) for tool in tools]
     missing = [name for name in packages if not any(Distribution.discover(name=name))]
     if missing:
@@ -182,11 +162,7 @@ def check_installed(tools: Sequence[str]) -> None:
 
 
 def check_raceable(model: Model) -> None:
-    """Raise if sentence-transformers cannot use ``model`` as its recipe does.
-
-    Raises:
-        BenchError: with the reason.
-    """
+    """Raise if sentence-transformers cannot use ``model`` as its recipe does."""
     recipe, checkpoint = model.recipe, model.document
     if checkpoint is None or model.query is not None or recipe.adapter is not None:
         problem = "it is not one transformer"
@@ -202,13 +178,7 @@ def check_raceable(model: Model) -> None:
 
 
 def make_job(model: Model, device: str, threads: int) -> PeerJob:
-    """Return the job of another tool with the same weights, length, prompts and precision.
-
-    Args:
-        model: resolved model.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
-        threads: threads of torch's operators.
-    """
+    """Return the job of another tool with the same weights, length, prompts and precision."""
     recipe, checkpoint = model.recipe, model.document
     # Without further layers the recipe is enough, and its pooling may differ from the folder's.
     whole = checkpoint is None or bool(recipe.stages)
@@ -237,14 +207,7 @@ def _tool_name(tool: str, batch_size: int) -> str:
 def sentence_transformers_tools(
     tool: str, model: Any, prompt: str, texts: Sequence[str]
 ) -> Iterator[ToolRunner]:
-    """Yield the ``encode`` of ``texts`` by the loaded ``model`` of ``tool``, by batch size.
-
-    Args:
-        tool: name in `ENCODERS`.
-        model: the SentenceTransformer that its function in `ENCODERS` returned.
-        prompt: text put before each document.
-        texts: documents.
-    """
+    """Yield the ``encode`` of ``texts`` by the ``model`` of a tool in `ENCODERS`, by batch size."""
     for size in (DEFAULT_BATCH[tool], *OTHER_BATCHES):
         encode = partial(
             model.encode,
@@ -266,9 +229,7 @@ def race_tools(
     scratch: Path,
     log: Log,
 ) -> ToolComparison:
-    """Let every tool evaluate a collection in fresh processes, in alternation.
-
-    Our own tool has no cache.
+    """Let every tool evaluate a collection in fresh processes without caches, in alternation.
 
     Args:
         dataset: collection to evaluate.
@@ -302,11 +263,7 @@ def race_tools(
 
 
 def write_beir_folder(dataset: Dataset, place: Path) -> Path:
-    """Write ``dataset`` to ``place`` in BEIR's layout with its protocol, and return the folder.
-
-    Raises:
-        BenchError: it is judged by answer strings.
-    """
+    """Write ``dataset`` to ``place`` in BEIR's layout with its protocol, and return the folder."""
     if dataset.answers is not None:
         raise BenchError(
             f"{dataset.name} is judged by answer strings, which other tools do not support"
@@ -353,17 +310,10 @@ def _run_peer(tool: str, job: PeerJob) -> TimedPass:
 
 
 def run_process(command: Sequence[str], threads: int, what: str) -> TimedPass:
-    """Run a command to its end.
-
-    The result is its standard output.
-
-    Args:
-        command: program and arguments.
-        threads: value of OMP_NUM_THREADS.
-        what: name for the message.
+    """Run a command to its end, with ``threads`` as OMP_NUM_THREADS. The result is its stdout.
 
     Raises:
-        BenchError: it failed. The hint has its last lines.
+        BenchError: ``what`` failed. The hint has its last lines.
     """
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     settings = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}

@@ -1,28 +1,142 @@
-"""Speed of a model on this machine, alone and against other tools."""
+"""The use case ``speed``: encoding with its phases, latency, indexes, and races with other tools.
+
+Every timing repeats the work after one pass that is not counted, and waits for GPUs before and
+after. Tools that are compared alternate over the same texts and weights.
+"""
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
 
+import numpy as np
+from tqdm import tqdm
+
+from bench import __version__
+from bench.evaluation.collection_search import faiss_device, sample_documents, search_device
+from bench.evaluation.cost import mean_tokens, measure_speed, truncated_lengths
+from bench.evaluation.exact import ArrayVectors, exact_search
+from bench.evaluation.pipeline import current_conditions
 from bench.requests.evaluating import SpeedRequest
 from bench.requests.fields import CARD_SETTINGS, ModelFields
 from bench.runner.workspace import Workspace, load_models, open_workspace
-from bench.speed.measurement import BenchmarkedModel, measure
 from bench.speed.peers import OPENVINO_HINTS, SCORES
-from bench.speed.race import ENCODERS, OPENVINO, check_installed, check_raceable
-from bench.speed.speed_report import SpeedReport
+from bench.speed.race import (
+    ENCODERS,
+    OPENVINO,
+    OURS,
+    Log,
+    TimedPass,
+    ToolRunner,
+    check_installed,
+    check_raceable,
+    make_job,
+    race_tools,
+    sentence_transformers_tools,
+    time_call,
+    time_pass,
+    time_tools,
+)
+from bench.speed.speed_report import (
+    IndexCurve,
+    IndexPoint,
+    Latency,
+    SpeedReport,
+    Spread,
+    ToolComparison,
+)
+from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float32Array
 from foundation.errors import BenchError
+from foundation.machine import processor_name
+from retrievers.encoders.protocol import Encoder, PhaseTimer
+from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.index.hits import Hits, recall_at_k, sort_canonically
 from retrievers.models.resolve import Model
 
 SOURCE = "stdlib-code"  # embedded: its texts are on every machine
 PARTS = ("encode", "latency", "indexes")
+DOCUMENTS = (64, 20_000)  # fewest and most of one sample
+SAMPLE_S = 3.0  # about how long one sample of encoding takes
+REAL_DOCUMENTS = 1000  # the same whatever the speed: recall compares between reports
+ROWS = 30_000  # vectors that are searched
+QUERIES = 200
+PROBE_S = 2.0
+CONSTANT_TOKENS = (32, 128, 256)
+# One token each for every tokenizer of English.
+WORDS = ("the", "of", "and", "to", "in", "is", "for", "that", "with", "as", "on", "by")
+# Largest absolute difference of two unit vectors of the same text and weights. In int8, vectors of
+# all-MiniLM differ by up to .04 between tools; vectors of two texts, by .12 or more in 99.9 %.
+TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "int8": 1e-1}
+NEIGHBOURS = 10  # neighbours in the comparison of indexes
+LATENCY_K = 100
+WARM_UP_QUERIES = 10
+HNSW_SEARCHES = (16, 64, 256)
+IVF_PROBES = (1, 8, 32)
+PQ_PROBES = (8, 32)
+PQ_CENTROIDS = 256  # per byte of a code; training needs at least as many vectors
 
 
-def speed(request: SpeedRequest, log: Callable[[str], None] = lambda text: None) -> SpeedReport:
+@dataclass(frozen=True, eq=False)
+class BenchmarkedModel:
+    """A model on this machine, ready to be measured.
+
+    Attributes:
+        encoder: its encoder, with the prompts for ``source``.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        threads: threads of torch's operators.
+        source: collection whose texts are used.
+        scratch: folder for temporary files. Writing vectors to it is part of the timing.
+        arguments: arguments of ``run`` for this model.
+        against: other tools.
+        repeats: samples of each timing.
+    """
+
+    model: Model
+    encoder: Encoder
+    device: str
+    threads: int
+    source: Dataset
+    scratch: Path
+    arguments: tuple[str, ...]
+    against: tuple[str, ...]
+    repeats: int
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Documents of the source in a seeded order, without titles."""
+        _, texts = sample_documents(self.source.corpus, len(self.source.corpus))
+        order = np.random.default_rng(0).permutation(len(texts)).tolist()
+        return [texts[row] for row in order]
+
+    @cached_property
+    def tokens_per_s(self) -> float:
+        """Tokens per second in a short probe, which loads weights and sets sample sizes."""
+        return measure_speed(self.encoder, self.source.corpus, PROBE_S)
+
+    @property
+    def queries(self) -> list[str]:
+        """Queries of the source, at most `QUERIES`."""
+        return list(self.source.queries.texts[:QUERIES])
+
+    @cached_property
+    def vectors(self) -> tuple[Float32Array, str]:
+        """Vectors to search, float32 ``(ROWS, dim)``, with a description of their origin."""
+        texts, name = self.texts[:REAL_DOCUMENTS], self.source.name
+        real = self.encoder.encode_documents([""] * len(texts), texts)
+        origin = f"mixtures of two of {len(real):,} documents of {name}, with noise"
+        return mix_vectors(real, ROWS), origin
+
+    def documents_in(self, tokens: float) -> int:
+        """Return the number of documents with ``tokens`` tokens on average that take `SAMPLE_S`."""
+        fewest, most = DOCUMENTS
+        return min(max(fewest, round(self.tokens_per_s * SAMPLE_S / tokens)), most)
+
+
+def speed(request: SpeedRequest, log: Log = lambda text: None) -> SpeedReport:
     """Measure one model, and with names of collections, compare it end to end with other tools.
-
-    Args:
-        request: model, parts and tools.
-        log: called with lines about the progress.
 
     Raises:
         BenchError: wrong input, or a tool is not installed or has nothing to do.
@@ -52,7 +166,13 @@ def _benchmarked_model(request: SpeedRequest, workspace: Workspace) -> Benchmark
     (loaded,) = load_models(workspace, (request.model,), request)
     if loaded.encoder is None:
         raise BenchError(f"{loaded.name} does not encode", "choose another --model")
-    device, threads = _device_and_threads(loaded.model, request.device)
+    device, threads = "cpu", len(os.sched_getaffinity(0))
+    if loaded.model.recipe.kind == "transformer":
+        import torch
+
+        from retrievers.encoders.device import pick_device
+
+        device, threads = str(pick_device(request.device)), torch.get_num_threads()
     scratch = workspace.cache_dir / "speed"
     scratch.mkdir(parents=True, exist_ok=True)
     if OPENVINO in request.against and device != "cpu":
@@ -77,17 +197,6 @@ def _benchmarked_model(request: SpeedRequest, workspace: Workspace) -> Benchmark
     )
 
 
-def _device_and_threads(model: Model, device: str) -> tuple[str, int]:
-    """Return the device of the encoder and the number of threads of its operators."""
-    if model.recipe.kind != "transformer":
-        return "cpu", len(os.sched_getaffinity(0))
-    import torch
-
-    from retrievers.encoders.device import pick_device
-
-    return str(pick_device(device)), torch.get_num_threads()
-
-
 def _run_arguments(request: SpeedRequest) -> tuple[str, ...]:
     """Return the arguments of ``run`` for the same model."""
     words, default = ["--model", request.model], ModelFields().model_settings()
@@ -100,3 +209,223 @@ def _run_arguments(request: SpeedRequest) -> tuple[str, ...]:
         else:
             words += [option] if value is True else [option, str(value)]
     return tuple(words)
+
+
+def measure(
+    target: BenchmarkedModel, parts: Sequence[str], raced: Sequence[Dataset], rounds: int, log: Log
+) -> SpeedReport:
+    """Race on each collection, from process start to scores, then measure all parts."""
+    load = os.getloadavg()[0]
+    # Race first, since other tools may fail: then no other measurement is lost.
+    finished = tuple(_race(target, dataset, rounds, log) for dataset in raced)
+    return SpeedReport(
+        model=target.model.card.name,
+        fingerprint=target.model.recipe.fingerprint,
+        recipe=target.model.recipe,
+        conditions=current_conditions(target.device),
+        processor=processor_name(),
+        torch_threads=target.threads,
+        load=load,
+        repeats=target.repeats,
+        encoding=tuple(_compare_encoding(target, log)) if "encode" in parts else (),
+        latency=_measure_latency(target, log) if "latency" in parts else (),
+        indexes=_measure_indexes(target, log) if "indexes" in parts else None,
+        races=finished,
+    )
+
+
+def _race(target: BenchmarkedModel, dataset: Dataset, rounds: int, log: Log) -> ToolComparison:
+    tools = [tool for tool in target.against if tool in SCORES]
+    log(f"{dataset.name} from end to end: {', '.join([OURS, *tools])}")
+    job = make_job(target.model.for_dataset(dataset.name), target.device, target.threads)
+    return race_tools(dataset, job, tools, target.arguments, rounds, target.scratch, log)
+
+
+def _compare_encoding(target: BenchmarkedModel, log: Log) -> Iterator[ToolComparison]:
+    """Time all tools in alternation on documents of each length."""
+    model = target.model.for_dataset(target.source.name)
+    job = make_job(model, target.device, target.threads)
+    tolerance = TOLERANCES[job.dtype]
+    peers = {tool: ENCODERS[tool](job, target.texts) for tool in target.against if tool in ENCODERS}
+    for name, texts in _make_workloads(target):
+        log(f"encoding {len(texts):,} documents: {name}")
+        tools = [ToolRunner(OURS, __version__, partial(encode_once, target.encoder, texts))]
+        for tool, peer in peers.items():
+            tools += sentence_transformers_tools(tool, peer, job.document_prompt, texts)
+        lengths = truncated_lengths(target.encoder, [""] * len(texts), texts)
+        yield ToolComparison(
+            name=name,
+            documents=len(texts),
+            tokens=int(lengths.sum()),
+            p95=float(np.percentile(lengths, 95)),
+            counted_in="tokens" if model.recipe.kind == "transformer" else "words",
+            tolerance=tolerance,
+            tools=time_tools(tools, target.repeats, tolerance, log, warm_up=True),
+        )
+
+
+def encode_once(encoder: Encoder, texts: Sequence[str]) -> TimedPass:
+    """Encode ``texts`` in memory with our ``encoder`` and return the time with its phases."""
+    timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
+    earlier, titles = timer.copy(), [""] * len(texts)
+    done = time_pass(lambda: encoder.encode_documents(titles, texts))
+    spent = timer.since(earlier).seconds
+    return replace(done, phases_s={name: took for name, took in spent.items() if took})
+
+
+def _make_workloads(target: BenchmarkedModel) -> Iterator[tuple[str, list[str]]]:
+    """Yield named documents: of constant lengths up to the model's, then real ones."""
+    encoder, source = target.encoder, target.source
+    for tokens in CONSTANT_TOKENS:
+        if tokens <= (encoder.recipe.max_document_tokens or tokens):
+            yield f"{tokens} tokens", make_documents(encoder, target.documents_in(tokens), tokens)
+    count = target.documents_in(mean_tokens(encoder, source.corpus))
+    yield f"as in {source.name}", list(dict.fromkeys(target.texts[:count]))
+
+
+def make_documents(encoder: Encoder, count: int, tokens: int) -> list[str]:
+    """Make ``count`` documents with ``tokens`` tokens for ``encoder``, special ones included.
+
+    Each begins with its number, since equal documents would be encoded once.
+    """
+    numbers = [str(number) for number in range(count)]
+    missing = (tokens - truncated_lengths(encoder, [""] * count, numbers)).tolist()
+    words = np.random.default_rng(0).choice(WORDS, (count, tokens)).tolist()
+    return [
+        " ".join([number, *drawn[:more]])
+        for number, drawn, more in zip(numbers, words, missing, strict=True)
+    ]
+
+
+def _measure_latency(target: BenchmarkedModel, log: Log) -> tuple[Latency, ...]:
+    log(f"latency of single queries over {ROWS:,} vectors")
+    documents, _ = target.vectors
+    device = search_device(target.device)
+    return measure_latencies(target.encoder, target.queries, documents, device)
+
+
+def measure_latencies(
+    encoder: Encoder, queries: Sequence[str], documents: Float32Array, device: str
+) -> tuple[Latency, ...]:
+    """Time single queries: encoding, exact search at depth 100, and both together.
+
+    ``documents`` are the vectors to search, float32 ``(n, dim)``.
+    """
+    vectors, ranks = ArrayVectors(documents), np.arange(len(documents))
+    k = min(LATENCY_K, len(documents))
+    encoding, finding = [], []
+    texts = [*queries[:WARM_UP_QUERIES], *queries]
+    for text in tqdm(texts, desc="latency", unit=" queries", mininterval=1):
+        seconds, vector = time_call(partial(encoder.encode_queries, [text]))
+        encoding.append(seconds)
+        find = partial(exact_search, vectors, vector, k, ranks, device=device)
+        finding.append(time_call(find)[0])
+    skipped = len(queries[:WARM_UP_QUERIES])
+    by_kind = np.array([encoding[skipped:], finding[skipped:]]) * 1000
+    kinds = zip(("encode", "search", "both"), [*by_kind, by_kind.sum(axis=0)], strict=True)
+    latencies = []
+    for what, samples in kinds:
+        p50, p95 = np.percentile(samples, [50, 95]).tolist()
+        latencies.append(Latency(what, len(documents), k, p50, p95, tuple(samples.tolist())))
+    return tuple(latencies)
+
+
+def mix_vectors(real: Float32Array, rows: int) -> Float32Array:
+    """Make vectors that resemble real ones: mixtures of two with noise.
+
+    Norms are interpolated, so unit vectors give unit vectors.
+
+    Args:
+        real: float32 ``(n, dim)``.
+        rows: number of vectors to make.
+
+    Returns:
+        float32 ``(rows, dim)``.
+    """
+    rng = np.random.default_rng(0)
+    first, second = real[rng.integers(0, len(real), (2, rows))]
+    share = rng.random((rows, 1), dtype=np.float32)
+    mixed = share * first + (1 - share) * second
+    lengths = [np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (first, second, mixed)]
+    noise = rng.standard_normal(mixed.shape, dtype=np.float32) / np.sqrt(mixed.shape[1])
+    mixed += 0.5 * lengths[2] * noise
+    wanted = share * lengths[0] + (1 - share) * lengths[1]
+    mixed *= wanted / np.linalg.norm(mixed, axis=1, keepdims=True)
+    return np.ascontiguousarray(mixed, dtype=np.float32)
+
+
+def _measure_indexes(target: BenchmarkedModel, log: Log) -> IndexCurve:
+    log(f"indexes over {ROWS:,} vectors")
+    documents, origin = target.vectors
+    queries = target.encoder.encode_queries(target.queries)
+    device = search_device(target.device)
+    return compare_indexes(documents, queries, target.repeats, device, origin)
+
+
+def suggest_indexes(rows: int, dim: int) -> tuple[IndexSpec, ...]:
+    """Return indexes to compare over ``rows`` vectors of ``dim`` dimensions.
+
+    These are exact search, FAISS flat, HNSW, IVF and IVFPQ, with about four times the square root
+    of ``rows`` lists (FAISS's own advice), and one byte per eight dimensions or the next divisor.
+    """
+    lists = 1 << max(1, min(round(np.log2(4 * np.sqrt(rows))), int(np.log2(max(2, rows // 39)))))
+    codes = max(size for size in range(1, max(1, dim // 8) + 1) if dim % size == 0)
+    texts = ["flat", "Flat"]
+    texts += [f"HNSW32?efSearch={size}" for size in HNSW_SEARCHES]
+    texts += [f"IVF{lists},Flat?nprobe={probes}" for probes in IVF_PROBES if probes <= lists]
+    if rows >= PQ_CENTROIDS:
+        texts += [f"IVF{lists},PQ{codes}?nprobe={n}" for n in PQ_PROBES if n <= lists]
+    return tuple(map(IndexSpec.parse, texts))
+
+
+def compare_indexes(
+    documents: Float32Array, queries: Float32Array, repeats: int, device: str, origin: str
+) -> IndexCurve:
+    """Measure queries per second against recall at 10, with all queries in one call.
+
+    Args:
+        documents: float32 ``(n, dim)``.
+        queries: float32 ``(q, dim)``.
+        repeats: timings of each index.
+        device: device of the search.
+        origin: description of the documents' origin.
+    """
+    rows, dim = documents.shape
+    ranks, k = np.arange(rows), min(NEIGHBOURS, rows)
+    exact = partial(exact_search, ArrayVectors(documents), queries, k, ranks, device=device)
+    truth = exact()
+    points = []
+    for spec in tqdm(suggest_indexes(rows, dim), desc="indexes", unit=" indexes"):
+        build_s, size, find = 0.0, documents.nbytes, exact
+        if spec.needs_faiss:
+            build_s, index = time_call(partial(_build_index, spec, documents, device))
+            size, find = _measure_saved_bytes(index), partial(index.search, queries, k)
+        hits: Hits = sort_canonically(find(), ranks, k)
+        rates = [len(queries) / time_call(find)[0] for _ in range(repeats)]
+        points.append(
+            IndexPoint(
+                index=str(spec),
+                recall=float(recall_at_k(hits, truth, k).mean()),
+                queries_per_s=Spread.of(rates),
+                build_s=build_s,
+                index_bytes=size,
+            )
+        )
+    return IndexCurve(
+        rows=rows, dim=dim, k=k, queries=len(queries), vectors=origin, points=tuple(points)
+    )
+
+
+def _build_index(spec: IndexSpec, documents: Float32Array, device: str) -> FaissIndex:
+    index = FaissIndex(spec, documents.shape[1], faiss_device(device))
+    if index.needs_training:
+        index.train(documents[index.training_rows(len(documents))])
+    index.add(documents)
+    return index
+
+
+def _measure_saved_bytes(index: FaissIndex) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "index"
+        index.save(path)
+        return path.stat().st_size

@@ -19,12 +19,7 @@ SCHEMA = 3
 
 
 class Spread(Record):
-    """Summary of repeated measurements.
-
-    Attributes:
-        median, q1, q3: median and quartiles.
-        samples: all measurements in order.
-    """
+    """Median, quartiles and all samples of repeated measurements, in order."""
 
     median: float
     q1: float
@@ -43,7 +38,6 @@ class ToolTiming(Record, kw_only=True):
 
     Attributes:
         tool: name of the tool with its batch size.
-        version: version of the tool.
         wall_s: wall-clock seconds of all the work.
         processor_s: CPU seconds of all threads and child processes, which other programs affect
             little.
@@ -77,7 +71,6 @@ class ToolComparison(Record, kw_only=True):
         queries: 0 if only documents were encoded.
         measure: empty if vectors are compared.
         tolerance: largest difference from our result that counts as agreement.
-        tools: times of each tool.
     """
 
     name: str
@@ -103,7 +96,6 @@ class Latency(Record):
         what: ``encode``, ``search`` or ``both``.
         rows: number of vectors searched.
         k: depth of the search.
-        p50_ms, p95_ms: percentiles in milliseconds.
         samples_ms: milliseconds of each query.
     """
 
@@ -136,12 +128,7 @@ class IndexPoint(Record, kw_only=True):
 class IndexCurve(Record, kw_only=True):
     """Indexes over the same vectors, searched for the same queries at depth ``k``.
 
-    Attributes:
-        rows, dim: shape of the vectors.
-        k: depth.
-        queries: number of queries.
-        vectors: their origin.
-        points: results of each index.
+    ``vectors`` is the origin of the vectors.
     """
 
     rows: int
@@ -157,15 +144,10 @@ class SpeedReport(Record, kw_only=True):
 
     Attributes:
         schema: version of this record.
-        model, fingerprint, recipe: the model.
-        conditions: versions and device.
-        processor: name of the processor.
         torch_threads: threads of the encoder, also given to other tools.
         load: the machine's 1-minute load average beforehand. Other work makes timings worthless.
         repeats: samples of each timing, after one that is not counted.
         encoding: one comparison for each length of documents.
-        latency: latencies of single queries.
-        indexes: comparison of indexes.
         races: comparisons from process start to scores.
     """
 

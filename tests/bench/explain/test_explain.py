@@ -18,9 +18,9 @@ import torch
 import transformers
 
 from bench.evaluation.runs import read_run_file
-from bench.explain.answer import Answer
 from bench.explain.explain import answer_question
 from bench.explain.question import READERS, Question, observe_run
+from bench.explain.setup import Answer
 from bench.gate.check_record import Check
 from bench.runner.workspace import Workspace
 from tests.support.collections import WORDS, write_collection

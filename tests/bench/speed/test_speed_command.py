@@ -13,7 +13,6 @@ import pytest
 from bench.cli.commands.evaluating import speed
 from bench.requests.evaluating import Part, SpeedRequest, Tool
 from bench.requests.outcomes import ExitCode
-from bench.speed import measurement
 from bench.speed import speed as command
 from bench.speed.race import DEFAULT_BATCH
 from bench.speed.speed import PARTS
@@ -45,7 +44,7 @@ def cache(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def small_work(monkeypatch):
     for name, value in {"PROBE_S": 0.05, "SAMPLE_S": 0.01, "ROWS": 300}.items():
-        monkeypatch.setattr(measurement, name, value)
+        monkeypatch.setattr(command, name, value)
 
 
 @pytest.mark.slow

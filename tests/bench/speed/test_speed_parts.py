@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluation.cost import truncated_lengths
-from bench.speed.measurement import (
+from bench.speed.speed import (
     compare_indexes,
     make_documents,
     measure_latencies,

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from bench.speed.measurement import TOLERANCES, encode_once
 from bench.speed.race import (
     ENCODERS,
     ToolRunner,
@@ -16,6 +15,7 @@ from bench.speed.race import (
     sentence_transformers_tools,
     time_tools,
 )
+from bench.speed.speed import TOLERANCES, encode_once
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder

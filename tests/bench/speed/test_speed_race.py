@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.speed.measurement import encode_once
 from bench.speed.peers import sentence_transformer
 from bench.speed.race import (
     TOLERANCE,
@@ -22,6 +21,7 @@ from bench.speed.race import (
     time_tools,
     write_beir_folder,
 )
+from bench.speed.speed import encode_once
 from bench.speed.speed_report import Spread
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
