@@ -21,7 +21,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, DriftError, first_line, import_package
-from retrievers.encoders.protocol import Callback, Encoder, join_documents
+from retrievers.encoders.protocol import Callback, Encoder, join_documents, scale_to_unit
 from retrievers.models.card import Card, Recipe, Role
 
 BATCH_TEXTS = 32  # TEI's limit
@@ -44,20 +44,16 @@ HINT = (
 
 
 class _Entry(msgspec.Struct):
-    """A vector in an answer."""
-
     index: int
     embedding: list[Annotated[float, msgspec.Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]]
 
 
 class _Answer(msgspec.Struct):
-    """Body of an answer with status 200."""
-
     data: list[_Entry]
 
 
 class EndpointEncoder(Encoder):
-    """Encoder behind a URL. It can be used from several threads.
+    """Encoder behind a URL. Threads can share it.
 
     Vectors have unit length if the recipe says so; otherwise they are as the server sends them.
 
@@ -94,13 +90,7 @@ class EndpointEncoder(Encoder):
         return self._with_recipe(Recipe(**{name: getattr(self.recipe, name) for name in names}))
 
     def with_dimension(self) -> "EndpointEncoder":
-        """Return this encoder with the dimension of the server's vectors.
-
-        A vector is requested if the recipe has no dimension.
-
-        Raises:
-            BenchError: the server does not answer, or refuses a text.
-        """
+        """Return this encoder with a dimension, which is that of a vector from the server."""
         if self.recipe.dim:
             return self
         dim = self.encode_queries(["dimension"]).shape[1]
@@ -116,9 +106,7 @@ class EndpointEncoder(Encoder):
         return other
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Encode ``texts`` as queries, float32 ``(n, dim)``.
-
-        ``advance`` gets the number of texts after each request.
+        """Encode ``texts`` as queries, float32 ``(n, dim)``. ``advance`` counts texts.
 
         Raises:
             BenchError: the server refuses the texts, does not answer, or returns other vectors than
@@ -130,13 +118,7 @@ class EndpointEncoder(Encoder):
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Encode ``titles`` with ``texts``, float32 ``(n, dim)``.
-
-        ``advance`` gets the number of documents after each request.
-
-        Raises:
-            BenchError: as for `encode_queries`.
-        """
+        """Encode ``titles`` with ``texts``, float32 ``(n, dim)``; see `encode_queries`."""
         return self._encode("document", join_documents(self.recipe, titles, texts), advance)
 
     def _encode(self, role: Role, texts: list[str], advance: Callback | None) -> Float32Array:
@@ -147,10 +129,7 @@ class EndpointEncoder(Encoder):
         }
         requests = self._request_all(texts, fields, advance or (lambda count: None))
         vectors = asyncio.run_coroutine_threadsafe(requests, _event_loop()).result()
-        if self.recipe.normalize:
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors /= np.where(lengths == 0, 1, lengths)
-        return vectors
+        return scale_to_unit(vectors) if self.recipe.normalize else vectors
 
     async def _request_all(
         self, texts: list[str], fields: dict[str, Any], advance: Callback

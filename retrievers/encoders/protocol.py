@@ -2,9 +2,12 @@
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
+
+import numpy as np
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
@@ -36,36 +39,22 @@ class Encoder(Protocol):
         return self.recipe.dim
 
     def for_dataset(self, name: str) -> "Encoder":
-        """Return this encoder with the prompts of dataset ``name``.
-
-        Loaded weights are shared.
-        """
+        """Return this encoder with the prompts of dataset ``name``. Loaded weights are shared."""
         ...
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Encode ``texts`` as queries.
-
-        ``advance`` gets the number of texts after each batch.
-        """
+        """Encode ``texts`` as queries. ``advance`` gets the number of texts after each batch."""
         ...
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Encode documents.
-
-        Args:
-            titles: title of each document, ``""`` if it has none.
-            texts: text of each document.
-            advance: called with the number of documents after each batch.
-        """
+        """Encode documents, each with its title or ``""``. ``advance`` counts documents."""
         ...
 
 
 class PhaseTimer:
-    """Busy seconds by phase and counts by name.
-
-    Can be shared between threads.
+    """Busy seconds by phase and counts by name. Threads can share it.
 
     Attributes:
         seconds: seconds by phase, such as ``tokenise`` or ``forward``.
@@ -73,8 +62,8 @@ class PhaseTimer:
     """
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.counts: dict[str, int] = {}
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.counts: dict[str, int] = defaultdict(int)
         self._lock = threading.Lock()
 
     @contextmanager
@@ -84,37 +73,34 @@ class PhaseTimer:
         try:
             yield
         finally:
-            spent = time.perf_counter() - start
-            with self._lock:
-                self.seconds[name] = self.seconds.get(name, 0.0) + spent
+            self.add({name: time.perf_counter() - start}, {})
 
     def count(self, name: str, number: int) -> None:
         """Add ``number`` to the count ``name``."""
-        with self._lock:
-            self.counts[name] = self.counts.get(name, 0) + number
+        self.add({}, {name: number})
 
     def add(self, seconds: Mapping[str, float], counts: Mapping[str, int]) -> None:
-        """Add ``seconds`` by phase and ``counts`` by name that were measured elsewhere."""
+        """Add ``seconds`` by phase and ``counts`` by name."""
         with self._lock:
             for name, spent in seconds.items():
-                self.seconds[name] = self.seconds.get(name, 0.0) + spent
-        for name, number in counts.items():
-            self.count(name, number)
+                self.seconds[name] += spent
+            for name, number in counts.items():
+                self.counts[name] += number
 
     def copy(self) -> "PhaseTimer":
         """Return an independent copy with the current sums."""
         other = PhaseTimer()
         with self._lock:
-            other.seconds, other.counts = dict(self.seconds), dict(self.counts)
+            other.add(self.seconds, self.counts)
         return other
 
     def since(self, earlier: "PhaseTimer") -> "PhaseTimer":
         """Return the difference from ``earlier``, a copy that was made of this timer."""
         now = self.copy()
-        for name, seconds in earlier.seconds.items():
-            now.seconds[name] -= seconds
-        for name, number in earlier.counts.items():
-            now.counts[name] -= number
+        now.add(
+            {name: -seconds for name, seconds in earlier.seconds.items()},
+            {name: -number for name, number in earlier.counts.items()},
+        )
         return now
 
 
@@ -141,14 +127,9 @@ def join(rule: TitleJoin, prompt: str, title: str, text: str, separator: str = "
 
 
 def join_documents(recipe: Recipe, titles: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Join documents into single texts.
+    """Join documents into single texts by the rule and prompt of ``recipe``.
 
     The two segments of a pair become two lines.
-
-    Args:
-        recipe: has the rule and the prompt of documents.
-        titles: title of each document.
-        texts: text of each document.
 
     Raises:
         BenchError: the numbers of titles and texts differ.
@@ -158,3 +139,10 @@ def join_documents(recipe: Recipe, titles: Sequence[str], texts: Sequence[str]) 
     rule, prompt = recipe.title_join, recipe.prompts.document
     pairs = (join(rule, prompt, title, text) for title, text in zip(titles, texts, strict=True))
     return ["\n".join(filter(None, pair)) for pair in pairs]
+
+
+def scale_to_unit(vectors: Float32Array) -> Float32Array:
+    """Scale ``vectors`` ``(n, dim)`` to length 1 in place, and return them. Zero vectors stay."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors /= np.where(lengths == 0, 1, lengths)
+    return vectors

@@ -1,18 +1,16 @@
-"""Encoders made of a user's Python objects, and a hashing encoder without weights.
+"""Encoders made of a user's Python objects, and a hashing encoder for tests and documentation.
 
 These objects are recognised, in this order: a `SentenceTransformer` (``encode_query`` and
 ``encode_document``), a model of beir (``encode_queries`` and ``encode_corpus``), an encoder of
 mteb 2 (``mteb_model_meta`` and ``encode`` over batches), and a callable that maps a list of texts
 to an array.
-
-`HashingEncoder` hashes words to signed features. It serves tests and documentation.
 """
 
 import hashlib
 import importlib
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,7 +20,13 @@ import numpy as np
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, first_line
-from retrievers.encoders.protocol import Callback, Encoder, join, join_documents
+from retrievers.encoders.protocol import (
+    Callback,
+    Encoder,
+    join,
+    join_documents,
+    scale_to_unit,
+)
 from retrievers.models.card import Card, Dtype, Prompts, Recipe, Similarity
 from retrievers.models.read_settings import POOLING
 from retrievers.models.resolve import Model
@@ -36,14 +40,7 @@ EncodeDocuments = Callable[[list[str], list[str]], Any]
 
 @contextmanager
 def name_encoder_in_errors(name: str) -> Iterator[None]:
-    """Turn any exception of a user's encoder into an error that says which encoder raised it.
-
-    Args:
-        name: the encoder's name in the message.
-
-    Raises:
-        BenchError: the block raised an exception of any type.
-    """
+    """Turn any exception of the user's encoder ``name`` into an error with that name."""
     try:
         yield
     except BenchError:
@@ -51,8 +48,7 @@ def name_encoder_in_errors(name: str) -> Iterator[None]:
     except Exception as error:
         raise BenchError(
             f"{name} raised {type(error).__name__}: {first_line(error)}",
-            "Correct the encoder and run again; vectors that were stored before are not encoded "
-            "again.",
+            "Fix the encoder and run again; stored vectors are not encoded again.",
         ) from error
 
 
@@ -81,7 +77,7 @@ def check_vectors(array: Any, rows: int, dim: int, name: str) -> Float32Array:
 
 @dataclass
 class PythonEncoder(Encoder):
-    """An encoder made of two functions.
+    """An encoder made of two functions. Vectors get unit length if the similarity is cosine.
 
     Attributes:
         recipe: recipe of kind ``python``, whose options hold the fingerprint that the user gave.
@@ -96,16 +92,11 @@ class PythonEncoder(Encoder):
     documents: EncodeDocuments
 
     def for_dataset(self, name: str) -> "PythonEncoder":
-        """Return this encoder for the dataset ``name``.
-
-        An object has no prompts by dataset.
-        """
+        """Return this encoder for the dataset ``name``. An object has no prompts by dataset."""
         return replace(self, recipe=self.recipe.for_dataset(name))
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Encode queries.
-
-        The vectors have unit length if the similarity is cosine.
+        """Encode ``texts`` as queries, float32 ``(n, dim)``.
 
         Raises:
             BenchError: the function fails, or returns a different shape, NaN or infinite numbers.
@@ -115,22 +106,13 @@ class PythonEncoder(Encoder):
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Encode documents.
-
-        The vectors have unit length if the similarity is cosine.
-
-        Raises:
-            BenchError: the function fails, or returns a different shape, NaN or infinite numbers.
-        """
+        """Encode ``titles`` with ``texts``; see `encode_queries`."""
         return self._encode(self.documents, [titles, texts], advance)
 
     def _encode(
         self, function: Callable[..., Any], columns: list[Sequence[str]], advance: Callback | None
     ) -> Float32Array:
-        """Call the function on batches.
-
-        ``columns`` are its arguments for all texts.
-        """
+        """Call the function on batches of ``columns``, its arguments for all texts."""
         count = len(columns[0])
         vectors = np.zeros((count, self.dim), np.float32)
         for start in range(0, count, BATCH):
@@ -141,10 +123,7 @@ class PythonEncoder(Encoder):
             vectors[start : start + rows] = check_vectors(array, rows, self.dim, self.name)
             if advance:
                 advance(rows)
-        if self.recipe.similarity == "cos":
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors /= np.where(lengths == 0, 1, lengths)
-        return vectors
+        return scale_to_unit(vectors) if self.recipe.similarity == "cos" else vectors
 
 
 @dataclass
@@ -171,11 +150,7 @@ class ThirdPartyEncoder(Encoder):
             return replace(self, encoder=self.encoder.for_dataset(name))
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Encode queries.
-
-        Raises:
-            BenchError: the object fails, or returns a different shape, NaN or infinite numbers.
-        """
+        """Encode ``texts`` as queries, and check the vectors."""
         with name_encoder_in_errors(self.name):
             array = self.encoder.encode_queries(texts, advance)
         return check_vectors(array, len(texts), self.dim, self.name)
@@ -183,11 +158,7 @@ class ThirdPartyEncoder(Encoder):
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Encode documents with their titles.
-
-        Raises:
-            BenchError: the object fails, or returns a different shape, NaN or infinite numbers.
-        """
+        """Encode ``titles`` with ``texts``, and check the vectors."""
         with name_encoder_in_errors(self.name):
             array = self.encoder.encode_documents(titles, texts, advance)
         return check_vectors(array, len(texts), self.dim, self.name)
@@ -225,20 +196,16 @@ def open_third_party(recipe: Recipe, device: str) -> Encoder:
 
 @dataclass
 class CountingEncoder(PythonEncoder):
-    """A SentenceTransformer, whose tokenizer counts tokens so that truncated texts are noticed.
-
-    Attributes:
-        tokenizer: fast tokenizer of transformers.
-    """
+    """A SentenceTransformer, whose tokenizer counts tokens so that truncated texts are noticed."""
 
     tokenizer: Any = None
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Count the tokens of each query in ``texts``, with its prompt and before truncation."""
+        """Count the tokens of each query in ``texts`` before truncation."""
         return self._count([self.recipe.prompts.query + text for text in texts])
 
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
-        """Count the tokens of documents, given by ``titles`` and ``texts``, before truncation."""
+        """Count the tokens of ``titles`` with ``texts`` before truncation."""
         prompt = self.recipe.prompts.document
         return self._count([prompt + text for text in join_titles(titles, texts)])
 
@@ -265,8 +232,11 @@ def wrap_encoder(
             row for each text.
     """
     queries, documents = _find_functions(encoder)
-    stated = similarity or _read_similarity(encoder)
+    is_cosine = getattr(encoder, "similarity_fn_name", None) == "cosine"
+    stated: Similarity = similarity or ("cos" if is_cosine else "dot")
     settings = _read_settings(encoder)
+    own = getattr(encoder, "parameters", None)
+    parameters = own() if hasattr(encoder, "encode_query") and callable(own) else ()
     label = f"{name} ({getattr(encoder, '__qualname__', type(encoder).__name__)})"
     with name_encoder_in_errors(label):
         probe = convert_vectors(queries([PROBE]))
@@ -288,7 +258,7 @@ def wrap_encoder(
         name=name,
         title=name,
         kind="python",
-        parameters=sum(tensor.numel() for tensor in _list_parameters(encoder)),
+        parameters=sum(tensor.numel() for tensor in parameters),
         normalize=stated == "cos",
         similarity=stated,
     )
@@ -299,10 +269,7 @@ def wrap_encoder(
 
 
 def _read_settings(encoder: Any) -> dict[str, Any]:
-    """Return the settings that a SentenceTransformer states.
-
-    Empty for other objects.
-    """
+    """Return the settings that a SentenceTransformer states; none for other objects."""
     length = getattr(encoder, "max_seq_length", None)
     if not (isinstance(length, int) and hasattr(encoder, "encode_query")):
         return {}
@@ -319,29 +286,14 @@ def _read_settings(encoder: Any) -> dict[str, Any]:
     }
 
 
-def _list_parameters(encoder: Any) -> Iterable[Any]:
-    parameters = getattr(encoder, "parameters", None)
-    return parameters() if hasattr(encoder, "encode_query") and callable(parameters) else ()
-
-
 def _find_tokenizer(encoder: Any) -> Any:
-    """Return the transformers tokenizer of a SentenceTransformer.
-
-    None if there is none.
-    """
+    """Return the transformers tokenizer of a SentenceTransformer, or None."""
     tokenizer = getattr(encoder, "tokenizer", None)
     return tokenizer if hasattr(tokenizer, "num_special_tokens_to_add") else None
 
 
 def convert_vectors(array: Any) -> Float32Array:
-    """Convert ``array`` to a float32 NumPy array.
-
-    Args:
-        array: NumPy array, torch tensor on any device, or list of either.
-
-    Raises:
-        BenchError: it does not hold numbers, or its rows differ in length.
-    """
+    """Convert ``array``, as `check_vectors` describes it, to a float32 NumPy array."""
     if isinstance(array, list | tuple) and array and hasattr(array[0], "detach"):
         array = [row.detach().float().cpu().numpy() for row in array]
     if hasattr(array, "detach"):
@@ -417,10 +369,6 @@ def join_titles(titles: Sequence[str], texts: Sequence[str]) -> list[str]:
     return [join("space", "", title, text)[0] for title, text in zip(titles, texts, strict=True)]
 
 
-def _read_similarity(encoder: Any) -> Similarity:
-    return "cos" if getattr(encoder, "similarity_fn_name", None) == "cosine" else "dot"
-
-
 _WORD = re.compile(r"\w+")
 _NO_WORDS = [""]
 
@@ -452,25 +400,16 @@ class HashingEncoder(Encoder):
         return HashingEncoder(self.recipe.for_dataset(name))
 
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Encode ``texts`` as queries to unit vectors.
-
-        ``advance`` is called after each text.
-        """
-        prompt = self.recipe.prompts.query
-        return self._encode(
-            [prompt + text for text in texts], self.recipe.max_query_tokens, advance
-        )
+        """Encode ``texts`` as queries to unit vectors."""
+        texts = [self.recipe.prompts.query + text for text in texts]
+        return self._encode(texts, self.recipe.max_query_tokens, advance)
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
-        """Encode ``titles`` with ``texts`` to unit vectors.
-
-        ``advance`` is called after each text.
-        """
-        return self._encode(
-            join_documents(self.recipe, titles, texts), self.recipe.max_document_tokens, advance
-        )
+        """Encode ``titles`` with ``texts`` to unit vectors."""
+        texts = join_documents(self.recipe, titles, texts)
+        return self._encode(texts, self.recipe.max_document_tokens, advance)
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
         """Count the words of each query in ``texts`` before truncation."""
@@ -478,7 +417,7 @@ class HashingEncoder(Encoder):
         return [len(_WORD.findall(prompt + text)) for text in texts]
 
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
-        """Count the words of documents, given by ``titles`` and ``texts``, before truncation."""
+        """Count the words of ``titles`` with ``texts`` before truncation."""
         return [len(_WORD.findall(text)) for text in join_documents(self.recipe, titles, texts)]
 
     def _encode(
