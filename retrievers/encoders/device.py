@@ -16,8 +16,7 @@ from foundation.machine import emulates_bfloat16
 
 # Settings of cuBLAS that allow sums in half precision.
 HALF_SUMS = (
-    "allow_fp16_reduced_precision_reduction",
-    "allow_bf16_reduced_precision_reduction",
+    *(f"allow_{dtype}_reduced_precision_reduction" for dtype in ("fp16", "bf16")),
     "allow_fp16_accumulation",
 )
 
@@ -29,9 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device called ``name``.
-
-    ``auto`` is CUDA if available, otherwise the CPU.
+    """Return the device called ``name``; ``auto`` is CUDA if available, otherwise the CPU.
 
     Raises:
         BenchError: the name is unknown, or the device is not available.
@@ -72,10 +69,7 @@ def warn_if_bfloat16_is_slow(dtype: str, device: torch.device) -> None:
 
 @contextmanager
 def use_full_precision() -> Iterator[None]:
-    """Multiply in full float32 and accumulate in float32 within the block.
-
-    TF32 and reduced-precision sums are switched off. The earlier settings are restored.
-    """
+    """Multiply in full float32, without TF32 and sums in half precision, within the block."""
     gemm: Any = torch.backends.cuda.matmul
     onednn: Any = getattr(torch.backends.mkldnn, "matmul", None)
     settings: list[tuple[Any, str, Any]] = [
@@ -111,19 +105,11 @@ def use_one_thread() -> Iterator[None]:
 
 
 def map_in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """Map ``work`` over ``items`` in as many threads as PyTorch uses.
+    """Map ``work`` over ``items`` in as many threads as PyTorch uses, in order.
 
-    Results keep their order. Each call computes with one thread. If every layer were split over the
-    threads instead, they would wait for each other many times a batch, which is slow with many
-    cores or on a busy machine. Fewer items than threads are computed one after another, each with
-    all threads.
-
-    Args:
-        work: function of one item, safe to call from several threads.
-        items: arguments of the calls.
-
-    Raises:
-        Exception: whatever ``work`` raises, for the first item that fails.
+    Each call computes with one thread. If every layer were split over the threads instead, they
+    would wait for each other many times a batch, which is slow with many cores or on a busy
+    machine. Fewer items than threads are computed one after another, each with all threads.
     """
     threads = torch.get_num_threads()
     if threads == 1 or len(items) < threads:

@@ -25,9 +25,7 @@ ENCODED_ALONE = 8
 
 
 class VectorStatistics(Record, kw_only=True):
-    """Statistics of a sample of vectors.
-
-    Those after ``zero`` are over the usable vectors.
+    """Statistics of a sample of vectors; those after ``zero`` are over the usable ones.
 
     Attributes:
         count: vectors in the sample.
@@ -48,9 +46,7 @@ class VectorStatistics(Record, kw_only=True):
 
 
 class Preflight(Record, kw_only=True):
-    """Results of the checks on a sample.
-
-    Stored with the evaluation.
+    """Results of the checks on a sample, which are stored with the evaluation.
 
     Attributes:
         documents: statistics of the documents' vectors.
@@ -73,17 +69,7 @@ class Preflight(Record, kw_only=True):
 def preflight(
     encoder: Encoder, titles: Sequence[str], texts: Sequence[str], queries: Sequence[str]
 ) -> Preflight:
-    """Encode a sample of documents and queries and report problems of the vectors.
-
-    Args:
-        encoder: encoder to check.
-        titles: titles of the documents.
-        texts: texts of the documents.
-        queries: texts of the queries.
-
-    Raises:
-        BenchError: the encoder fails.
-    """
+    """Encode a sample of documents and queries and report problems of the vectors."""
     recipe = encoder.recipe
     vectors = encoder.encode_documents(titles, texts)
     cut = _cut_share(encoder, "count_document_tokens", recipe.max_document_tokens, titles, texts)
@@ -100,13 +86,20 @@ def preflight(
             f"a document alone and in a batch differ by {difference:.1e} of its length "
             f"(usual for {recipe.dtype}: below {tolerance:.0e}): padding may leak in"
         )
-    stop = [line for role, measured in facts.items() for line in _defects(role, measured)]
+    stop = [
+        f"{role}: {number} of {measured.count} vectors {what}"
+        for role, measured in facts.items()
+        for what, number in {
+            "have NaN or infinite values": measured.not_finite,
+            "are zero": measured.zero,
+        }.items()
+        if number
+    ]
     share: Callable[..., float] | None = getattr(encoder, "unknown_share", None)
     unknown = share(titles, texts) if share else None
     if unknown is not None and unknown > MANY_UNKNOWN:
-        allowed = unknown <= MOST_UNKNOWN or getattr(encoder, "allow_unknown_tokens", False)
         line = f"documents: {unknown:.0%} of the tokens are unknown to the tokenizer"
-        if allowed:
+        if unknown <= MOST_UNKNOWN or getattr(encoder, "allow_unknown_tokens", False):
             warnings.append(line)
         else:
             stop.append(f"{line} (--set allow_unknown_tokens=true evaluates it nevertheless)")
@@ -141,15 +134,6 @@ def measure_vectors(vectors: Float32Array, truncated: float | None = None) -> Ve
 
 def _mean(values: Float64Array) -> float:
     return float(values.mean()) if len(values) else 0.0
-
-
-def _defects(role: str, facts: VectorStatistics) -> list[str]:
-    found = {"have NaN or infinite values": facts.not_finite, "are zero": facts.zero}
-    return [
-        f"{role}: {number} of {facts.count} vectors {what}"
-        for what, number in found.items()
-        if number
-    ]
 
 
 def _find_warnings(role: str, facts: VectorStatistics, encoder: Encoder) -> list[str]:
@@ -188,10 +172,7 @@ def _batch_difference(
 def _cut_share(
     encoder: Encoder, name: str, limit: int | None, *texts: Sequence[str]
 ) -> float | None:
-    """Return the share of texts with more tokens than the limit.
-
-    None if either is unknown.
-    """
+    """Return the share of texts with more tokens than the limit, or None if either is unknown."""
     count: Callable[..., Sequence[int]] | None = getattr(encoder, name, None)
     if count is None or limit is None:
         return None

@@ -43,10 +43,7 @@ class View(Record, kw_only=True):
     precision: Literal["float32", "float16", "int8", "binary"] = "float32"
 
     def width(self, stored: int) -> int:
-        """Return the dimension of this view's vectors.
-
-        Args:
-            stored: dimension of stored vectors with every pooling.
+        """Return the dimension of this view of vectors of ``stored`` dimensions, every pooling.
 
         Raises:
             BenchError: fewer dimensions are stored than the view keeps.
@@ -73,14 +70,7 @@ class View(Record, kw_only=True):
         )
 
     def transform_documents(self, stored: Float32Array) -> Float32Array:
-        """Select the pooling in ``stored``, cut and scale it.
-
-        Args:
-            stored: float32 ``(n, stored)`` with every pooling.
-
-        Returns:
-            float32 ``(n, dim)``.
-        """
+        """Select the pooling in ``stored``, float32 ``(n, stored)``, and cut it to ``(n, dim)``."""
         width, whole = self.width(stored.shape[1]), stored.shape[1] // len(EVERY_POOLING)
         first = EVERY_POOLING.index(self.pooling) * whole
         chosen = np.ascontiguousarray(stored[:, first : first + width])
@@ -90,10 +80,7 @@ class View(Record, kw_only=True):
         return chosen
 
     def queries(self, stored: Float32Array) -> Float32Array:
-        """Transform ``stored`` query vectors.
-
-        Inner products with this view's documents rank them.
-        """
+        """Transform ``stored`` queries so that inner products with this view's documents rank."""
         vectors = self.transform_documents(stored)
         if self.precision == "binary":
             vectors = binarize(vectors)
@@ -125,40 +112,26 @@ def recipe_with_every_pooling(recipe: Recipe) -> Recipe:
 
 
 class StoredViews(Protocol):
-    """Vectors with every pooling, on disk or in memory."""
+    """Vectors with every pooling, on disk or in memory; see `ViewedVectors` for its methods."""
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Number of documents and dimension."""
-        ...
+    def shape(self) -> tuple[int, int]: ...  # noqa: D102
 
-    def tiles(self, rows: int) -> Iterator[tuple[int, Float32Array]]:
-        """Yield first row and float32 ``(m, dim)`` of tiles of ``rows`` rows."""
-        ...
+    def tiles(self, rows: int) -> Iterator[tuple[int, Float32Array]]: ...  # noqa: D102
 
-    def rows(self, wanted: Int64Array) -> Float32Array:
-        """Return the vectors of the rows ``wanted``."""
-        ...
+    def rows(self, wanted: Int64Array) -> Float32Array: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
 class ViewedVectors:
-    """Stored documents as a view uses them, transformed tile by tile.
-
-    Attributes:
-        stored: vectors with every pooling.
-        view: the view.
-    """
+    """Stored documents as a view uses them, transformed tile by tile."""
 
     stored: StoredViews
     view: View
 
     @property
     def dim(self) -> int:
-        """Dimension of vectors as they are searched.
-
-        Euclidean similarity adds one.
-        """
+        """Dimension of vectors as they are searched; euclidean similarity adds one."""
         return self.view.width(self.stored.shape[1]) + (self.view.similarity == "euclidean")
 
     @property
@@ -205,8 +178,5 @@ class ViewedVectors:
 
 
 def binarize(vectors: Float32Array) -> Float32Array:
-    """Return 1 for values of ``vectors`` above 0, else -1.
-
-    Inner products rank by Hamming distance.
-    """
+    """Return 1 for values above 0, else -1: inner products rank by Hamming distance."""
     return np.where(vectors > 0, np.float32(1), np.float32(-1))

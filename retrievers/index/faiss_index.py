@@ -63,19 +63,13 @@ INDEX_EXAMPLES: Mapping[str, str] = {
 
 
 def import_faiss() -> Any:
-    """Return the module ``faiss``.
-
-    Raises:
-        BenchError: it is not installed.
-    """
+    """Return the module ``faiss``, or raise if it is not installed."""
     hint = "pip install 'retrieval-bench[cpu]' (or [gpu] on Linux with CUDA; never both)"
     return import_package("faiss", "FAISS cannot be imported", hint)
 
 
 def resolve_device(device: str) -> tuple[int, ...]:
-    """Return the numbers of the GPUs that FAISS uses on ``device``.
-
-    These are all for ``cuda``, one for ``cuda:N``, and none for ``cpu``.
+    """Return the GPUs that FAISS uses on ``device``: all for ``cuda``, N for ``cuda:N``, or none.
 
     Raises:
         BenchError: the device is unknown, or FAISS does not see that GPU.
@@ -189,10 +183,7 @@ class FaissIndex:
         return not self._index.is_trained
 
     def training_rows(self, count: int) -> Int64Array:
-        """Draw sorted rows to train on from a corpus of ``count`` documents, by the seed.
-
-        Int64.
-        """
+        """Draw sorted rows (int64) of a corpus of ``count`` documents to train on, by the seed."""
         wanted = min(count, POINTS_PER_CENTROID * _most_centroids(self._index))
         chosen = np.random.default_rng(self.spec.seed).choice(count, wanted, replace=False)
         return np.sort(chosen)
@@ -266,13 +257,7 @@ class FaissIndex:
 
     @classmethod
     def load(cls, path: Path, spec: IndexSpec, dim: int, device: str = "cpu") -> "FaissIndex":
-        """Read a saved index.
-
-        Args:
-            path: file that ``save`` wrote.
-            spec: specification of the index.
-            dim: dimension of the vectors.
-            device: see the class.
+        """Read an index that ``save`` wrote; see the class for the arguments.
 
         Raises:
             BenchError: the file is missing or damaged, or has another dimension or metric.
@@ -312,69 +297,43 @@ class FaissIndex:
 
 def _create_index(spec: IndexSpec, dim: int) -> Any:
     faiss = import_faiss()
+    factory, works = spec.factory, f"known to work: {', '.join(INDEX_EXAMPLES)}"
     if not spec.needs_faiss:
         raise BenchError(f"{spec} searches stored vectors without an index")
-    _check_factory(spec.factory)
+    _check_sizes(factory)
     try:
-        index = faiss.index_factory(dim, spec.factory, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     except FAISS_ERRORS as error:
-        raise BenchError(
-            f"FAISS cannot make {spec.factory!r} for {dim} dimensions: {_reason(error)}",
-            f"known to work: {', '.join(INDEX_EXAMPLES)}",
-        ) from error
+        why = f"FAISS cannot make {factory!r} for {dim} dimensions: {_reason(error)}"
+        raise BenchError(why, works) from error
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
-        raise BenchError(
-            f"{spec.factory} cannot rank by inner product",
-            f"known to work: {', '.join(INDEX_EXAMPLES)}",
-        )
-    _check_usable(index, spec.factory)
-    return index
-
-
-def _check_factory(factory: str) -> None:
-    """Raise if a factory string has a size that FAISS would use unchecked.
-
-    Raises:
-        BenchError: a size is 0 or too large, or the string is too long.
-    """
-    if len(factory) > MAX_FACTORY_LENGTH or not factory.isascii():
-        raise BenchError(
-            f"{factory[:40]!a}... is not a FAISS factory string: those have at most "
-            f"{MAX_FACTORY_LENGTH} ASCII characters"
-        )
-    if any(int(number) == 0 for number in _NUMBER.findall(factory)):
-        raise BenchError(f"{factory} has a size of 0", "sizes are 1 or more")
-    if any(int(number) > MAX_SIZE for number in _NUMBER.findall(factory)):
-        raise BenchError(f"{factory} has a size of more than {MAX_SIZE:,}", "use smaller sizes")
-    if any(int(bits) > MAX_CODE_BITS for bits in _CODE_BITS.findall(factory)):
-        raise BenchError(
-            f"{factory} has codes of more than {MAX_CODE_BITS} bits", "8 bits is the usual size"
-        )
-
-
-def _check_usable(index: Any, factory: str) -> None:
-    """Raise if an index cannot add documents tile by tile, or would end the process.
-
-    Raises:
-        BenchError: the index cannot be used; the hint names one that can.
-    """
+        raise BenchError(f"{factory} cannot rank by inner product", works)
     for part in _walk_index(index):
         problem, instead = _find_problem(part)
         if problem:
             raise BenchError(f"{factory} cannot be used: {problem}", f"use {instead}")
+    return index
+
+
+def _check_sizes(factory: str) -> None:
+    """Raise if a factory string has a size that FAISS would use unchecked."""
+    if len(factory) > MAX_FACTORY_LENGTH or not factory.isascii():
+        limit = f"{MAX_FACTORY_LENGTH} ASCII characters"
+        raise BenchError(f"{factory[:40]!a}... is not a FAISS factory string of at most {limit}")
+    if any(not 1 <= int(number) <= MAX_SIZE for number in _NUMBER.findall(factory)):
+        raise BenchError(f"{factory} has a size that is not from 1 to {MAX_SIZE:,}")
+    if any(int(bits) > MAX_CODE_BITS for bits in _CODE_BITS.findall(factory)):
+        raise BenchError(f"{factory} has codes of more than {MAX_CODE_BITS} bits", "use 8 bits")
 
 
 def _find_problem(part: Any) -> tuple[str, str]:
-    """Return the problem of one index and a replacement.
+    """Return why an index cannot add documents tile by tile or would end the process, if so.
 
-    Both are empty if there is none.
+    The second value is an index that can. Both are empty if there is no problem.
     """
     faiss = import_faiss()
     if isinstance(part, (faiss.IndexIDMap, faiss.IndexIDMap2)):
-        return (
-            "IDMap keeps ids of its own, and rows of the corpus are the ids here",
-            "the same string without IDMap",
-        )
+        return "IDMap has ids of its own, and here rows are the ids", "the string without IDMap"
     if isinstance(part, (faiss.IndexNSG, faiss.IndexNNDescent)):
         return "NSG is built from all vectors at once, and documents come in pieces", "HNSW32"
     if isinstance(part, faiss.IndexHNSW) and part.hnsw.cum_nneighbor_per_level.size() < 2:
@@ -410,9 +369,9 @@ def _seed_training(index: Any, spec: IndexSpec) -> None:
     """
     faiss = import_faiss()
     for part in _walk_index(index):
-        for clustering in (getattr(part, "cp", None), getattr(_codebook(part), "cp", None)):
-            if clustering is not None:
-                clustering.seed = spec.seed
+        for owner in (part, getattr(part, "pq", None)):
+            if hasattr(owner, "cp"):
+                owner.cp.seed = spec.seed
         if hasattr(part, "hnsw"):
             part.hnsw.rng = faiss.RandomGenerator(spec.seed)
         if hasattr(part, "do_polysemous_training"):
@@ -424,16 +383,12 @@ def _most_centroids(index: Any) -> int:
     counts = [1]
     for part in _walk_index(index):
         counts.append(getattr(part, "nlist", 1))
-        counts.append(getattr(_codebook(part), "ksub", 1))
+        counts.append(getattr(getattr(part, "pq", None), "ksub", 1))
         additive = getattr(part, "aq", None)
         if additive is not None:
             bits = [int(additive.nbits.at(i)) for i in range(additive.nbits.size())]
             counts.append(1 << max(bits))
     return max(counts)
-
-
-def _codebook(part: Any) -> Any:
-    return getattr(part, "pq", None)
 
 
 def lookup_table_bytes(index: Any) -> int:
@@ -454,7 +409,15 @@ def _copy_to_gpus(index: Any, gpus: Sequence[int]) -> tuple[Any, Any]:
         RuntimeError: FAISS cannot copy this kind, or memory is too small.
     """
     faiss = import_faiss()
-    resources, options = [faiss.StandardGpuResources() for _ in gpus], _gpu_options(index)
+    resources = [faiss.StandardGpuResources() for _ in gpus]
+    options, needed = faiss.GpuMultipleClonerOptions(), lookup_table_bytes(index)
+    options.useFloat16 = needed > SHARED_BYTES
+    if options.useFloat16:
+        logger.warning(
+            "lookup tables are float16 on the GPU: float32 takes %d bytes of its %d",
+            needed,
+            SHARED_BYTES,
+        )
     try:
         return faiss.index_cpu_to_gpu_multiple_py(resources, index, options, gpus), resources
     except FAISS_ERRORS as error:
@@ -463,19 +426,6 @@ def _copy_to_gpus(index: Any, gpus: Sequence[int]) -> tuple[Any, Any]:
     logger.warning("the index is split over %d GPUs, since one cannot hold all of it", len(gpus))
     options.shard = True
     return faiss.index_cpu_to_gpu_multiple_py(resources, index, options, gpus), resources
-
-
-def _gpu_options(index: Any) -> Any:
-    options = import_faiss().GpuMultipleClonerOptions()
-    needed = lookup_table_bytes(index)
-    if needed > SHARED_BYTES:
-        logger.warning(
-            "lookup tables are float16 on the GPU: float32 takes %d bytes of its %d",
-            needed,
-            SHARED_BYTES,
-        )
-    options.useFloat16 = needed > SHARED_BYTES
-    return options
 
 
 def _set_parameters(index: Any, spec: IndexSpec) -> None:

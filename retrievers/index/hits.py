@@ -69,7 +69,8 @@ def sort_canonically(hits: Hits, tie_rank: Int64Array, k: int) -> Hits:
     Raises:
         BenchError: a score is NaN.
     """
-    ranks = _tie_ranks(tie_rank, hits.rows)
+    ranks = np.full(hits.rows.shape, -1, np.int64)
+    ranks[hits.rows >= 0] = tie_rank[hits.rows[hits.rows >= 0]]
     best = canonical_order(hits.scores, ranks)[:, :k]
     rows = np.take_along_axis(hits.rows, best, axis=1)
     scores = np.take_along_axis(hits.scores, best, axis=1)
@@ -82,10 +83,7 @@ def sort_canonically(hits: Hits, tie_rank: Int64Array, k: int) -> Hits:
 def multiply_by_similarity(
     hits: Hits, queries: Float32Array, vectors_of: Callable[[Int64Array], Float32Array]
 ) -> Hits:
-    """Multiply the score of each hit by the inner product of query and document.
-
-    Computed in float64 and rounded to float32. The order of the hits does not change, see
-    `sort_canonically`.
+    """Multiply scores by the inner product of query and document, in float64; keep the order.
 
     Args:
         hits: hits of any search.
@@ -172,11 +170,3 @@ def scores_of_keys(keys: UInt64Array) -> Float32Array:
 def ranks_of_keys(keys: UInt64Array) -> Int64Array:
     """Return the tie ranks in ``keys`` of filled entries, int64 of the same shape."""
     return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
-
-
-def _tie_ranks(tie_rank: Int64Array, rows: Int64Array) -> Int64Array:
-    """Return the tie rank of each row, -1 for unfilled entries."""
-    ranks = np.full(rows.shape, -1, np.int64)
-    filled = rows >= 0
-    ranks[filled] = tie_rank[rows[filled]]
-    return ranks
