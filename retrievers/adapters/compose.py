@@ -3,8 +3,7 @@
 Averaged weights cost nothing to use (Chronopoulou et al., AdapterSoup, EACL Findings 2023). Each
 tensor is averaged separately, so for LoRA both factors rather than their product. A stack combines
 a domain and a task (MAD-X: Pfeiffer et al., EMNLP 2020): a task's adapter that was trained on top
-of one domain's can be put on top of another's. Learned combinations are the method ``fusion`` of
-`libraries`.
+of one domain's can be put on top of another's. Learned combinations are the method ``fusion``.
 
 Routing gives each query the adapter of the closest domain. The rule is linear in the unit vector x
 of the query as the base encodes it: the largest w_i x + b_i, and the first of equal ones. It is
@@ -23,7 +22,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
-from foundation.records import read_object, write_json
+from foundation.records import find_differing_keys, read_object, write_json
 from retrievers.adapters.adapter import ADAPTER_NAME, AdaptedNetwork, attach, find_adapter
 from retrievers.models.card import (
     CARD_FILE,
@@ -56,13 +55,7 @@ IGNORED_FIELDS = {
 
 @dataclass(frozen=True)
 class AdapterSet:
-    """Adapters of one base.
-
-    Attributes:
-        folders: folder of each adapter, as its library reads it.
-        identities: identity of each adapter.
-        cards: cards of the trainings; adapters from elsewhere have none.
-    """
+    """Adapters of one base, with the cards of those that were trained here."""
 
     folders: tuple[Path, ...]
     identities: tuple[AdapterIdentity, ...]
@@ -87,16 +80,7 @@ class AdapterSet:
 
 
 def find_adapters(base: Model, folders: Sequence[Path], *, composed: bool = False) -> AdapterSet:
-    """Find several adapters of a base.
-
-    Args:
-        base: model that they must belong to.
-        folders: folders of trainings or adapters.
-        composed: accept compositions.
-
-    Raises:
-        BenchError: fewer than two, one belongs to another base, or one is composed.
-    """
+    """Find two or more adapters of ``base`` by `find_adapter`."""
     if len(folders) < 2:
         raise BenchError("a single adapter cannot be composed", "name two or more")
     found = [find_adapter(folder, base, composed=composed) for folder in folders]
@@ -148,8 +132,7 @@ def average_adapters(
 
     Args:
         base: model that all were trained on.
-        folders: folders of finished trainings or of adapters. The first card among them determines
-            how vectors are made.
+        folders: trainings or adapters. The first card among them determines how vectors are made.
         out: folder to write.
         weights: one non-negative weight for each adapter, not all 0; None for equal weights.
 
@@ -179,17 +162,10 @@ def average_adapters(
 
 
 def normalize_weights(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
-    """Scale ``weights`` to sum 1, or return ``count`` equal weights for None.
-
-    Raises:
-        BenchError: their number differs from ``count``, one is negative, or the sum is not
-            positive.
-    """
+    """Scale ``count`` non-negative ``weights`` to sum 1; None stands for equal ones."""
     given = [1.0] * count if weights is None else list(weights)
     if len(given) != count:
-        raise BenchError(
-            f"{len(given)} weights for {count} adapters", "Give one weight for each adapter."
-        )
+        raise BenchError(f"{len(given)} weights for {count} adapters", "Give one for each.")
     total = math.fsum(given)
     if not (0 < total < math.inf and min(given) >= 0):
         raise BenchError(f"{given} cannot be weights", "Give non-negative numbers, not all 0.")
@@ -207,9 +183,7 @@ def _average_files(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict
     for file in files[0]:
         states = [read_tensors(folder / file) for folder in folders]
         if file not in (SHARED, NORMS):
-            states = [
-                _rename(state, name, names[0]) for state, name in zip(states, names, strict=True)
-            ]
+            states = [_rename(*pair, names[0]) for pair in zip(states, names, strict=True)]
         means[file] = _average_tensors(states, shares)
     return means
 
@@ -237,11 +211,9 @@ def _rename(tensors: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
 
 def _check_configurations(stated: Sequence[Mapping[str, Any]]) -> None:
     """Raise if adapters differ in method or size."""
-    flat = [_settings(config) for config in stated]
-    for other in flat[1:]:
-        names = sorted(flat[0].keys() | other.keys())
-        different = [name for name in names if flat[0].get(name) != other.get(name)]
-        if different:
+    first, *others = map(_settings, stated)
+    for other in others:
+        if different := sorted(find_differing_keys(first, other)):
             raise _averaging_error(f"they differ in {', '.join(different[:3])}")
 
 
@@ -360,8 +332,7 @@ def route_adapters(
 
     Args:
         base: model that all were trained on.
-        folders: folders of finished trainings or of adapters. The first card among them determines
-            how vectors are made.
+        folders: trainings or adapters. The first card among them determines how vectors are made.
         out: folder to write.
         domains: for each adapter, the collections that it is for.
         router: rule that chooses an adapter for a query.

@@ -48,6 +48,7 @@ STOP_WORDS = frozenset(  # Lucene's for English
         "then there these they this to was will with"
     )
 )
+STOP_LISTS = {"english": STOP_WORDS, "none": frozenset[str]()}
 
 
 class BM25:
@@ -65,14 +66,11 @@ class BM25:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         options = _check_options(recipe.options)
-        stop, stem = (
-            _stop_words(str(options["stopwords"])),
-            _stemmer(str(options["stemmer"])),
-        )
-        self._words = _Vocabulary(stop, stem)
-        self._method = str(options["method"])
+        self._stop, self._stem = STOP_LISTS[options["stopwords"]], _stemmer(options["stemmer"])
+        self._method = options["method"]
         self._k1, self._b = float(options["k1"]), float(options["b"])
         self._count = 0
+        self._words: _Vocabulary
         self._postings: Postings
 
     def __len__(self) -> int:
@@ -97,7 +95,7 @@ class BM25:
         Raises:
             OSError: the disk is full.
         """
-        words = self._words = self._words.empty()
+        words = self._words = _Vocabulary(self._stop, self._stem)
         with name_path_in_errors(folder or Path(tempfile.gettempdir())):
             writer = PostingsWriter(folder)
             for titles, texts in batches:
@@ -124,10 +122,6 @@ class BM25:
         The width of the result may exceed ``k``, so that the caller can break ties by its own rule;
         equal scores are in no particular order. A document that shares no word with the query is
         not returned.
-
-        Args:
-            queries: texts of the queries.
-            k: number of documents for each query.
         """
         ranked = [_rank_rows(self._scores(query), k) for query in queries]
         width = max([k, *(len(rows) for rows, _ in ranked)])
@@ -138,10 +132,7 @@ class BM25:
         return hits
 
     def _scores(self, query: str) -> Float32Array:
-        """Return the score of every document, float32 ``(n,)``.
-
-        0 without a shared word.
-        """
+        """Return the score of every document, float32 ``(n,)``, 0 without a shared word."""
         scores = np.zeros(self._count, np.float32)
         for word in self._words.known(query):
             rows, weights = self._postings.of(word)
@@ -164,42 +155,27 @@ class BM25:
 
 
 class _Vocabulary:
-    """Numbers of stemmed words.
-
-    Each form of a word is stemmed once while it is cached.
-
-    Attributes:
-        vocabulary: number of each stem.
-    """
+    """Numbers of stemmed words. Each form of a word is stemmed once while it is cached."""
 
     def __init__(self, stop: frozenset[str], stem: Callable[[str], str]) -> None:
-        self.vocabulary: dict[str, int] = {}
-        self._stop = stop
-        self._stem = stem
-        self._numbers: dict[str, int] = {}
-
-    def empty(self) -> "_Vocabulary":
-        """Return the same rules with an empty vocabulary."""
-        return _Vocabulary(self._stop, self._stem)
+        self._stop, self._stem = stop, stem
+        self._stems: dict[str, int] = {}
+        self._forms: dict[str, int] = {}
 
     def learn(self, text: str) -> list[int]:
-        """Return the numbers of the words in ``text``.
-
-        New words get numbers.
-        """
+        """Return the numbers of the words in ``text``. New words get numbers."""
         words = self._split(text)
-        if len(self._numbers) > MAX_CACHED_FORMS:
-            self._numbers.clear()
+        if len(self._forms) > MAX_CACHED_FORMS:
+            self._forms.clear()
         for word in words:
-            if word not in self._numbers:
-                stem = self._stem(word)
-                self._numbers[word] = self.vocabulary.setdefault(stem, len(self.vocabulary))
-        return [self._numbers[word] for word in words]
+            if word not in self._forms:
+                self._forms[word] = self._stems.setdefault(self._stem(word), len(self._stems))
+        return [self._forms[word] for word in words]
 
     def known(self, text: str) -> list[int]:
         """Return the numbers of the words in ``text`` that occur in a document."""
         stems = map(self._stem, self._split(text))
-        return [self.vocabulary[stem] for stem in stems if stem in self.vocabulary]
+        return [self._stems[stem] for stem in stems if stem in self._stems]
 
     def _split(self, text: str) -> list[str]:
         return [word for word in _WORD.findall(text.lower()) if word not in self._stop]
@@ -227,24 +203,17 @@ def _rank_rows(scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
 def _check_options(options: dict[str, Option]) -> dict[str, Any]:
     for name in options:
         if name not in DEFAULTS:
-            known = f"its options: {', '.join(DEFAULTS)}"
-            raise BenchError(f"BM25 has no option {name!r}", did_you_mean(name, DEFAULTS, known))
+            hint = did_you_mean(name, DEFAULTS, f"its options: {', '.join(DEFAULTS)}")
+            raise BenchError(f"BM25 has no option {name!r}", hint)
     merged = DEFAULTS | options
-    if merged["method"] not in METHODS:
-        raise BenchError(f"BM25 has no method {merged['method']!r}", f"use one of {METHODS}")
+    for name, known in (("method", METHODS), ("stopwords", tuple(STOP_LISTS))):
+        if merged[name] not in known:
+            raise BenchError(f"BM25 has no {name} {merged[name]!r}", f"use one of {known}")
     for name in ("k1", "b"):
         value = merged[name]
         if isinstance(value, str | bool) or not 0 <= value <= MAX_VALUE:
             raise BenchError(f"BM25: {name} = {value!r} is not a number from 0 to {MAX_VALUE:,}")
     return merged
-
-
-def _stop_words(name: str) -> frozenset[str]:
-    if name == "none":
-        return frozenset()
-    if name != "english":
-        raise BenchError(f"BM25 has no stop words {name!r}", "use english or none")
-    return STOP_WORDS
 
 
 def _stemmer(name: str) -> Callable[[str], str]:
@@ -253,9 +222,8 @@ def _stemmer(name: str) -> Callable[[str], str]:
     import Stemmer
 
     if name not in Stemmer.algorithms():
-        raise BenchError(
-            f"there is no stemmer {name!r}", f"use none or one of {Stemmer.algorithms()}"
-        )
+        known = f"use none or one of {Stemmer.algorithms()}"
+        raise BenchError(f"there is no stemmer {name!r}", known)
     stem: Callable[[str], str] = Stemmer.Stemmer(name).stemWord
     return stem
 
@@ -319,11 +287,7 @@ class PostingsWriter:
         return self._frequencies
 
     def merged(self, weigh: Weigh) -> Postings:
-        """Merge the blocks into postings and delete their file.
-
-        Args:
-            weigh: function from words, rows and counts to the weights of postings.
-        """
+        """Merge the blocks into postings with the weights of ``weigh``, and delete their file."""
         starts = np.concatenate([[0], np.cumsum(self._frequencies)])
         file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
         with self._file:

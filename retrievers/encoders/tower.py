@@ -81,7 +81,7 @@ class Tower:
         # Read before an adapter wraps the network and hides its signature.
         reads = inspect.signature(network.forward).parameters
         given = self.tokenizer.model_input_names
-        self._texts = TextTokenizer(
+        self.text_tokenizer = TextTokenizer(
             self.tokenizer.backend_tokenizer,
             recipe.truncation_side,
             recipe.segment_ids and "token_type_ids" in reads and "token_type_ids" in given,
@@ -123,11 +123,6 @@ class Tower:
         return self._recipe.dim
 
     @property
-    def text_tokenizer(self) -> TextTokenizer:
-        """The tokenizer that `tokenize` uses."""
-        return self._texts
-
-    @property
     def is_asynchronous(self) -> bool:
         """True if the device computes a batch while this process does something else."""
         return self._device.type == "cuda"
@@ -139,17 +134,10 @@ class Tower:
 
     @property
     def separator(self) -> str:
-        """Text of the tokenizer's separator token.
-
-        Raises:
-            BenchError: the tokenizer has none.
-        """
-        token = self.tokenizer.sep_token
-        if not token:
-            raise BenchError(
-                f"{self._recipe.model}: its tokenizer has no separator token",
-                'use title_join = "space"',
-            )
+        """Text of the tokenizer's separator token."""
+        if not (token := self.tokenizer.sep_token):
+            problem = f"{self._recipe.model}: its tokenizer has no separator token"
+            raise BenchError(problem, 'use title_join = "space"')
         return str(token)
 
     def tokenize(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
@@ -163,7 +151,7 @@ class Tower:
             BenchError: the limit leaves no tokens for a text.
         """
         for paired in {second is not None for _, second in segments}:
-            special = self._texts.special_tokens(paired)
+            special = self.text_tokenizer.special_tokens(paired)
             if max_tokens is not None and max_tokens <= special:
                 raise BenchError(
                     f"{self._recipe.model}: {max_tokens} tokens leave none for a text: "
@@ -171,7 +159,7 @@ class Tower:
                     f"Set max_query_tokens and max_document_tokens to {special + 1} or more.",
                 )
         with self._clock.phase("tokenise"):
-            return self._texts(segments, max_tokens)
+            return self.text_tokenizer(segments, max_tokens)
 
     def vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Yield the rows of each batch with their vectors, float32 ``(len(rows), dim)``, in order.
@@ -189,24 +177,20 @@ class Tower:
                 memory does not hold one text.
         """
         with use_full_precision():
-            yield from self._vectors(tokens, batches)
-
-    def _vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
-        if not self.is_asynchronous:
-            done = map_in_threads(lambda rows: list(self._launch_parts(tokens, rows)), batches)
-            if len(tokens.ids) <= FEW_TOKENS:
-                with use_one_thread():
-                    done = iter(list(done))
-            yield from (self._receive(pending) for flights in done for pending in flights)
-            return
-        flying: deque[_PendingBatch] = deque()
-        for rows in batches:
-            for pending in self._launch_parts(tokens, rows):
-                flying.append(pending)
-                if len(flying) == CUDA_IN_FLIGHT:
-                    yield self._receive(flying.popleft())
-        while flying:
-            yield self._receive(flying.popleft())
+            if not self.is_asynchronous:
+                done = map_in_threads(lambda rows: list(self._launch_parts(tokens, rows)), batches)
+                if len(tokens.ids) <= FEW_TOKENS:
+                    with use_one_thread():
+                        done = iter(list(done))
+                yield from (self._receive(pending) for flights in done for pending in flights)
+                return
+            flying: deque[_PendingBatch] = deque()
+            for rows in batches:
+                for pending in self._launch_parts(tokens, rows):
+                    flying.append(pending)
+                    if len(flying) == CUDA_IN_FLIGHT:
+                        yield self._receive(flying.popleft())
+            yield from map(self._receive, flying)
 
     def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Start all ``batches`` of ``tokens``, then yield their vectors as ``vectors`` does."""
@@ -226,17 +210,17 @@ class Tower:
             try:
                 pending = self._launch(batch, rows)
             except RuntimeError as error:  # PyTorch's own, cuBLAS's and Triton's
-                if not is_out_of_memory(error) and self._recipe.adapter is not None:
+                why = first_line(error)
+                if not is_out_of_memory(error):
+                    if self._recipe.adapter is None:
+                        raise
                     raise BenchError(
-                        f"{self._recipe.model} cannot be run with its adapter: {first_line(error)}",
+                        f"{self._recipe.model} cannot be run with its adapter: {why}",
                         "Check that it belongs to this base model and version of its library.",
                     ) from error
-                if not is_out_of_memory(error):
-                    raise
                 if len(rows) == 1:
                     raise BenchError(
-                        f"{self._device} has no memory for a text of {cost} tokens: "
-                        f"{first_line(error)}",
+                        f"{self._device} has no memory for a text of {cost} tokens: {why}",
                         "Stop other programs on the device, or use --device cpu.",
                     ) from error
             else:
@@ -342,10 +326,7 @@ class PaddedEncoder:
         return PaddedBatch(inputs, self._move(np.flatnonzero(read)), self._move(ends))
 
     def encode_batch(self, mode: StoredPooling, batch: "PaddedBatch") -> torch.Tensor:
-        """Return a float32 vector for each text of ``batch``, pooled by ``mode``.
-
-        ``(n, width)``.
-        """
+        """Return the float32 vectors of ``batch``, pooled by ``mode``, ``(n, width)``."""
         output = self._network(**batch.inputs)
         hidden, read = getattr(output, "last_hidden_state", None), batch.inputs["input_ids"]
         if hidden is not None:
@@ -382,11 +363,7 @@ class PaddedBatch:
 
 
 def check_dtype(dtype: str, device: torch.device) -> None:
-    """Raise if ``dtype`` is float16 on the CPU ``device``, and warn if bfloat16 is slow there.
-
-    Raises:
-        BenchError: float16 on the CPU, where it is slow and overflows.
-    """
+    """Raise for float16 on the CPU, where it is slow and overflows; warn if bfloat16 is slow."""
     if dtype == "float16" and device.type == "cpu":
         raise BenchError("float16 needs a GPU", "use --dtype bfloat16 or --dtype float32")
     warn_if_bfloat16_is_slow(dtype, device)

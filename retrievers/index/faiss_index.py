@@ -369,7 +369,8 @@ def _seed_training(index: Any, spec: IndexSpec) -> None:
     """
     faiss = import_faiss()
     for part in _walk_index(index):
-        for owner in (part, getattr(part, "pq", None)):
+        owners: tuple[Any, ...] = (part, getattr(part, "pq", None))
+        for owner in owners:
             if hasattr(owner, "cp"):
                 owner.cp.seed = spec.seed
         if hasattr(part, "hnsw"):

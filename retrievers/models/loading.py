@@ -8,7 +8,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,8 @@ from retrievers.models.read_checkpoint import (
 )
 from retrievers.models.read_settings import read_stage_file
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+LoadedStage = Callable[[Tensor], Tensor]
+ACTIVATIONS: dict[str, LoadedStage] = {
     "identity": lambda x: x,
     "tanh": torch.tanh,
     "relu": functional.relu,
@@ -69,31 +69,20 @@ def silence_transformers() -> Iterator[None]:
 def load_network(checkpoint: Checkpoint, recipe: Recipe) -> Any:
     """Load a transformer with all of its weights, in evaluation mode, on the CPU.
 
-    Args:
-        checkpoint: files of the model.
-        recipe: determines dtype, pooling and stages.
-
     Raises:
         BenchError: the file is damaged or holds more than tensors, or weights are missing.
     """
-    folder = checkpoint.folder
+    kind, dtype = _network_class(checkpoint), getattr(torch, recipe.dtype)
     try:
-        network, report = read_weights(
-            _network_class(checkpoint), checkpoint, getattr(torch, recipe.dtype)
-        )
+        network, report = read_weights(kind, checkpoint, dtype)
     except LOAD_ERRORS as error:
-        raise loading_error(f"the weights in {folder}", error) from error
-    _check_report(folder, report, recipe)
+        raise loading_error(f"the weights in {checkpoint.folder}", error) from error
+    _check_report(checkpoint.folder, report, recipe)
     return network.eval()
 
 
 def read_weights(kind: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Load a model of transformers with its report of missing and unexpected weights.
-
-    Args:
-        kind: class with ``from_pretrained``.
-        checkpoint: files of the model; nothing in them is executed.
-        dtype: type of the weights.
+    """Load a model of the class ``kind`` with its report of missing and unexpected weights.
 
     Raises:
         Exception: one of `LOAD_ERRORS`, if the weights cannot be read.
@@ -111,40 +100,11 @@ def read_weights(kind: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> tuple
     return network, report
 
 
-@dataclass(frozen=True)
-class LoadedStage:
-    """A dense or layer-norm stage with float32 weights.
-
-    Attributes:
-        kind: ``dense`` or ``layer-norm``.
-        weight: ``(out, in)`` of a dense stage, ``(width,)`` of a layer norm.
-        bias: ``(out,)`` or ``(width,)``; None for a dense stage without one.
-        activation: name in `ACTIVATIONS`.
-        eps: constant of a layer norm.
-    """
-
-    kind: str
-    weight: Tensor
-    bias: Tensor | None
-    activation: str
-    eps: float
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        """Apply the stage to ``vectors`` of shape ``(n, in)``, giving ``(n, out)``."""
-        if self.kind == "layer-norm":
-            return functional.layer_norm(
-                vectors, self.weight.shape, self.weight, self.bias, self.eps
-            )
-        return ACTIVATIONS[self.activation](functional.linear(vectors, self.weight, self.bias))
-
-
 def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> LoadedStage:
-    """Load the weights of a stage, from the checkpoint or from the stage's folder.
+    """Load a stage in float32, from the checkpoint or from the stage's folder.
 
-    Args:
-        stage: the stage in a recipe.
-        checkpoint: files of the model.
-        device: device of the weights.
+    Returns:
+        Function from vectors ``(n, in)`` to ``(n, out)``.
 
     Raises:
         BenchError: the weights are missing, or have another width than the recipe.
@@ -157,11 +117,11 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
         weights = find_weights(folder)
         prefix = "linear" if stage.kind == "dense" else "norm"
     names = (f"{prefix}.weight", f"{prefix}.bias")
-    tensors: dict[str, torch.Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for path in weight_files(folder, weights):
         if path.suffix != ".json":
             tensors |= read_tensors(path, names)
-    weight, bias = tensors.get(f"{prefix}.weight"), tensors.get(f"{prefix}.bias")
+    weight, bias = map(tensors.get, names)
     needs_bias = where == "key" or read_stage_file(folder).bias
     if weight is None or (bias is None and needs_bias):
         raise BenchError(f"{folder} has no weights for the stage {stage.source}")
@@ -169,13 +129,11 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
         raise BenchError(
             f"{folder}: the stage {stage.source} is {weight.shape[0]} wide, not {stage.width}"
         )
-    return LoadedStage(
-        kind=stage.kind,
-        weight=weight.to(device, torch.float32),
-        bias=None if bias is None else bias.to(device, torch.float32),
-        activation=stage.activation,
-        eps=stage.eps,
-    )
+    factors = weight.to(device, torch.float32), None if bias is None else bias.to(device).float()
+    if stage.kind == "layer-norm":
+        return lambda vectors: functional.layer_norm(vectors, (stage.width,), *factors, stage.eps)
+    activation = ACTIVATIONS[stage.activation]
+    return lambda vectors: activation(functional.linear(vectors, *factors))
 
 
 def _network_class(checkpoint: Checkpoint) -> Any:
@@ -192,11 +150,8 @@ def _network_class(checkpoint: Checkpoint) -> Any:
 
 
 def _check_report(folder: Path, report: Any, recipe: Recipe) -> None:
-    missing = sorted(
-        key
-        for key in report["missing_keys"]
-        if recipe.pooling == "pooler" or not POOLER.search(key)
-    )
+    pools = recipe.pooling == "pooler"
+    missing = sorted(key for key in report["missing_keys"] if pools or not POOLER.search(key))
     if missing:
         raise BenchError(
             f"{folder} lacks {len(missing)} weights of its model: {', '.join(missing[:5])}",

@@ -138,8 +138,8 @@ def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint
     """Check and hash the files of a checkpoint, without loading it.
 
     Args:
-        root: folder that stage folders are relative to.
-        stage_folders: folders of dense and layer-norm stages.
+        root: folder of the checkpoint.
+        stage_folders: folders of dense and layer-norm stages, relative to it.
 
     Raises:
         BenchError: weights, configuration or tokenizer are missing or damaged, or the folder has
@@ -178,10 +178,8 @@ def find_weights(folder: Path) -> str:
     for name in WEIGHTS:
         if (folder / name).is_file():
             return name
-    raise BenchError(
-        f"{folder} has no weights that PyTorch can load",
-        "it needs model.safetensors or pytorch_model.bin",
-    )
+    needed = "it needs model.safetensors or pytorch_model.bin"
+    raise BenchError(f"{folder} has no weights that PyTorch can load", needed)
 
 
 def weight_files(folder: Path, weights: str) -> list[Path]:
@@ -268,10 +266,8 @@ def count_file_parameters(path: Path) -> int:
 
 def _tokenizer_files(folder: Path) -> list[Path]:
     if not any((folder / name).is_file() for name in VOCABULARIES):
-        raise BenchError(
-            f"{folder} has no tokenizer",
-            "Save it next to the weights: AutoTokenizer.from_pretrained(BASE).save_pretrained(...)",
-        )
+        how = "AutoTokenizer.from_pretrained(BASE).save_pretrained(...)"
+        raise BenchError(f"{folder} has no tokenizer", f"Save it next to the weights: {how}")
     return [folder / name for name in TOKENIZER if (folder / name).is_file()]
 
 
@@ -292,12 +288,7 @@ def _first_stated(config: Mapping[str, Any], names: Iterable[str]) -> object:
 
 
 class Parameters(Record):
-    """Numbers of learned parameters.
-
-    Attributes:
-        total: both encoders of an untied model, stages, and the adapter.
-        adapter: the adapter alone, which is the trained part; 0 without one.
-    """
+    """Numbers of learned parameters: in total, and of the adapter alone, the trained part."""
 
     total: int
     adapter: int = 0

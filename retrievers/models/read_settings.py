@@ -1,9 +1,8 @@
 """Read how a folder says that its model is used, as data.
 
 ``config.json`` and the tokenizer's files state the architecture and lengths. ``modules.json`` of a
-sentence-transformers folder names Python classes, which sentence-transformers imports. Here, only
-the module types below are understood, by name; all others are refused. Class paths and some keys
-differ between versions 2 to 6 of sentence-transformers.
+sentence-transformers folder names Python classes. They are not imported: only the types of modules
+below are understood, by name. Class paths and some keys differ between its versions 2 to 6.
 """
 
 import logging
@@ -93,8 +92,6 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class _Module(_File, frozen=True):
-    """One entry of ``modules.json``."""
-
     path: str
     type: str
 
@@ -123,11 +120,7 @@ class _Modalities(_File, frozen=True):
 
 
 class _Transformer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of `TRANSFORMER_FILES`.
-
-    As in sentence-transformers, no other settings are allowed. Of all but the first two, the only
-    supported value is allowed.
-    """
+    """One of `TRANSFORMER_FILES`. Of all but the first two fields, one value is supported."""
 
     max_seq_length: Annotated[int, msgspec.Meta(ge=1)] | None = None
     do_lower_case: bool | None = None
@@ -142,11 +135,7 @@ class _Transformer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query_expansion: Annotated[dict[str, Any], msgspec.Meta(max_length=0)] | None = None
 
 
-class _ModuleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``config.json`` of a module, each field of which may change the vectors."""
-
-
-class _Pooling(_ModuleFile, frozen=True):
+class _Pooling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``config.json`` of a pooling module: a mode, or one flag for each (`LEGACY_POOLING`)."""
 
     embedding_dimension: int | None = None
@@ -161,17 +150,8 @@ class _Pooling(_ModuleFile, frozen=True):
     pooling_mode_lasttoken: bool = False
 
 
-class StageFile(_ModuleFile, frozen=True):
-    """``config.json`` of a dense or layer-norm module.
-
-    Attributes:
-        in_features, out_features: dimensions of a dense module.
-        dimension: dimension of a layer norm.
-        bias: whether there is a bias.
-        activation_function: class of the activation.
-        module_input_name, module_output_name: only sentence embeddings are supported.
-        use_residual: whether a dense module adds its input, which is not supported.
-    """
+class StageFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``config.json`` of a dense or layer-norm module (``dimension`` is the latter's)."""
 
     in_features: int | None = None
     out_features: Count | None = None
@@ -189,8 +169,6 @@ class StageFile(_ModuleFile, frozen=True):
 
 
 class _TokenizerConfig(_File, frozen=True):
-    """``tokenizer_config.json``."""
-
     model_max_length: int | float | None = None
     truncation_side: TruncationSide | None = None
     do_lower_case: bool | None = None
@@ -202,8 +180,6 @@ class _Truncation(_File, frozen=True):
 
 
 class _Tokenizer(_File, frozen=True):
-    """``tokenizer.json``."""
-
     truncation: _Truncation | None = None
 
 
@@ -223,11 +199,7 @@ class TokenizerFacts:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read a model's ``config.json`` in ``folder``.
-
-    Raises:
-        BenchError: it is missing, or not a JSON object.
-    """
+    """Read a model's ``config.json`` in ``folder``."""
     path = folder / "config.json"
     if not path.is_file():
         raise BenchError(f"{path} is missing", "Name the folder of a model.")
@@ -235,9 +207,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def position_limit(config: Mapping[str, Any]) -> int | None:
-    """Return the longest input in tokens of a model with ``config``.
+    """Return the longest input in tokens of a model with ``config``, or None without a limit.
 
-    None if there is no limit: rotary positions are computed, and DeBERTa's distances are clipped.
+    Rotary positions are computed, and DeBERTa's distances are clipped.
     """
     is_rotary = any(map(ROTARY.fullmatch, config)) or (
         config.get("position_embedding_type") in ("rotary", "rope")
@@ -282,13 +254,7 @@ def lacks_normalize(folder: Path) -> bool:
 
 
 def find_inner_folder(folder: Path) -> str:
-    """Return the path of the transformer inside ``folder``, or an empty path for the folder itself.
-
-    Old sentence-transformers folders nest it.
-
-    Raises:
-        BenchError: ``modules.json`` is damaged, or does not begin with a transformer.
-    """
+    """Return the path of the transformer in ``folder``: empty, or nested in old folders."""
     if (folder / "config.json").exists() or not is_st_folder(folder):
         return ""
     first = next(iter(_read_modules(folder)), None)
@@ -325,11 +291,8 @@ def read_st_folder(folder: Path) -> Card:
         BenchError: a file is damaged, a module's class is not from sentence-transformers, or a
             setting is not supported.
     """
-    modules = [
-        module
-        for module in _read_modules(folder)
-        if module.name != "Dropout"  # an identity when texts are encoded
-    ]
+    # Dropout is an identity when texts are encoded.
+    modules = [module for module in _read_modules(folder) if module.name != "Dropout"]
     names = [module.name for module in modules]
     stages = modules[2 : len(modules) - (names[-1:] == ["Normalize"])]
     known = names[:2] == ["Transformer", "Pooling"]
@@ -345,6 +308,10 @@ def read_st_folder(folder: Path) -> Card:
             f"{folder}: truncate_dim = {settings.truncate_dim} is not supported",
             "Remove it from config_sentence_transformers.json to use all dimensions.",
         )
+    for stage in stages:
+        if not stage.path:
+            raise BenchError(f"{folder / 'modules.json'}: the module {stage.name} has no folder")
+        read_stage_file(resolve_inside(folder, stage.path))
     inner = resolve_inside(folder, modules[0].path)
     transformer, tokenizer = _read_transformer(inner), read_tokenizer_facts(inner)
     length = _find_length(inner, transformer.max_seq_length, tokenizer.max_tokens)
@@ -355,7 +322,7 @@ def read_st_folder(folder: Path) -> Card:
         title=f"{folder} (sentence-transformers)",
         checkpoint=str(folder),
         pooling=_read_pooling(resolve_inside(folder, modules[1].path) / "config.json"),
-        stages=tuple(_read_stage(folder, module) for module in stages),
+        stages=tuple(CardStage(kind=STAGE_MODULES[s.name], folder=s.path) for s in stages),
         # Those that encode_query and encode_document of version 5.7 use; never the default prompt.
         prompts=CardPrompts(
             query=prompts.get("query") or "", document=prompts.get("document") or ""
@@ -371,10 +338,7 @@ def read_st_folder(folder: Path) -> Card:
 
 
 def _check_requirements(folder: Path, requirements: dict[str, str] | list[str]) -> None:
-    """Raise if a library lacks a version that the model requires .
-
-    sentence-transformers itself does not make the vectors here, so its version does not matter.
-    """
+    """Raise if a library other than sentence-transformers lacks a version that is required."""
     if isinstance(requirements, dict):
         requirements = [f"{name} {versions}" for name, versions in requirements.items()]
     for line in requirements:
@@ -387,16 +351,12 @@ def _check_requirements(folder: Path, requirements: dict[str, str] | list[str]) 
         is_met = bool(found) and wanted.specifier.contains(found, prereleases=True)
         if canonicalize_name(name) != "sentence-transformers" and not is_met:
             state = f"{name} {found} is installed" if found else f"{name} is not installed"
-            raise BenchError(
-                f"{folder} requires {line}, and {state}", f"pip install '{name}{wanted.specifier}'"
-            )
+            install = f"pip install '{name}{wanted.specifier}'"
+            raise BenchError(f"{folder} requires {line}, and {state}", install)
 
 
 def _find_length(inner: Path, stated: int | None, tokenizers: int | None) -> int:
-    """Return the length at which texts are truncated.
-
-    It is the stated one, or that of the tokenizer and the network; never more than the positions.
-    """
+    """Return the stated length or the tokenizer's and network's, within the positions."""
     config = read_config(inner) if (inner / "config.json").is_file() else {}
     limit = position_limit(config) if stated else stated_positions(config)
     known = [n for n in (stated or tokenizers, limit) if n is not None and n < NO_LIMIT]
@@ -420,7 +380,7 @@ def _find_warnings(settings: _Settings, normalize: bool) -> list[str]:
 
 
 def warn_of_contradictions(card: Card, root: Path, inner: Path) -> None:
-    """Warn about settings in files that differ from their card, which takes precedence.
+    """Warn about settings in the files of a checkpoint that differ from its card, which is used.
 
     Args:
         card: card of the model.
@@ -440,15 +400,12 @@ def warn_of_contradictions(card: Card, root: Path, inner: Path) -> None:
 
 
 def read_stages(stages: Sequence[CardStage], root: Path, width: int) -> tuple[Stage, ...]:
-    """Return the layers after pooling with their dimensions and activations.
+    """Return the layers after pooling of token vectors of ``width`` dimensions.
 
     Args:
         stages: as a card states them.
         root: folder that their folders are relative to.
         width: dimension of token vectors.
-
-    Raises:
-        BenchError: a file is missing or damaged, or states no dimension.
     """
     resolved = []
     for stage in stages:
@@ -467,11 +424,7 @@ def read_stages(stages: Sequence[CardStage], root: Path, width: int) -> tuple[St
 
 
 def read_stage_file(folder: Path) -> StageFile:
-    """Read the settings of a stage from the ``config.json`` in ``folder``.
-
-    Raises:
-        BenchError: it is missing or damaged.
-    """
+    """Read the settings of a stage from the ``config.json`` in ``folder``."""
     return read_json(folder / "config.json", StageFile, WRITE_A_CARD)
 
 
@@ -508,40 +461,26 @@ def _read_transformer(folder: Path) -> _Transformer:
     return read_json(path, _Transformer, WRITE_A_CARD) if path else _Transformer()
 
 
-def _read_stage(folder: Path, module: _Module) -> CardStage:
-    if not module.path:
-        raise BenchError(f"{folder / 'modules.json'}: the module {module.name} has no folder")
-    read_stage_file(resolve_inside(folder, module.path))
-    return CardStage(kind=STAGE_MODULES[module.name], folder=module.path)
-
-
 def _read_if_present(path: Path, kind: type[F]) -> F:
     return read_json(path, kind) if lexists(path) else kind()
 
 
 def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
-    """Read ``tokenizer_config.json`` in ``folder``, completed by ``tokenizer.json``.
-
-    Raises:
-        BenchError: a file is damaged, or a value is not valid.
-    """
+    """Read ``tokenizer_config.json`` in ``folder``, completed by ``tokenizer.json``."""
     path = folder / "tokenizer_config.json"
     config = _read_if_present(path, _TokenizerConfig)
     length = config.model_max_length
     if length is not None and not length >= 1:
-        raise BenchError(
-            f"{path}: model_max_length is {length}", "Write a number of tokens, 1 or more."
-        )
+        raise BenchError(f"{path}: model_max_length is {length}", "Write 1 or more tokens.")
+    side = config.truncation_side
+    if side is None:
+        truncation = _read_if_present(folder / "tokenizer.json", _Tokenizer).truncation
+        side = "left" if truncation and truncation.direction == "Left" else "right"
     heeds = lexists(folder / WORD_PIECES) or (
         (config.tokenizer_class or "").removesuffix("Fast") in LOWER_CASING
     )
     return TokenizerFacts(
         max_tokens=int(length) if length is not None and length < NO_LIMIT else None,
-        truncation_side=config.truncation_side or _truncation_side(folder),
+        truncation_side=side,
         lower_cases=bool(config.do_lower_case) and heeds,
     )
-
-
-def _truncation_side(folder: Path) -> TruncationSide:
-    truncation = _read_if_present(folder / "tokenizer.json", _Tokenizer).truncation
-    return "left" if truncation and truncation.direction == "Left" else "right"

@@ -22,9 +22,8 @@ from retrievers.training.finetune.student import (
     trained_card,
     training_recipe,
 )
-from retrievers.training.preset import FINETUNE_PRESETS
 from tests.support.kills import KilledError, killed_at
-from tests.support.small_finetuning import TEXTS, TITLES, Search, examples, model, on_cpu, preset
+from tests.support.small_finetuning import TEXTS, TITLES, examples, model, on_cpu, preset
 from tests.support.small_finetuning import weights as weights_of
 
 QUICK = "[optimizer]\nlr = 3e-2\nwarmup = 0.0\n"
@@ -137,12 +136,6 @@ def test_every_method_trains_on_a_frozen_encoder_and_gives_its_vectors_back(
     np.testing.assert_allclose(half.encode_documents(TITLES, TEXTS), tuned.vectors, atol=0.05)
 
 
-ADDED_TO_HUB = """
-from adapters import ADAPTER_CONFIG_MAP, SeqBnConfig
-ADAPTER_CONFIG_MAP["thin_bn"] = SeqBnConfig(reduction_factor=8)
-"""
-
-
 ADDED_TO_PEFT = """
 from peft import LNTuningConfig, LNTuningModel, PeftType
 from peft.utils import register_peft_method
@@ -213,21 +206,6 @@ def test_a_method_that_fails_only_in_the_backward_pass_is_refused(tmp_path, monk
     with pytest.raises(BenchError, match="cannot be put into start: no gradient here"):
         run(tmp_path, table("ln_tuning", "peft"))
     assert not (tmp_path / "out").exists()
-
-
-@hub
-def test_a_method_of_ones_own_is_one_file_that_adds_it_to_its_library(tmp_path, monkeypatch):
-    import adapters
-
-    known = dict(adapters.ADAPTER_CONFIG_MAP)
-    monkeypatch.setattr(adapters, "ADAPTER_CONFIG_MAP", known)
-    (tmp_path / "my_method.py").write_text(ADDED_TO_HUB)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(BenchError, match="no adapter method 'thin_bn'"):
-        run(tmp_path, table("thin_bn"))
-    importlib.import_module("my_method")
-    tuned = Tuned(tmp_path, table("thin_bn", more="# no option is needed\n"))
-    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -349,33 +327,6 @@ def test_settings_that_contradict_each_other_are_refused():
             preset(f"[adapter]\n{text}\n")
 
 
-@pytest.mark.slow
-@hub
-@pytest.mark.parametrize(
-    "more",
-    [
-        "[loss]\nname = 'contrastive'\nchunk = 2\n",
-        'precision = "bfloat16"\ngradient_checkpointing = true\n',
-    ],
-)
-def test_an_adapter_trains_with_cached_gradients_and_with_little_memory(tmp_path, more):
-    run(tmp_path, f"{more}{table('seq_bn')}")
-    run(tmp_path, f"seed = 1\n{more}{table('seq_bn')}", "other")
-    assert np.abs(vectors(tmp_path / "out") - vectors(tmp_path / "other")).max() > 1e-3
-    assert np.abs(vectors(tmp_path / "out") - vectors(tmp_path / "start.toml")).max() > 1e-3
-
-
-@pytest.mark.slow
-@hub
-def test_an_adapter_mines_its_own_negatives_while_it_is_trained(tmp_path):
-    search = Search()
-    mined = 'hard_negatives = 2\n[[rounds]]\nsources = ["model"]\ndepth = 12\nrefresh_steps = 2\n'
-    run(tmp_path, f"{mined}{table('seq_bn')}", steps=4, search=search)
-    assert search.asked == ["start", "refreshed"]
-    kept = sorted((tmp_path / "out" / "negatives").iterdir())
-    assert (np.load(kept[0]) != np.load(kept[1])).any()
-
-
 HOULSBY = "init_scale = 0.001\nnorms = true\n"
 
 
@@ -435,18 +386,3 @@ def test_an_adapter_with_norms_is_averaged_and_not_put_over_others(tmp_path):
         preset(table("seq_bn", more=f'norms = true\nover = ["{folders[0]}"]\n'))
     with pytest.raises(BenchError, match="used alone"):
         run(tmp_path, table("seq_bn", more=f'over = ["{folders[0]}"]\n'), "over", start=start)
-
-
-def test_presets_of_adapters_have_the_authors_figures():
-    """README.md and modeling.py of adapter-bert; examples/NLU/roberta_base_mnli.sh of LoRA."""
-    houlsby, lora = (
-        FINETUNE_PRESETS.load("adapter-bottleneck"),
-        FINETUNE_PRESETS.load("adapter-lora"),
-    )
-    assert 768 / houlsby.adapter.options["reduction_factor"] == 64
-    assert houlsby.adapter.options["non_linearity"] == "gelu"
-    assert (houlsby.adapter.init_scale, houlsby.adapter.norms) == (1e-3, True)
-    assert (houlsby.batch_size, houlsby.effective_optimizer().lr) == (32, 3e-4)
-    assert lora.adapter.options == {"r": 8, "lora_alpha": 16}
-    used = lora.effective_optimizer()
-    assert (used.lr, used.warmup, used.weight_decay, lora.batch_size) == (5e-4, 0.06, 0.1, 128)

@@ -1,7 +1,5 @@
 """Adapters on adapters, fusions, averages, and many adapters over one base that is loaded once."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -18,7 +16,6 @@ from retrievers.adapters.compose import (
 )
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models import loading
-from retrievers.models.card import load_card
 from retrievers.models.resolve import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, Tuned, run, table, vectors
 from tests.support.small_finetuning import TEXTS, TITLES, model
@@ -125,15 +122,6 @@ def test_an_average_has_the_mean_weights_of_its_adapters(tmp_path, library, meth
         assert np.abs(vectors(tmp_path / "mean") - vectors(tmp_path / name)).max() > 1e-4
 
 
-@pytest.mark.slow
-def test_an_average_of_one_adapter_with_itself_is_that_adapter(tmp_path):
-    one, _ = two_adapters(tmp_path)
-    base = find_adapter_base([one])
-    average_adapters(base, [one, one, one], tmp_path / "mean")
-    np.testing.assert_allclose(vectors(tmp_path / "mean"), vectors(one), atol=1e-6)
-    assert load_card(tmp_path / "mean" / "card.toml").trained_on == ("toy",)
-
-
 @given(
     st.lists(st.floats(0, 1e3, width=32), min_size=1, max_size=5).filter(lambda some: sum(some) > 0)
 )
@@ -189,19 +177,6 @@ def test_a_stack_is_each_adapter_on_the_one_below(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_task_is_put_over_another_domain(tmp_path):
-    first, second = two_adapters(tmp_path)
-    tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{first}"]\n'))
-    whole = tmp_path / "tuned"
-    with pytest.raises(BenchError, match="is a composition of adapters") as caught:
-        stack_adapters(find_adapter_base([whole]), [second, whole], tmp_path / "swapped")
-    task = next(one for one in caught.value.hint.split(": ")[1].split(", ") if "bench" in one)
-    stack_adapters(find_adapter_base([second]), [second, Path(task)], tmp_path / "swapped")
-    assert np.abs(vectors(tmp_path / "swapped") - tuned.vectors).max() > 1e-4
-    assert adapter(tmp_path / "swapped" / "adapter" / "bench").keys() == adapter(Path(task)).keys()
-
-
-@pytest.mark.slow
 def test_configurations_that_adapterhub_ignores_silently_are_refused(tmp_path):
     """It runs these only of the first adapter: on another one they would train nothing."""
     method = "seq_bn_inv"
@@ -249,15 +224,3 @@ def test_many_adapters_over_one_base_load_it_once(tmp_path, monkeypatch):
         for encoder, wanted in zip(encoders, expected, strict=True):
             np.testing.assert_array_equal(encoder.encode_documents(TITLES, TEXTS), wanted)
     assert len(read) == 1
-
-
-def test_a_model_without_an_adapter_does_not_share_its_weights(tmp_path):
-    plain = model(tmp_path)
-    run(tmp_path, table("ia3"), start=plain)
-    networks = SharedNetworks()
-    tuned = open_encoder(resolve_model(str(tmp_path / "out")), "cpu", networks=networks)
-    before = tuned.encode_queries(TEXTS)
-    alone = open_encoder(plain, "cpu").encode_queries(TEXTS)
-    beside = open_encoder(plain, "cpu", networks=networks).encode_queries(TEXTS)
-    np.testing.assert_array_equal(beside, alone)
-    np.testing.assert_array_equal(tuned.encode_queries(TEXTS), before)

@@ -14,7 +14,6 @@ from retrievers.adapters.adapter import (
     make_configuration,
 )
 from retrievers.models.read_checkpoint import Composition
-from retrievers.training.preset import FINETUNE_PRESETS
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, run
 from tests.support.tiny_checkpoints import write_bert
 
@@ -87,16 +86,3 @@ def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below
     with pytest.raises(BenchError, match="ignores the adapters below a parallel one"):
         check_composition(network, stack)
     check_composition(network, Composition("Fuse", ("low", "high")))
-
-
-def test_the_preset_has_the_authors_figures():
-    """exps/run_xsum.sh of unify-parameter-efficient-tuning, FFN Scaled Parallel Adapter."""
-    preset = FINETUNE_PRESETS.load("adapter-parallel")
-    config = make_configuration(preset.adapter)
-    assert int(768 // config.reduction_factor) == 512
-    assert (config.scaling, config.non_linearity) == (SCALE, "relu")
-    assert (config.is_parallel, config.output_adapter, config.mh_adapter) == (True, True, False)
-    assert config.init_weights == "mam_adapter"  # the script's lora: W_up is 0 at first
-    used = preset.effective_optimizer()
-    assert (used.lr, used.warmup, used.weight_decay, used.max_grad_norm) == (5e-5, 0, 0.01, 0.1)
-    assert preset.batch_size == 64

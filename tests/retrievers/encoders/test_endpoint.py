@@ -1,6 +1,5 @@
 """Encoders behind a URL, against real servers on the loopback: honest, slow, failing and lying."""
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -101,13 +100,6 @@ def test_a_batch_that_is_too_large_is_halved(server):
     url, app = server
     app.max_batch = 5
     assert np.array_equal(encoder(url).encode_queries(TEXTS), honest(TEXTS))
-
-
-def test_encoders_share_one_thread(server):
-    url, _ = server
-    for _ in range(3):
-        assert np.array_equal(encoder(url).encode_queries(["a"]), honest(["a"]))
-    assert sum("run_forever" in thread.name for thread in threading.enumerate()) == 1
 
 
 FAILURES = {

@@ -67,8 +67,3 @@ def test_a_recipe_of_another_encoder_is_refused():
         encoder(normalize=False)
     with pytest.raises(BenchError, match="not a recipe of the hashing encoder"):
         encoder(options={"seed": 3})
-
-
-def test_titles_and_texts_must_be_as_many():
-    with pytest.raises(BenchError, match="1 titles for 2 texts"):
-        encoder().encode_documents(["a"], ["b", "c"])

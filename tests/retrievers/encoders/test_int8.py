@@ -18,7 +18,6 @@ from retrievers.encoders.packed import (
     PackedEncoder,
     has_bfloat16,
     has_onednn,
-    quantize_rows,
 )
 from retrievers.encoders.tokens import Tokens
 from tests.support import tiny_checkpoints as tiny
@@ -126,25 +125,6 @@ def test_a_linear_layer_is_the_one_of_its_rounded_numbers(rows, seed, is_smooth)
 
 @needs_vnni
 @torch.inference_mode()
-def test_values_beyond_the_calibrated_range_are_those_of_its_ends():
-    layer = Int8Linear([nn.Linear(3, 2)])
-    calibrated = torch.tensor([[-1.0, 0.0, 2.0], [1.0, 3.0, -2.0]])
-    layer(calibrated)
-    assert layer._round(torch.full((1, 3), 1e4)).tolist() == [[255] * 3]
-    assert layer._round(torch.full((1, 3), -1e4)).tolist() == [[0] * 3]
-    assert torch.isfinite(layer(torch.zeros(1, 3))).all()
-
-
-@needs_vnni
-@torch.inference_mode()
-def test_inputs_that_were_0_in_the_calibration_give_the_bias():
-    linear = nn.Linear(3, 2)
-    layer = Int8Linear([linear])
-    torch.testing.assert_close(layer(torch.zeros(4, 3)), linear.bias.expand(4, 2))
-
-
-@needs_vnni
-@torch.inference_mode()
 @pytest.mark.parametrize("after", [GELUActivation(), nn.Tanh()])
 def test_the_result_for_the_following_layer_is_rounded_as_its_inputs_are(after):
     torch.manual_seed(0)
@@ -158,46 +138,6 @@ def test_the_result_for_the_following_layer_is_rounded_as_its_inputs_are(after):
     bytes_ = widened if widened.dtype == torch.uint8 else narrow._round(widened)
     assert (bytes_.int() - narrow._round(wide(tokens)).int()).abs().max() <= 1
     torch.testing.assert_close(narrow(widened), expected, atol=0.02, rtol=0.02)
-
-
-@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20))
-def test_rounding_a_row_loses_at_most_half_a_step(values):
-    row = torch.tensor([values])
-    rounded, scale = quantize_rows(row)
-    assert rounded.abs().max() <= 127
-    step = scale.double()
-    assert (rounded * step - row).abs().max() <= step.item() * 0.5001
-
-
-def test_a_row_of_zeros_stays_zero():
-    rounded, scale = quantize_rows(torch.zeros(2, 4))
-    assert not rounded.any()
-    assert torch.isfinite(scale).all()
-
-
-@needs_vnni
-@given(
-    rows=st.integers(2, 70),
-    width=st.sampled_from([1, 7, 33, 64, 384]),
-    outputs=st.sampled_from([257, 288, 331]),  # see SIZES
-    after=st.sampled_from([None, GELUActivation()]),
-    seed=st.integers(0, 2**32 - 1),
-)
-@with_examples(40)
-@torch.inference_mode()
-def test_other_tokens_do_not_change_a_byte_of_a_token(rows, width, outputs, after, seed):
-    torch.manual_seed(seed)
-    layer = Int8Linear([nn.Linear(width, outputs)], after)
-    tokens = torch.randn(rows, width)
-    layer(tokens)
-    assert torch.equal(layer(tokens), torch.cat([layer(token[None]) for token in tokens]))
-    if after is None:
-        residual = torch.randn(rows, outputs)
-        expected = layer(tokens) + residual
-        pairs = zip(tokens.split(1), residual.clone().split(1), strict=True)
-        alone = torch.cat([layer(token, own) for token, own in pairs])
-        assert torch.equal(layer(tokens, residual), alone)
-        torch.testing.assert_close(alone, expected)
 
 
 def least_cosine(first: torch.Tensor, second: torch.Tensor) -> float:

@@ -17,10 +17,8 @@ from retrievers.encoders.device import HALF_SUMS
 from retrievers.encoders.packed import (
     VARLEN_MODULE,
     CompiledNetwork,
-    FusedLinear,
     PackedBatch,
     PackedEncoder,
-    PackedNetwork,
     attend_by_length,
     can_pack,
     is_plain_bert,
@@ -119,20 +117,6 @@ def test_attention_in_bfloat16_is_the_softmax_of_scaled_products(
     torch.testing.assert_close(attended.double(), torch.cat(expected), atol=0.02, rtol=0.02)
 
 
-@torch.inference_mode()
-def test_queries_keys_and_values_are_one_product_whose_weights_are_not_in_memory_twice() -> None:
-    network = bert()
-    own = network.encoder.layer[0].attention.self
-    layers = [own.query, own.key, own.value]
-    hidden = torch.randn(11, SIZES["hidden_size"])
-    expected = torch.cat([layer(hidden) for layer in layers], dim=1)
-    together = PackedNetwork(network, one_by_one, FusedLinear).layers[0].query_key_value
-    torch.testing.assert_close(together(hidden), expected, atol=1e-6, rtol=0)
-    torch.testing.assert_close(torch.cat([x(hidden) for x in layers], dim=1), expected)
-    storage = together.weight.untyped_storage().data_ptr()
-    assert {layer.weight.untyped_storage().data_ptr() for layer in layers} == {storage}
-
-
 def test_pooler_without_a_pooler_is_refused() -> None:
     with pytest.raises(BenchError, match="pooler"):
         pool("pooler", torch.zeros(1, 4), torch.tensor([0, 1], dtype=torch.int32), None)
@@ -150,13 +134,6 @@ def test_a_text_longer_than_the_positions_is_refused(padding_idx: int | None, mo
 def test_a_text_without_tokens_is_refused() -> None:
     with pytest.raises(BenchError, match="without tokens"):
         pack_batch(Tokens.of([[5], []]), None, POSITIONS)
-
-
-@pytest.mark.parametrize(("longest", "bound"), [(1, 16), (16, 16), (17, 32), (64, 64)])
-def test_the_stated_length_is_a_power_of_two_that_holds_the_longest_text(
-    longest: int, bound: int
-) -> None:
-    assert pack_batch(Tokens.of([[5], [5] * longest]), None, POSITIONS).max_length == bound
 
 
 def test_decoders_and_relative_positions_are_not_packed() -> None:
@@ -207,17 +184,6 @@ def test_a_network_is_compiled_once_for_batches_of_all_sizes(compilations: Any) 
     for batch in batches(made):
         made(batch)
     assert compilations.frame_count == 1
-
-
-@pytest.mark.slow
-@needs_kernel
-def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(compilations: Any) -> None:
-    more = torch._dynamo.config.recompile_limit + 2
-    sizes = [{"num_hidden_layers": 1, "intermediate_size": 16 * (1 + n)} for n in range(more)]
-    made = [CompiledNetwork(bert(**size)) for size in sizes]
-    for network in made:
-        network(batches(network)[0])
-    assert compilations.frame_count == len(made)
 
 
 @pytest.mark.slow

@@ -54,13 +54,6 @@ def test_a_sound_encoder_passes_silently():
     assert found.batch_difference == 0
 
 
-def test_the_hashing_encoder_passes():
-    recipe = Recipe(model="h", kind="hashing", dim=256, normalize=True, similarity="cos")
-    found = check(HashingEncoder(recipe))
-    assert found.stop == found.warnings == ()
-    assert found.documents.truncated == 0
-
-
 @pytest.mark.parametrize(
     ("value", "reason"), [(np.nan, "NaN or infinite"), (np.inf, "NaN or infinite"), (0, "are zero")]
 )

