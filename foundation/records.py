@@ -318,8 +318,8 @@ def _describe_problem(
             inside = f" in {field}" if path else ""
             return f"unknown field {unknown!r}{inside}", suggest_field(unknown, record)
     literals = [each for each in _members(kind) if get_origin(each) is Literal]
-    choices = [str(each) for literal in literals for each in get_args(literal)]
-    hint = did_you_mean(str(content), choices, f"use one of {', '.join(choices)}")
+    choices = sorted(str(each) for literal in literals for each in get_args(literal))
+    hint = did_you_mean(str(content), choices, f"use one of {', '.join(map(repr, choices))}")
     value = "" if record else f" is {short_repr(content)}"
     message = f"{field or 'the content'}{value}: {error.__cause__ or error}"
     return message, hint if choices else ""

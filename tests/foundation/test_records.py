@@ -64,7 +64,7 @@ class Settings(Record, kw_only=True):
         ({"steps": "9" * 99}, "steps is '999", ""),
         ({"optimizer": {"lr": 2}}, "optimizer.lr is 2: Expected `float` <= 1.0", ""),
         ({"optimizer": {"algorithm": "adm"}}, "optimizer.algorithm is 'adm'", "did you mean adam"),
-        ({"optimizer": {"algorithm": "x"}}, "algorithm is 'x'", "use one of adam, adamw"),
+        ({"optimizer": {"algorithm": "x"}}, "algorithm is 'x'", "use one of 'adam', 'adamw'"),
         ({"schedule": {"kind": "cosine", "bias": True}}, "'bias' in schedule", "fields: cycles"),
         ({"schedule": {"kind": "cosin"}}, "schedule.kind is 'cosin'", "did you mean cosine?"),
         ({"by_name": {"a": {"lrr": 1}}}, "unknown field 'lrr' in by_name.a", "did you mean lr?"),
