@@ -10,14 +10,7 @@ from foundation.machine import let_openblas_use_avx512
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command.
-
-    Returns:
-        An `ExitCode`. Bad input is one message on stderr, never a traceback.
-
-    Raises:
-        SystemExit: no command takes the arguments, or only help was asked for.
-    """
+    """Run one command and return its `ExitCode`. Bad input is one message on stderr."""
 
     def run() -> int:
         from bench.cli.main import run_command  # Ctrl-C while it is imported is handled, too
@@ -31,9 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
 def command_line() -> NoReturn:
     """Run the command that was typed, and end the process with its exit code.
 
-    The exit code is a decision. Destructors of C++ libraries run after Python's exit handlers, and
-    one that aborts (as Arrow's do now and then while a thread starts) would replace it: the handler
-    that is registered first, and so called last, leaves before them.
+    Destructors of C++ libraries run after Python's exit handlers, and one that aborts (as Arrow's
+    do now and then while a thread starts) would replace the code: the handler that is registered
+    first, and so called last, leaves before them.
     """
     let_openblas_use_avx512()
     codes: list[int] = []

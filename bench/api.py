@@ -7,11 +7,9 @@ arguments are the fields of the request, which also documents them.
 import functools
 import inspect
 import re
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import attrs
@@ -38,15 +36,6 @@ P = ParamSpec("P")
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
 
-# Arguments of version 0.2, which are still accepted.
-FORMER_ARGUMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "evaluate": {"out": "results", "measures": "measure"},
-        "score": {"out": "results", "measures": "measure"},
-        "leaderboard": {"folder": "results"},
-    }
-)
-
 
 def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T]]:
     """Return a decorator that gives a function of a request the fields of the request as arguments.
@@ -55,16 +44,12 @@ def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T
     """
 
     def decorate(function: Callable[[R], T]) -> Callable[P, T]:
-        name = function.__name__
-        former = FORMER_ARGUMENTS.get(name, {})
-
         @functools.wraps(function)
         def call(*arguments: P.args, **keywords: P.kwargs) -> T:
-            given = {_present_name(name, word, former): v for word, v in keywords.items()}
             try:
-                built = request(*arguments, **given)  # type: ignore[arg-type]
+                built = request(*arguments, **keywords)
             except TypeError as error:
-                raise _as_type_error(name, error, request) from None
+                raise _as_type_error(function.__name__, error, request) from None
             return function(built)
 
         signature = _signature(request, function)
@@ -72,7 +57,8 @@ def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T
         help_of = describe_fields(request)
         fields = "".join(f"    {name}: {help_of[name]}\n" for name in signature.parameters)
         summary, _, rest = (inspect.getdoc(function) or "").partition("\n\n")
-        call.__doc__ = f"{summary}\n\nArgs:\n{fields}\n{rest}"
+        type_error = "    TypeError: an argument is unknown or of a wrong type."
+        call.__doc__ = f"{summary}\n\nArgs:\n{fields}\n{rest}\n{type_error}"
         return call
 
     return decorate
@@ -87,15 +73,6 @@ def _signature(request: Any, function: Callable[..., Any]) -> inspect.Signature:
     )
     returned = inspect.signature(function).return_annotation
     return inspect.Signature(arguments, return_annotation=returned)
-
-
-def _present_name(function: str, word: str, former: Mapping[str, str]) -> str:
-    """Return the name of an argument, and warn if it was given by a former one."""
-    if word not in former:
-        return word
-    message = f"bench.{function}: {word} is called {former[word]} now"
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
-    return former[word]
 
 
 def _as_type_error(function: str, error: TypeError, request: Any) -> TypeError:
@@ -114,7 +91,6 @@ def evaluate(request: EvaluateRequest) -> "Evaluation":
 
     Raises:
         BenchError: wrong input. The attribute ``hint`` has the advice that the command line prints.
-        TypeError: an argument is unknown or of a wrong type.
     """
     from bench.runner.run import evaluate
 
@@ -127,7 +103,6 @@ def score(request: ScoreRequest) -> "Evaluation":
 
     Raises:
         BenchError: wrong input.
-        TypeError: an argument is unknown or of a wrong type.
     """
     from bench.runner.run import score
 
@@ -247,7 +222,6 @@ def compare(request: CompareRequest) -> ComparisonResult:
 
     Raises:
         BenchError: different protocols, no common collection, or too few resamples.
-        TypeError: an argument is unknown or of a wrong type.
     """
     from bench.comparing.comparison import compare
 
@@ -264,7 +238,6 @@ def check(request: CheckRequest) -> "Check":
 
     Raises:
         BenchError: wrong input, different protocols, or too few resamples.
-        TypeError: an argument is unknown or of a wrong type.
     """
     from bench.gate.check import check
 
@@ -282,7 +255,6 @@ def leaderboard(request: LeaderboardRequest) -> "pd.DataFrame":
 
     Raises:
         BenchError: there are no results, one is damaged, or a name is unknown.
-        TypeError: an argument is unknown or of a wrong type.
     """
     from bench.boards.leaderboard import leaderboard
     from reports.leaderboard import scores
@@ -327,7 +299,6 @@ def pretrain(request: PretrainRequest) -> "PretrainResult":
     Raises:
         BenchError: wrong input, the folder holds something else, the disk or memory is too small,
             or the loss is not finite.
-        TypeError: an argument is unknown or of a wrong type.
     """
     from bench.training.trainings import pretrain
 
@@ -344,7 +315,6 @@ def finetune(request: FinetuneRequest) -> "FinetuneResult":
     Raises:
         BenchError: wrong input, a training query is evaluated, the folder holds something else, the
             disk or memory is too small, or the loss is not finite.
-        TypeError: an argument is unknown or of a wrong type.
     """
     from bench.training.trainings import finetune
 
@@ -364,7 +334,6 @@ def ablate(request: AblateRequest) -> "Report":
     Raises:
         BenchError: the grid is invalid, a collection or model is missing, or a training query is
             evaluated.
-        TypeError: an argument is unknown or of a wrong type.
     """
     from bench.experiments.ablate import ablate
     from reports.experiment import write_report

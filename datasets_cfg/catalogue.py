@@ -1,9 +1,7 @@
 """Names of collections, suites and folders of the user, with the declared facts of each collection.
 
-Facts are known before any file of a collection is read. They are declared in TOML, one file per
-collection, and decoded strictly: a misspelt key, a wrong type or an unknown choice is an error that
-names the file and the key. Names come from the paths of these files, so listing them opens only the
-list of suites. Nothing is read at import.
+Facts are declared in TOML, one file per collection, whose path is the name. Nothing is read at
+import.
 """
 
 import math
@@ -130,8 +128,7 @@ class Facts(Record):
 class Suite(Record):
     """Collections that are reported together.
 
-    The mean of a suite is the mean over its members. A suite among the members counts once, with
-    its own mean.
+    A suite among the members counts once, with its own mean.
 
     Attributes:
         name: as typed on the command line; for a suite of the user, the path of its file.
@@ -228,11 +225,7 @@ def _check_members(members: Sequence[str], weights: Sequence[float], path: str) 
 
 
 def collections_of(suite: str) -> list[str]:
-    """Return the collections of ``suite`` by their names in results.
-
-    Raises:
-        BenchError: the suite is unknown.
-    """
+    """Return the collections of ``suite`` by their names in results."""
     inner = (
         collections_of(member) if member in _suites() else [member]
         for member in suite_for(suite).members
@@ -244,10 +237,6 @@ def user_members(suite: str, data_dir: Path | None = None) -> dict[str, Path]:
     """Return the folders of the undeclared members of a suite, by member.
 
     They are looked up next to the file of the suite, then as `user_folder` does.
-
-    Args:
-        suite: name or path.
-        data_dir: folder of collections.
     """
     folders: dict[str, Path] = {}
     for member in () if suite in _suites() else collections_of(suite):
@@ -264,10 +253,6 @@ def user_folder(name: str, data_dir: Path | None = None) -> Path | None:
     The name is a path, or a path below ``data_dir`` or BENCH_DATA. ``./beir`` is always the folder.
     Below those two, the last part of a declared name is not accepted, since ``scifact`` would not
     be scored by the rules of ``beir/scifact``.
-
-    Args:
-        name: as typed.
-        data_dir: folder of collections.
 
     Raises:
         BenchError: ``data_dir`` or BENCH_DATA is not a folder.
@@ -306,14 +291,8 @@ def data_folders(data_dir: Path | None) -> list[Path]:
 
 
 def expand_names(names: Iterable[str], data_dir: Path | None = None) -> list[str]:
-    """Return the collections that a user asked for, each once.
-
-    A suite is replaced by its members, recursively. See `user_folder` and `user_members` for
-    folders.
-
-    Args:
-        names: collections, suites and folders, as typed.
-        data_dir: folder of collections.
+    """Return the collections that a user asked for, each once. Suites are replaced by their
+    members.
 
     Raises:
         BenchError: an unknown name.
@@ -323,12 +302,8 @@ def expand_names(names: Iterable[str], data_dir: Path | None = None) -> list[str
 
 
 def unknown_name_error(name: str, known: Iterable[str], data_dir: Path | None = None) -> BenchError:
-    """Return an error for an unknown name that suggests close names and folders.
-
-    Args:
-        name: as typed.
-        known: names of collections, suites or both.
-        data_dir: folder of collections.
+    """Return an error for a name that is not among the ``known`` ones, with close names and
+    folders.
     """
     path, known = Path(name).expanduser(), tuple(known)
     if path.is_file():

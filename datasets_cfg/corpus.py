@@ -1,9 +1,9 @@
 """Corpora on disk: memory-mapped Arrow files, built once from a stream of documents.
 
-A corpus is a folder of four files. ``documents.arrow`` is an uncompressed Arrow IPC file, so that
-reading a text means reading its page. ``tie_rank.npy`` is the byte-order rank of each id.
-``manifest.json`` describes both, and ``checksums.json`` holds the checksum of every byte. Nothing
-is parsed or returned before its checksum was compared.
+A corpus is a folder with ``documents.arrow`` (an uncompressed Arrow IPC file, so that reading a
+text means reading its page), ``tie_rank.npy`` (the byte-order rank of each id), ``manifest.json``,
+and ``checksums.json`` with the checksum of every byte. Nothing is parsed or returned before its
+checksum was compared.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class DamagedBlockError(Exception):
 
 
 class Block(Record):
-    """A span of consecutive bytes of a file, from the end of the previous block to ``end``.
+    """A span of bytes of a file, from the end of the previous block to ``end``.
 
     ``texts`` is true for a block that holds only titles and texts.
     """
@@ -82,7 +82,6 @@ class DamagedCorpusError(BenchError):
     """A corpus on disk that is damaged, or whose sources changed since it was built."""
 
     def __init__(self, folder: Path, reason: str) -> None:
-        """Name the ``folder`` of the corpus and the ``reason``."""
         super().__init__(
             f"the corpus in {folder} cannot be used: {reason}",
             hint="repeat the command to rebuild the corpus from its sources",
@@ -121,8 +120,8 @@ class CorpusManifest(Record):
 class Corpus:
     """Memory-mapped documents of a collection.
 
-    Opening a corpus reads little of it. Ids and ranks are compared with their checksums at once.
-    Titles and texts are compared on first use (`check_texts`), about a million passages per second.
+    Ids and ranks are compared with their checksums at open, titles and texts on first use, about a
+    million passages per second.
 
     Attributes:
         folder: folder of the corpus.
@@ -182,19 +181,12 @@ class Corpus:
         """Compare titles, texts and complete source files with their checksums, once per process.
 
         Called before a result is written, since a source may change and keep its size and time.
-
-        Raises:
-            DamagedCorpusError: as `check_texts`.
         """
         self.check_texts()
         self._sources_checked.do(self.check_sources)
 
     def check_sources(self) -> None:
-        """Compare the complete source files with their checksums.
-
-        Raises:
-            DamagedCorpusError: as `check_texts`.
-        """
+        """Compare the complete source files with their checksums."""
         with self._discarded_if_damaged():
             for source in self.checksums.sources:
                 check_source(source)
@@ -214,10 +206,7 @@ class Corpus:
             raise DamagedCorpusError(self.folder, str(error)) from error
 
     def rows_of(self, ids: Sequence[str]) -> Int64Array:
-        """Return the row of each of ``ids``, int64 ``(len(ids),)``, or -1 for an unknown id.
-
-        ``ids`` form the hash table, and the corpus is scanned in 4 bytes per document.
-        """
+        """Return the row of each of ``ids``, int64 ``(len(ids),)``, or -1 for an unknown id."""
         wanted = pa.array(ids, pa.large_string()).dictionary_encode()
         rows = np.full(len(wanted.dictionary), -1, dtype=np.int64)
         start = 0
@@ -254,10 +243,7 @@ class Corpus:
             yield start, titles, texts
 
     def release_pages(self) -> None:
-        """Release the pages that were read, which count as memory of this process.
-
-        They remain in the system's cache and are mapped again when needed.
-        """
+        """Release the pages that were read, which count as memory of this process."""
         self.mapped.madvise(mmap.MADV_DONTNEED)
 
     @classmethod
@@ -266,8 +252,7 @@ class Corpus:
     ) -> "Corpus":
         """Write documents to a folder as they arrive, and open the result.
 
-        The corpus appears when it is complete and replaces an older one. If two processes build it
-        at the same time, the last one wins.
+        The corpus appears when it is complete and replaces an older one.
 
         Args:
             documents: documents in order.
@@ -287,8 +272,7 @@ class Corpus:
     def open(cls, folder: Path) -> "Corpus":
         """Open the corpus in ``folder`` and compare it with its checksums.
 
-        For a large corpus only Arrow's metadata, the ids and the ranks are compared. `check`
-        compares the rest.
+        For a large corpus only Arrow's metadata, the ids and the ranks are compared.
 
         Raises:
             DamagedCorpusError: no corpus, a different format, or damage.
@@ -317,10 +301,7 @@ def _take_texts(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
 
 
 def describe_damage(folder: Path) -> str:
-    """Return a description of the damage to the corpus in ``folder``, or "" if it is intact.
-
-    Reads all of it.
-    """
+    """Read the corpus in ``folder`` completely, and return its damage, or "" if it is intact."""
     try:
         corpus = _open(Corpus, folder)
         check_blocks(corpus.mapped, corpus.checksums.documents, texts=True)
@@ -411,7 +392,6 @@ def write_documents(documents: Iterable[Document], path: Path) -> tuple[int, int
 
     Raises:
         UnicodeEncodeError: a field cannot be written as UTF-8 (a lone surrogate).
-        OSError: the file cannot be written.
     """
     digest = hashlib.sha256()
     count = empty = 0
@@ -467,12 +447,7 @@ def hash_blocks(mapped: mmap.mmap, table: pa.Table, start_address: int) -> tuple
 
 
 def check_blocks(mapped: mmap.mmap, blocks: Sequence[Block], texts: bool) -> None:
-    """Compare one kind of blocks with their checksums.
-
-    Args:
-        mapped: the file.
-        blocks: blocks of the file.
-        texts: check blocks of titles and texts, or the other ones.
+    """Compare the blocks of ``texts``, or the other ones, with their checksums.
 
     Raises:
         DamagedBlockError: a block differs, or the file has a different size.
@@ -494,7 +469,6 @@ def read_checked(path: Path, sha256: str) -> bytes:
 
     Raises:
         DamagedBlockError: the checksum differs.
-        OSError: the file cannot be read.
     """
     content = read_file(path, max_bytes=None)
     if hashlib.sha256(content).hexdigest() != sha256:

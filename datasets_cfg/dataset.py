@@ -96,9 +96,6 @@ class Dataset:
         """Documents of the collection, built on the first use ever and opened afterwards.
 
         A corpus that is damaged, or whose sources changed, is built again with a warning.
-
-        Raises:
-            BenchError: a document that cannot be read, a duplicate id, or no documents.
         """
         sources = self.reader.corpus_files()
         folder = self.cache_dir / CORPORA / self._corpus_key(sources)
@@ -149,11 +146,10 @@ def open_dataset(
 ) -> Dataset:
     """Open a collection of the catalogue, a folder of the user, or a file to train on.
 
-    A folder (see `user_folder`) has the layout that its files show. Facts that its ``dataset.toml``
-    does not declare have the defaults of `Facts`. If it claims the name of a declared collection,
-    it has the facts of that collection. Published counts of queries and judgements apply only to
-    the declared split, or to a split that is declared as a collection of its own (``msmarco/train``
-    next to ``msmarco/dev``).
+    A folder (see `user_folder`) has the layout that its files show, and the facts of its
+    ``dataset.toml``. If it claims the name of a declared collection, it has the facts of that
+    collection. Published counts of queries and judgements apply only to the declared split, or to a
+    split that is declared as a collection of its own (``msmarco/train`` next to ``msmarco/dev``).
 
     Args:
         name_or_folder: name as in ``dataset_names()``, a path, or a path below ``data_dir``. A
@@ -192,11 +188,7 @@ def open_dataset(
 
 
 def name_in_results(folder: Path) -> str:
-    """Return the name that results on the user's ``folder`` have.
-
-    Raises:
-        BenchError: its ``dataset.toml`` is not TOML.
-    """
+    """Return the name that results on the user's ``folder`` have."""
     return str(_read_facts_file(folder).get("name") or folder.resolve().name)
 
 
@@ -209,11 +201,8 @@ def _read_facts_file(folder: Path) -> dict[str, Any]:
 def facts_of_folder(folder: Path) -> Facts:
     """Return the facts of a collection of the user, from ``dataset.toml`` or from its files.
 
-    Scores on a folder that claims the name of a declared collection appear next to published ones.
-    It has the facts of that collection and may change the split only.
-
-    Args:
-        folder: folder of the collection.
+    A folder that claims the name of a declared collection may change only the split, since its
+    scores appear next to published ones.
 
     Raises:
         BenchError: ``dataset.toml`` is invalid, or claims a name with different facts.
@@ -282,16 +271,6 @@ def write_dicts(
 ) -> tuple[Path, Path]:
     """Write a collection below the cache, in a folder named after its content.
 
-    Its content is checked when it is read.
-
-    Args:
-        corpus: ``title`` and ``text`` by document id.
-        queries: text by query id.
-        qrels: grade by document id by query id.
-        name: of the collection.
-        cache_dir: cache folder; None for BENCH_CACHE, then the user's.
-        facts: values for its ``dataset.toml``.
-
     Returns:
         The folder of the collection, and the cache folder.
     """
@@ -327,11 +306,7 @@ def write_dicts(
 
 
 def _line(what: str, id_: str, text: Any, title: Any = None) -> str:
-    """Return a document or query as a line of JSON.
-
-    Raises:
-        BenchError: its id, title or text is not a string, or the id is empty.
-    """
+    """Return a document or query as a line of JSON."""
     values = {"_id": id_, "title": title, "text": text}
     for name, value in values.items():
         if not isinstance(value, str) and not (name == "title" and value is None):
@@ -409,14 +384,7 @@ def remember_folder(dataset: Dataset) -> None:
 def open_remembered(
     queries_sha256: str, qrels_sha256: str, split: str, cache_dir: Path
 ) -> Dataset | None:
-    """Open the collection with this content if its last folder still holds it, else return None.
-
-    Args:
-        queries_sha256: see `Dataset.queries_sha256`.
-        qrels_sha256: see `Dataset.qrels_sha256`.
-        split: judgements to use.
-        cache_dir: cache folder.
-    """
+    """Open the collection with this content if its last folder still holds it, else return None."""
     try:
         folder = os.fsdecode(read_file(_memory_file(queries_sha256, qrels_sha256, cache_dir)))
         dataset = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)

@@ -162,15 +162,7 @@ def cached_folder(facts: Facts, cache_dir: Path) -> Path:
 
 
 def archive_path(facts: Facts, archive: Archive, cache_dir: Path) -> Path:
-    """Return the path of a downloaded file in the cache.
-
-    Archives have a folder of their own. Plain files lie with the collection.
-
-    Args:
-        facts: of the collection.
-        archive: the download.
-        cache_dir: cache folder.
-    """
+    """Return the path of a downloaded file in the cache. Plain files lie with the collection."""
     if archive.is_packed:
         return cache_dir / "archives" / archive.file_name
     return cached_folder(facts, cache_dir) / archive.file_name
@@ -261,11 +253,9 @@ def _licence_error(facts: Facts, looked: list[Path]) -> BenchError:
 
 
 def download(url: str, target: Path, md5: str = "", size: int = 0) -> Path:
-    """Download a file and return its path.
+    """Download a file over HTTP and return its path.
 
-    Bytes go to ``target`` + ".part", which a later call resumes. It is renamed when it is complete
-    and its checksum is right. Broken connections are retried a few times. If the server ignores
-    ranges, the download starts again.
+    Bytes go to ``target`` + ".part", which a later call resumes. Broken connections are retried.
 
     Args:
         url: http or https.
@@ -291,12 +281,7 @@ def download(url: str, target: Path, md5: str = "", size: int = 0) -> Path:
 
 
 def check_md5(path: Path, md5: str, source: str) -> None:
-    """Compare a file with its checksum, and remove the file if it differs.
-
-    Args:
-        path: file to check.
-        md5: expected checksum, 32 hexadecimal digits; "" to skip the check.
-        source: name of the file in the message.
+    """Compare a file with its checksum, unless that is "", and remove the file if it differs.
 
     Raises:
         BenchError: the checksum differs.

@@ -1,8 +1,4 @@
-"""Checks of a collection's data: differences from the published one, and hazards for scores.
-
-A published collection is identified by its numbers of documents, queries and judgements. All checks
-work on arrays, with a few bytes per document.
-"""
+"""Checks of a collection's data: differences from the published one, and hazards for scores."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -89,12 +85,7 @@ def check_counts(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = Tru
 
 
 def count_differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
-    """Return the counts of ``dataset`` that differ from the published ones, as text.
-
-    Args:
-        dataset: collection to compare.
-        with_corpus: compare the number of documents, too.
-    """
+    """Return the counts of ``dataset`` that differ from the published ones, as text."""
     published = dataset.facts.counts
     counted = {"queries": len(dataset.queries), "judgements": len(dataset.qrels)}
     if with_corpus and published.documents is not None:

@@ -125,12 +125,10 @@ STEPS = "Optimizer steps (in fine-tuning, per round). Default: the preset's leng
 
 @dataclass(frozen=True)
 class Option:
-    """Option or positional argument of a command.
+    """Option or positional argument of a command, named like its field.
 
     Attributes:
-        name: name of the field.
         kind: type of the field with its marks.
-        help: sentences of ``--help``.
         section: title and place of its section in ``--help``.
         positional: whether it is typed without a name.
         default: default value; MISSING if it is required.
@@ -176,9 +174,8 @@ class Command:
         kinds: how fields are typed, if neither their name nor their type decides.
         named: fields that are options here, and positional in Python.
         defaults: defaults of fields, if not those of the request.
-        only_if: for an option, what the others must be for it to have an effect:
-            ``{"weights": {"how": "average"}}``. True means that the other option is given, False
-            that it is not.
+        only_if: for an option, what the others must be for it to have an effect: ``{"weights":
+            {"how": "average"}}``. True means that the other option is given, False that it is not.
     """
 
     request: type[Request]

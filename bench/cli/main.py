@@ -30,9 +30,6 @@ python -m bench run beir/scifact --model path/to/checkpoint --like retromae
 python -m bench check path/to/checkpoint --like retromae --baseline retromae
 python -m bench list models"""
 
-# Options of earlier versions, by command.
-FORMER_OPTIONS = {"run": {"--out": "--results"}, "score": {"--out": "--results"}}
-
 
 class AppWithExamples(App):
     """Application whose ``--help`` ends with examples, unwrapped so that they can be copied."""
@@ -62,14 +59,7 @@ def _plain(entry: HelpEntry) -> HelpEntry:
 
 @dataclasses.dataclass(frozen=True)
 class ParsedCommand:
-    """A command line as a request.
-
-    Attributes:
-        command: the command.
-        request: request of its use case.
-        output: options that only the terminal has.
-        values: typed values and defaults, by option.
-    """
+    """A command line as a request, options of the terminal, and all typed values and defaults."""
 
     command: Command
     request: Request
@@ -79,9 +69,6 @@ class ParsedCommand:
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Parse and run one command, and return its exit code.
-
-    Args:
-        arguments: words after the name of the program. Default: ``sys.argv[1:]``.
 
     Raises:
         BenchError: an unknown command or option, or an invalid value.
@@ -105,7 +92,6 @@ def parse_command(words: Sequence[str]) -> ParsedCommand | None:
         BenchError: an unknown command or option, an invalid value, or an option without effect.
         UnicodeEncodeError: a word is not in the encoding of the locale.
     """
-    words = _replace_former_options(list(words))
     for word in words:
         word.encode()  # Python decodes invalid bytes to surrogates, which no record can hold
     try:
@@ -115,23 +101,8 @@ def parse_command(words: Sequence[str]) -> ParsedCommand | None:
     return parsed
 
 
-def _replace_former_options(words: list[str]) -> list[str]:
-    """Replace options of earlier versions, with a warning."""
-    former = FORMER_OPTIONS.get(words[0], {}) if words else {}
-    for place, word in enumerate(words):
-        name, sign, value = word.partition("=")
-        if name in former:
-            print(f"warning: {name} is called {former[name]} now", file=sys.stderr)
-            words[place] = former[name] + sign + value
-    return words
-
-
 def build_app(words: Sequence[str]) -> App:
-    """Return the application with the options of the command in ``words``.
-
-    Args:
-        words: the command line, which also shows what was typed with the value of its default.
-    """
+    """Return the application with the options of the command in ``words``, the command line."""
     from bench import __version__
 
     top = AppWithExamples(
@@ -197,13 +168,9 @@ def refuse_ignored_options(
     values: Mapping[str, Any],
     words: Sequence[str],
 ) -> None:
-    """Refuse an option that was typed and would be ignored, by the conditions of its command.
+    """Raise if an option was typed and would be ignored, by the conditions of its command.
 
-    Args:
-        command: the command.
-        options: its options by name.
-        values: value of each option.
-        words: the command line. It shows an option that was typed with the value of its default.
+    The command line in ``words`` shows an option that was typed with the value of its default.
 
     Raises:
         BenchError: an option has no effect with the values of the others.
@@ -236,11 +203,7 @@ def _describe(option: Option, needed: Any) -> str:
 
 
 def check_outputs(options: Any, values: Mapping[str, Any]) -> None:
-    """Check that each output can be written and that the device exists.
-
-    Args:
-        options: options of the command.
-        values: value of each option.
+    """Check that each output in ``values`` can be written and that the device exists.
 
     Raises:
         BenchError: an output cannot be written, or there is no such device.
@@ -258,10 +221,7 @@ def check_outputs(options: Any, values: Mapping[str, Any]) -> None:
 
 
 def usage_line(name: str) -> str:
-    """Return the command ``name`` with its arguments, in an order that works.
-
-    Positional arguments come first: an option with several values would take them.
-    """
+    """Return the command ``name`` with its arguments, in an order that works."""
     options = sorted(COMMANDS[name].options(), key=lambda option: not option.positional)
     words = [_placeholder(each) for each in options if each.positional or each.required]
     return " ".join((program_name(), name, *words, "[OPTIONS]"))

@@ -23,11 +23,7 @@ from retrievers.models.card import StoreDtype
 
 @attrs.frozen
 class OutputMark:
-    """Mark of an option that names an output, which is tested before any work.
-
-    Attributes:
-        kind: whether the command writes a folder or a file.
-    """
+    """Mark of an option that names an output folder or file, which is tested before any work."""
 
     kind: Literal["folder", "file"]
 
@@ -43,9 +39,6 @@ def check_writable(location: Location, mark: OutputMark) -> None:
     """Raise if a location cannot be written, and leave nothing there.
 
     It writes an unnamed file, since permissions do not reveal a read-only or full disk.
-
-    Raises:
-        BenchError: the location cannot be written, with the reason.
     """
     if isinstance(location, RemotePath):
         location.check_writable()
@@ -73,31 +66,19 @@ def _convert_each(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]]
 
 
 def parse_whole_number(text: str, least: int = 0) -> int:
-    """Parse ``text`` as a number of decimal digits without a sign.
-
-    Raises:
-        ValueError: it is not such a number, has more than 18 digits, or is below ``least``.
-    """
+    """Parse ``text`` as a number of decimal digits without a sign, not below ``least``."""
     if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
         raise ValueError(f"{text} is not {least} or more")
     return int(text)
 
 
 def parse_worker_number(text: str) -> int:
-    """Parse ``text`` as a number of workers, where ``auto`` is 0.
-
-    Raises:
-        ValueError: ``text`` is neither ``auto`` nor a number from 1.
-    """
+    """Parse ``text`` as a number of workers, where ``auto`` is 0."""
     return 0 if text == "auto" else parse_whole_number(text, least=1)
 
 
 def parse_number(text: str) -> float:
-    """Parse ``text`` as a finite number.
-
-    Raises:
-        ValueError: ``text`` is not a number, or infinite or NaN.
-    """
+    """Parse ``text`` as a finite number."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is not a finite number")
@@ -108,11 +89,7 @@ SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of ``text``, a number with the unit ``s``, ``m`` or ``h``.
-
-    Raises:
-        ValueError: ``text`` is not such a number, or not above 0.
-    """
+    """Return the seconds of ``text``, a number with the unit ``s``, ``m`` or ``h``."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smh]?)", text)
     seconds = float(match[1]) * SECONDS[match[2]] if match else 0
     if seconds <= 0:
@@ -121,22 +98,14 @@ def parse_duration(text: str) -> float:
 
 
 def parse_device(text: str) -> str:
-    """Return ``text`` if it is ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-
-    Raises:
-        ValueError: any other text.
-    """
+    """Return ``text`` if it is ``auto``, ``cpu``, ``cuda`` or ``cuda:N``."""
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", text):
         raise ValueError(f"{text} is not auto, cpu, cuda or cuda:N")
     return text
 
 
 def parse_local_path(text: str) -> Path:
-    """Parse ``text`` as a local path.
-
-    Raises:
-        ValueError: it is empty (as "$DIR" is if DIR is not set), or it is a URL.
-    """
+    """Parse ``text`` as a local path, which "$DIR" is not if DIR is not set."""
     if not text:
         raise ValueError("an empty path: name a folder or file")
     if "://" in text:
@@ -145,12 +114,7 @@ def parse_local_path(text: str) -> Path:
 
 
 def parse_path_or_url(text: str) -> Location:
-    """Parse ``text`` as a path, or as the URL of an object store.
-
-    Raises:
-        ValueError: it is empty.
-        BenchError: the URL does not name a store.
-    """
+    """Parse ``text`` as a path, or as the URL of an object store."""
     return parse_location(text) if ":/" in text else parse_local_path(text)
 
 
@@ -193,9 +157,6 @@ def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:
     """Parse words such as ``optimizer.warmup=0.2`` into a dictionary.
 
     Values are read as TOML. A value that is not valid TOML is a string.
-
-    Raises:
-        BenchError: a word has no name or no ``=``.
     """
     overrides = {}
     for word in typed:
@@ -220,11 +181,7 @@ class CardSettings(Record):
 
 
 def read_card_settings(typed: dict[str, Any]) -> dict[str, Any]:
-    """Replace ``set`` in the typed values of a command by the fields of the card.
-
-    Raises:
-        BenchError: an assignment is invalid.
-    """
+    """Replace ``set`` in the typed values of a command by the fields of the card."""
     fields = convert_table(parse_assignments(typed.pop("set")), CardSettings, "--set")
     return {**typed, **msgspec.structs.asdict(fields)}
 
@@ -234,11 +191,7 @@ LENGTHS = ("epochs", "tokens")
 
 
 def read_training_changes(typed: dict[str, Any]) -> dict[str, Any]:
-    """Replace ``set`` and ``steps`` in the typed values by ``changes`` and other fields.
-
-    Raises:
-        BenchError: two lengths were typed, or an assignment is invalid.
-    """
+    """Replace ``set`` and ``steps`` in the typed values by ``changes`` and other fields."""
     changes, steps = parse_assignments(typed.pop("set")), typed.pop("steps")
     if steps is not None:
         if length := next((name for name in LENGTHS if name in changes), ""):
@@ -255,11 +208,7 @@ def read_training_changes(typed: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_compared_models(typed: dict[str, Any]) -> dict[str, Any]:
-    """Replace the names of the typed values by the fields of a `CompareRequest`.
-
-    Raises:
-        BenchError: there are fewer than two names.
-    """
+    """Replace the names of the typed values by the fields of a `CompareRequest`."""
     names: tuple[str, ...] = typed.pop("names")
     if len(names) < 2:
         raise BenchError("compare needs two models or more", "python -m bench compare minilm bm25")

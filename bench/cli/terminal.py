@@ -1,8 +1,7 @@
 """Output of commands on stdout and stderr, and conversion of errors to messages and exit codes.
 
-A command continues to its end if its reader goes away (``| head``), and its output never changes
-its exit code, except that a lost output is not a success. Names from files are printed with control
-characters escaped.
+A command continues to its end if its reader goes away (``| head``). Its exit code does not depend
+on the output, except that a lost output is not a success. Control characters in names are escaped.
 """
 
 import errno
@@ -33,14 +32,9 @@ _CURSOR_MOVE = re.compile("\n*(?:\x1b\\[A)*")  # how tqdm moves between bars
 
 
 class TerminalStream:
-    """Text stream that survives its reader. After a failure, further output is dropped.
-
-    Attributes:
-        failure: error that ended the output; None while all was written.
-    """
+    """Text stream that survives its reader: after a ``failure``, further output is dropped."""
 
     def __init__(self, stream: TextIO, shows_bars: bool) -> None:
-        """Wrap ``stream``, on which ``shows_bars`` allows the cursor moves of progress bars."""
         self._stream = stream
         self._shows_bars = shows_bars
         self.failure: OSError | None = None
@@ -112,11 +106,9 @@ def program_name() -> str:
 
 
 def final_exit_code(decision: int, stdout: TerminalStream) -> int:
-    """Return the exit code of the command, or of bad input if the output of a success was lost.
+    """Return the exit code ``decision``, or that of bad input if the output of a success was lost.
 
-    Args:
-        decision: exit code of the command.
-        stdout: guarded stdout, flushed here. A reader that left is not a failure.
+    A reader that left is not a failure.
     """
     stdout.flush()
     failure = stdout.failure
@@ -136,15 +128,12 @@ def _reopen_closed_streams() -> None:
 
 
 def _open_null_device() -> TextIO:
-    """Open the null device for writing."""
     return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
 
 
 def run_guarded(command: Callable[[], int]) -> int:
-    """Run ``command``, and print its error as a message.
-
-    Returns:
-        An `ExitCode`. Bad input is printed as one message on stderr, a bug as a traceback.
+    """Run ``command`` and return its exit code. Bad input is printed as one message, a bug as a
+    traceback.
     """
     try:
         return command()
@@ -157,7 +146,6 @@ def run_guarded(command: Callable[[], int]) -> int:
 
 
 def _print_bad_input(error: BenchError) -> int:
-    """Print a message and its hint."""
     print(f"error: {as_typed(shorten_words(str(error)))}", file=sys.stderr)
     hint = error.hint or "fix it and run the command again"
     print(f"  {as_typed(shorten_words(as_sentence(hint)))}", file=sys.stderr)
@@ -165,7 +153,6 @@ def _print_bad_input(error: BenchError) -> int:
 
 
 def _print_internal_error(error: Exception) -> int:
-    """Print a traceback and the request to report it."""
     print(
         f"{traceback.format_exc()}\n"
         f"internal error: {type(error).__name__}: {shorten_words(str(error))}\n"
@@ -200,12 +187,6 @@ def print_json(document: Any) -> None:
 
 
 def print_result(json: bool, document: Any, text: str) -> ExitCode:
-    """Print the result of a command and return the exit code of success.
-
-    Args:
-        json: whether --json is given.
-        document: printed as JSON with it.
-        text: printed without it; one line break at its end does not matter.
-    """
+    """Print ``document`` as JSON with ``--json``, else ``text``, and return the code of success."""
     print(as_json(document) if json else text.removesuffix("\n"))
     return ExitCode.OK

@@ -69,9 +69,8 @@ class BeirReader(Reader):
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Yield the documents in ``path``, a ``corpus.jsonl``.
-
-    Each line has the strings ``_id``, ``text`` and optionally ``title``.
+    """Yield the documents in ``path``, a ``corpus.jsonl`` with ``_id``, ``text`` and maybe
+    ``title``.
 
     Raises:
         BenchError: a malformed line, named with its number.
@@ -81,10 +80,6 @@ def read_documents(path: Path) -> Iterator[Document]:
 
 
 def read_queries(path: Path) -> Queries:
-    """Return the queries in ``path``, a ``queries.jsonl`` with the strings ``_id`` and ``text``.
-
-    Raises:
-        BenchError: a malformed line, or an id that occurs twice.
-    """
+    """Return the queries in ``path``, a ``queries.jsonl`` with the strings ``_id`` and ``text``."""
     lines = read_json_lines(path, _QueryLine, _HINT)
     return collect_queries(((number, line.id, line.text) for number, line in lines), path)

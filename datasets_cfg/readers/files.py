@@ -95,9 +95,6 @@ def list_files(path: Path) -> tuple[Path, ...]:
 def read_examples(path: Path) -> Iterator[TrainingExample]:
     """Yield the records of a training file, or of the files of a folder, which have one layout.
 
-    Args:
-        path: file or folder.
-
     Raises:
         BenchError: an unknown layout, or a malformed record, named with its file and line (its row
             in a Parquet or Arrow file).
@@ -120,11 +117,7 @@ def read_examples(path: Path) -> Iterator[TrainingExample]:
 
 
 def _find_layout(file: Path, number: int, row: dict[str, Any]) -> Layout:
-    """Return the layout of the first record of a file.
-
-    Raises:
-        BenchError: the record has no passages in a known layout, or in more than one.
-    """
+    """Return the layout of the first record of a file."""
     layouts = [each for each in LAYOUTS if _names((*row,), f"{each.positives}|{each.negatives}")]
     if not layouts:
         raise _unknown_layout(file, number, ", ".join(row) or "no fields")
@@ -178,11 +171,6 @@ def _find_scores(
     row: dict[str, Any], layout: Layout, sides: Sequence[Sequence[_Passage | str | int]]
 ) -> tuple[float, ...]:
     """Return a teacher's scores of the positives, then of the negatives, or () for none.
-
-    Args:
-        row: record.
-        layout: layout of the record.
-        sides: positives and negatives of the record.
 
     Raises:
         ValueError: a passage has no score and others have one, or a score is not finite.
@@ -245,10 +233,8 @@ def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _read_triples(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield rows of ids if the first row has an id, a number or only words in ASCII, else of texts.
-
-    Raises:
-        BenchError: a row of a file with ids has a text.
+    """Yield rows of ids if the first row has an id, a number or only words in ASCII, else of
+    texts.
     """
     by_id: bool | None = None
     for number, fields in read_rows(file, len(TRIPLE), "\t"):

@@ -1,8 +1,7 @@
 """Layout of MS MARCO passage ranking and TREC-DL: tab-separated, no quoting, no header.
 
-``collection.tsv`` holds ``pid <tab> passage``. The official passages have no titles. The file
-``para.title.txt`` (``pid <tab> title``) by the authors of RocketQA (Qu et al., NAACL 2021) adds
-them for the title track.
+The official passages (``collection.tsv``) have no titles. ``para.title.txt`` by the authors of
+RocketQA (Qu et al., NAACL 2021) adds them for the title track.
 """
 
 from collections.abc import Iterator
@@ -84,23 +83,15 @@ class MsmarcoReader(Reader):
 
 
 def read_passages(path: Path) -> Iterator[Document]:
-    """Yield the documents in ``path``, a ``collection.tsv``.
-
-    Raises:
-        BenchError: a line without exactly two columns.
-    """
+    """Yield the documents in ``path``, a ``collection.tsv``."""
     for number, (id_, text) in read_rows(path, 2, "\t"):
         yield Document(check_id(path, number, id_), "", text)
 
 
 def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
-    """Yield the passages joined with their titles, which may be missing.
+    """Yield the passages of ``collection`` joined with their ``titles``, which may be missing.
 
-    Both files are read in parallel and must have the same order, so that neither is held in memory.
-
-    Args:
-        collection: file of the passages.
-        titles: file of the titles.
+    Both files are read in parallel and must have the same order.
 
     Raises:
         BenchError: a title is left over, because the orders differ or the files do not match.

@@ -197,12 +197,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple[int, list[str]]]:
-    """Yield ``(line number, fields)`` of each line that is not blank.
-
-    Args:
-        path: file to read.
-        columns: number of columns of each line.
-        separator: between columns; None for any white space.
+    """Yield ``(line number, fields)`` of each line that is not blank. None separates by white
+    space.
 
     Raises:
         BenchError: a line with a different number of columns, or not in UTF-8.
@@ -218,15 +214,10 @@ def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple
 
 
 def read_json_lines(path: Path, kind: type[Line], hint: str) -> Iterator[tuple[int, Line]]:
-    """Yield ``(line number, record)`` of each line that is not blank.
-
-    Args:
-        path: file with one JSON object per line.
-        kind: type of the records.
-        hint: advice if a line is not such a record.
+    """Yield ``(line number, record)`` of each line that is not blank, one JSON object a line.
 
     Raises:
-        BenchError: a line that is not such a record, or not in UTF-8.
+        BenchError: a line that is not such a record, or not in UTF-8. It has the ``hint``.
     """
     decode = msgspec.json.Decoder(kind).decode
     for number, line in read_lines(path):
@@ -241,11 +232,6 @@ def read_json_lines(path: Path, kind: type[Line], hint: str) -> Iterator[tuple[i
 def decode_line(path: Path, number: int, line: bytes) -> str:
     """Decode ``line`` as UTF-8.
 
-    Args:
-        path: file of the line.
-        number: of the line, from 1.
-        line: bytes of the line.
-
     Raises:
         BenchError: the line is not UTF-8.
     """
@@ -256,24 +242,13 @@ def decode_line(path: Path, number: int, line: bytes) -> str:
 
 
 def not_utf8(path: Path, number: int, error: UnicodeDecodeError) -> BenchError:
-    """Return an error that names the first byte of a line that is not UTF-8.
-
-    Args:
-        path: file of the line.
-        number: of the line, from 1.
-        error: raised by ``decode``.
-    """
+    """Return an error that names the first byte of a line that is not UTF-8."""
     wrong = f"not UTF-8 (byte 0x{error.object[error.start]:02x} at column {error.start + 1})"
     return line_error(path, number, wrong, "convert the file to UTF-8")
 
 
 def check_id(path: Path, number: int, id_: str) -> str:
     """Return an id if it is valid.
-
-    Args:
-        path: file of the id.
-        number: of its line, from 1.
-        id_: id to check.
 
     Raises:
         BenchError: the id is empty or contains NUL.
@@ -288,24 +263,12 @@ def check_id(path: Path, number: int, id_: str) -> str:
 
 
 def line_error(path: Path, number: int, message: str, hint: str = "") -> BenchError:
-    """Return an error about a line.
-
-    Args:
-        path: file of the line.
-        number: of the line, from 1.
-        message: description of the problem.
-        hint: advice, as of `BenchError`.
-    """
+    """Return an error about a line, by its number from 1."""
     return BenchError(f"{path}:{number}: {message}", hint=hint)
 
 
 def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgements:
-    """Keep the queries that have judgements.
-
-    Args:
-        queries: all queries.
-        qrels: judgements.
-        source: file of the judgements, for messages.
+    """Keep the queries that have judgements in the file ``source``.
 
     Raises:
         BenchError: no judged document is relevant, or a judged query has no text.
@@ -330,11 +293,7 @@ def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgeme
 
 
 def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries:
-    """Collect queries from rows.
-
-    Args:
-        rows: ``(line number, id, text)``.
-        path: file of the rows, for messages.
+    """Collect queries from rows ``(line number, id, text)``.
 
     Raises:
         BenchError: an id occurs twice or is invalid.
@@ -348,11 +307,7 @@ def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries
 
 
 def read_tsv_queries(path: Path) -> Queries:
-    """Return the queries in ``path``, with lines ``id <tab> text``.
-
-    Raises:
-        BenchError: a malformed line, or an id that occurs twice.
-    """
+    """Return the queries in ``path``, with lines ``id <tab> text``."""
     rows = ((number, id_, text) for number, (id_, text) in read_rows(path, 2, "\t"))
     return collect_queries(rows, path)
 
@@ -361,8 +316,8 @@ def read_beir_qrels(path: Path) -> Qrels:
     """Return the qrels in ``path``, with a header and the columns query, document, grade.
 
     Raises:
-        BenchError: a wrong header, a wrong number of columns, a grade that is not an integer, or a
-            pair with two grades.
+        BenchError: a wrong header or number of columns, a grade that is not an integer, or a pair
+            with two grades.
     """
     _check_header(path)
     rows = read_rows(path, 3, "\t")
@@ -371,12 +326,7 @@ def read_beir_qrels(path: Path) -> Qrels:
 
 
 def read_trec_qrels(path: Path) -> Qrels:
-    """Return the TREC qrels in ``path``: query, iteration (ignored), document, grade.
-
-    Raises:
-        BenchError: a wrong number of columns, a grade that is not an integer, or a pair with two
-            grades.
-    """
+    """Return the TREC qrels in ``path``: query, iteration (ignored), document, grade."""
     rows = read_rows(path, 4, None)
     return _collect_qrels(((number, f[0], f[2], f[3]) for number, f in rows), path)
 

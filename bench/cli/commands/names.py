@@ -35,7 +35,6 @@ class NameLine(msgspec.Struct, omit_defaults=True):
     """Line of a list. Fields that only models have are empty for other names.
 
     Attributes:
-        name: name to type.
         about: title, with notes and warnings.
         group: availability of a model, one of `GROUPS`.
         parameters: approximate number of parameters; 0 if the card does not state it.
@@ -52,11 +51,7 @@ class NameLine(msgspec.Struct, omit_defaults=True):
 
 
 def list_names(request: ListRequest, output: OutputOptions) -> int:
-    """Print the names of one kind as a table or as JSON.
-
-    Raises:
-        BenchError: no name matches.
-    """
+    """Print the names of one kind as a table or as JSON."""
     lines = [
         line
         for line in LISTS[request.what]()
@@ -69,7 +64,6 @@ def list_names(request: ListRequest, output: OutputOptions) -> int:
 
 
 def _format_line(line: NameLine) -> list[str]:
-    """Return the columns of a line."""
     if not line.group:
         return [line.name, line.about]
     size = f"{line.parameters / 1e6:,.0f}M" if line.parameters else ""
@@ -91,14 +85,12 @@ def group_of(card: Card) -> ModelGroup:
 
 
 def _list_models() -> Iterable[NameLine]:
-    """Yield a line per model, sorted by availability."""
     order: list[str] = list(GROUPS)
     lines = map(_describe_model, all_cards().values())
     return sorted(lines, key=lambda line: (order.index(line.group), line.name))
 
 
 def _describe_model(card: Card) -> NameLine:
-    """Return the line of a model with its notes."""
     notes = [card.title]
     if card.missing:
         notes.append(f"not available: {card.missing}")
@@ -111,7 +103,6 @@ def _describe_model(card: Card) -> NameLine:
 
 
 def _describe_dataset(name: str) -> NameLine:
-    """Return the line of a dataset with its sizes."""
     facts = facts_for(name)
     counts = (facts.counts.documents, "documents"), (facts.counts.queries, "queries")
     sizes = [f"{count:,} {what}" for count, what in counts if count is not None]
@@ -120,14 +111,12 @@ def _describe_dataset(name: str) -> NameLine:
 
 
 def _list_measures() -> Iterable[NameLine]:
-    """Yield a line per measure."""
     from bench.evaluation.scoring import list_measures
 
     return starmap(NameLine, list_measures().items())
 
 
 def _list_indexes() -> Iterable[NameLine]:
-    """Yield a line per example of an index."""
     from retrievers.index.faiss_index import INDEX_EXAMPLES
 
     return starmap(NameLine, INDEX_EXAMPLES.items())
@@ -149,7 +138,6 @@ def _list_titles(files: TomlFiles[Any], before: str = "") -> Iterable[NameLine]:
 
 
 def _preset_and_grid_files() -> tuple[TomlFiles[Any], TomlFiles[Any], TomlFiles[Any]]:
-    """Return the files of pre-training presets, fine-tuning presets and grids."""
     from bench.experiments.grid import FILES as GRIDS
     from retrievers.training.preset import FINETUNE_PRESETS, PRETRAIN_PRESETS
 
@@ -181,8 +169,6 @@ def show(request: ShowRequest, output: OutputOptions) -> int:
 
 def describe(name: str) -> tuple[msgspec.Struct, str]:
     """Return the record of ``name`` and its text for the terminal.
-
-    No two of them have the same name.
 
     Raises:
         BenchError: nothing has this name, or the file of a suite is invalid.
