@@ -282,8 +282,7 @@ def data_folders(data_dir: Path | None) -> list[Path]:
             if not root.is_dir():
                 raise BenchError(
                     f"{source} is {root}, which is not a folder",
-                    _suggest_folder(root)
-                    or "name the folder that holds the collections, such as DIR in "
+                    "use the folder that holds the collections, such as DIR in "
                     "DIR/beir/scifact/corpus.jsonl",
                 )
             folders.append(root)
@@ -310,23 +309,12 @@ def unknown_name_error(name: str, known: Iterable[str], data_dir: Path | None = 
         return BenchError(f"{name} is a file, not a collection", f"name its folder: {path.parent}")
     last_parts = _last_parts(known)
     close = [last_parts[name]] if name in last_parts else closest_names(name, known)
-    near = _folders_beside(path)
+    near = {each.name: str(each) for each in _folders_in(path.parent)}
     near |= {each.name: each.name for root in data_folders(data_dir) for each in _folders_in(root)}
     close += [near[each] for each in closest_names(path.name, near)]
     meant = " or ".join(list(dict.fromkeys(close))[:3])
     hint = f"did you mean {meant}?" if meant else "python -m bench list datasets"
     return BenchError(f"there is no collection, suite or folder {name!r}", hint)
-
-
-def _suggest_folder(path: Path) -> str:
-    """Ask whether a folder with a name close to that of ``path`` is meant, or return ""."""
-    near = _folders_beside(path)
-    meant = " or ".join(near[name] for name in closest_names(path.name, near))
-    return f"did you mean {meant}?" if meant else ""
-
-
-def _folders_beside(path: Path) -> dict[str, str]:
-    return {each.name: str(each) for each in _folders_in(path.parent)}
 
 
 def _folders_in(folder: Path) -> list[Path]:

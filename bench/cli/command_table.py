@@ -265,16 +265,8 @@ COMMANDS: dict[str, Command] = {
         kinds={"measure": Words},
         only_if={"address": {"engine": "ray"}, "recall_queries": {"index": True}},
     ),
-    "work": Command(
-        evaluating.WorkRequest,
-        EVALUATE,
-        "evaluating.work",
-    ),
-    "index": Command(
-        evaluating.IndexRequest,
-        EVALUATE,
-        "evaluating.index",
-    ),
+    "work": Command(evaluating.WorkRequest, EVALUATE, "evaluating.work"),
+    "index": Command(evaluating.IndexRequest, EVALUATE, "evaluating.index"),
     "score": Command(
         evaluating.ScoreRequest,
         EVALUATE,
@@ -328,24 +320,14 @@ COMMANDS: dict[str, Command] = {
         named=("results",),
         only_if={"format": {"json": False}},
     ),
-    "pretrain": Command(
-        training.PretrainRequest,
-        TRAIN,
-        "training.pretrain",
-        named=("on", "out"),
-    ),
+    "pretrain": Command(training.PretrainRequest, TRAIN, "training.pretrain", named=("on", "out")),
     "finetune": Command(
         training.FinetuneRequest,
         TRAIN,
         "training.finetune",
         named=("model", "on", "out"),
     ),
-    "adapt": Command(
-        training.AdaptRequest,
-        TRAIN,
-        "training.adapt",
-        named=("on", "out"),
-    ),
+    "adapt": Command(training.AdaptRequest, TRAIN, "training.adapt", named=("on", "out")),
     "compose": Command(
         training.ComposeRequest,
         TRAIN,
@@ -371,11 +353,7 @@ COMMANDS: dict[str, Command] = {
         "names.list_names",
         only_if={"group": {"what": "models"}},
     ),
-    "show": Command(
-        data.ShowRequest,
-        DATA,
-        "names.show",
-    ),
+    "show": Command(data.ShowRequest, DATA, "names.show"),
     "fetch": Command(
         data.FetchRequest,
         DATA,

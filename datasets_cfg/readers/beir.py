@@ -18,7 +18,6 @@ from datasets_cfg.readers.reader import (
     read_beir_qrels,
     read_json_lines,
 )
-from foundation.errors import MissingFileError
 
 _HINT = 'write one JSON object per line, with the strings "_id" and "text"'
 
@@ -51,21 +50,17 @@ class BeirReader(Reader):
 
     def judgement_files(self) -> tuple[Path, Path]:
         """Return the files of the queries and of the qrels."""
-        return find_file(self.folder, ["queries.jsonl"]), self._qrels_file()
+        qrels = self.folder / "qrels"
+        splits = {path.name.split(".tsv")[0] for path in qrels.glob("*.tsv*")}
+        return (
+            find_file(self.folder, ["queries.jsonl"]),
+            find_file(qrels, [f"{self.split}.tsv"], splits),
+        )
 
     def judgements(self) -> Judgements:
         """Return queries and qrels of the split."""
         queries, qrels = self.judgement_files()
         return keep_judged_queries(read_queries(queries), read_beir_qrels(qrels), qrels)
-
-    def _qrels_file(self) -> Path:
-        folder = self.folder / "qrels"
-        try:
-            return find_file(folder, [f"{self.split}.tsv"])
-        except MissingFileError as error:
-            splits = sorted({path.name.split(".tsv")[0] for path in folder.glob("*.tsv*")})
-            hint = f"splits found: {', '.join(splits)}" if splits else error.hint
-            raise MissingFileError(str(error), hint=hint) from error
 
 
 def read_documents(path: Path) -> Iterator[Document]:

@@ -20,7 +20,6 @@ from datasets_cfg.readers.reader import (
     read_trec_qrels,
     read_tsv_queries,
 )
-from foundation.errors import MissingFileError
 
 _NO_MORE: tuple[int, list[str]] = (0, ["", ""])
 _QUERIES = {
@@ -57,24 +56,18 @@ class MsmarcoReader(Reader):
         split = self.split
         queries = [*_QUERIES.get(split, []), f"queries.{split}.tsv"]
         qrels = [*_QRELS.get(split, []), f"qrels.{split}.tsv", f"qrels.{split}.txt"]
-        try:
-            return find_file(self.folder, queries), find_file(self.folder, qrels)
-        except MissingFileError as error:
-            splits = self._splits()
-            hint = f"splits found: {', '.join(splits)}; name one with --split"
-            raise MissingFileError(str(error), hint if splits else error.hint) from error
+        splits = self._splits()
+        return find_file(self.folder, queries, splits), find_file(self.folder, qrels, splits)
 
-    def _splits(self) -> list[str]:
+    def _splits(self) -> set[str]:
         """Return the splits whose qrels are in the folder."""
         files = {path.name.removesuffix(".gz") for path in self.folder.glob("*qrels*")}
         known = {name: split for split, names in _QRELS.items() for name in names}
-        return sorted(
-            {
-                known.get(name) or name.removeprefix("qrels.").rpartition(".")[0]
-                for name in files
-                if name in known or name.startswith("qrels.")
-            }
-        )
+        return {
+            known.get(name) or name.removeprefix("qrels.").rpartition(".")[0]
+            for name in files
+            if name in known or name.startswith("qrels.")
+        }
 
     def judgements(self) -> Judgements:
         """Return queries and qrels of the split."""

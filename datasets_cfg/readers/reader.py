@@ -7,7 +7,7 @@ import gzip
 import re
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeVar
@@ -155,11 +155,11 @@ class Reader(ABC):
         return iter(())
 
 
-def find_file(folder: Path, names: Sequence[str]) -> Path:
+def find_file(folder: Path, names: Sequence[str], splits: Collection[str] = ()) -> Path:
     """Return the first of ``names`` in ``folder``, plain or with ``.gz``.
 
     Raises:
-        MissingFileError: the folder holds none of them.
+        MissingFileError: the folder holds none of them. The hint names the ``splits`` it has.
     """
     for name in names:
         for path in (folder / name, folder / f"{name}.gz"):
@@ -167,7 +167,9 @@ def find_file(folder: Path, names: Sequence[str]) -> Path:
                 return path
     raise MissingFileError(
         f"{folder} has no {' or '.join(names)}",
-        hint="put the file there, plain or gzip-compressed (.gz)",
+        f"splits found: {', '.join(sorted(splits))}; choose one with --split"
+        if splits
+        else "put the file there, plain or gzip-compressed (.gz)",
     )
 
 
