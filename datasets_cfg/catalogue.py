@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from foundation.errors import BenchError, closest_names
+from foundation.errors import BenchError, closest_names, did_you_mean
 from foundation.records import Record, decode_toml, read_toml
 
 SUITES = "suites.toml"
@@ -275,18 +275,16 @@ def data_folders(data_dir: Path | None) -> list[Path]:
         BenchError: one of them is not a folder.
     """
     named = {"--data-dir": data_dir, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
-    folders = []
-    for source, value in named.items():
-        if value:
-            root = Path(value).expanduser()
-            if not root.is_dir():
-                raise BenchError(
-                    f"{source} is {root}, which is not a folder",
-                    "use the folder that holds the collections, such as DIR in "
-                    "DIR/beir/scifact/corpus.jsonl",
-                )
-            folders.append(root)
-    return folders
+    folders = {source: Path(value).expanduser() for source, value in named.items() if value}
+    for source, folder in folders.items():
+        if not folder.is_dir():
+            advice = "use the folder that holds the collections, such as DIR in DIR/beir/scifact"
+            near = (each.name for each in _folders_in(folder.parent))
+            raise BenchError(
+                f"{source} is {folder}, which is not a folder",
+                did_you_mean(folder.name, near, advice),
+            )
+    return list(folders.values())
 
 
 def expand_names(names: Iterable[str], data_dir: Path | None = None) -> list[str]:

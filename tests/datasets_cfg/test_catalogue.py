@@ -1,10 +1,6 @@
-import subprocess
-import sys
-
 import pytest
 
 from datasets_cfg.catalogue import (
-    Archive,
     Facts,
     dataset_names,
     expand_names,
@@ -79,30 +75,11 @@ def test_a_mistyped_path_suggests_the_closest_folder(tmp_path, monkeypatch, type
     assert caught.value.hint == advice
 
 
-@pytest.mark.slow
-def test_importing_the_catalogue_reads_no_collection():
-    code = (
-        "import sys, datasets_cfg.catalogue as c\n"
-        "heavy = {'torch', 'pyarrow', 'numpy', 'pandas'} & set(sys.modules)\n"
-        "cached = [c._fact_files.cache_info().currsize, c._suites.cache_info().currsize]\n"
-        "sys.exit(str((heavy, cached)) if heavy or any(cached) else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 MINIMAL = 'name = "mine"\nlayout = "beir"\n'
 
 
 def facts_of(toml: str) -> Facts:
     return decode_toml((MINIMAL + toml).encode(), Facts, "mine.toml")
-
-
-def test_a_plain_folder_needs_a_name_and_a_layout_only():
-    facts = facts_of("")
-    assert (facts.split, facts.main_measure, facts.depth) == ("test", "nDCG@10", 1000)
-    assert facts.exclude_self is None
-    assert facts.counts.documents is None
 
 
 @pytest.mark.parametrize(
@@ -123,29 +100,3 @@ def test_a_misspelt_key_or_choice_names_the_file_and_what_was_meant(toml, named,
     with pytest.raises(BenchError, match=f"mine.toml: .*{named}") as caught:
         facts_of(toml)
     assert hint in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "toml",
-    [
-        'depth = "1000"',
-        "depth = 0",
-        "exclude_self = 1",
-        'main_measure = "nDCG@0"',
-        'main_measure = "ndcg 10"',
-        "[counts]\ndocuments = -1",
-        '[[archives]]\nurl = "file:///etc/passwd"',
-        '[[archives]]\nurl = "https://host/folder/"',
-        '[[archives]]\nurl = "https://a/b.zip"\nmd5 = "123"',
-        "depth = ",
-    ],
-)
-def test_a_wrong_type_or_value_is_refused(toml):
-    with pytest.raises(BenchError, match=r"mine\.toml"):
-        facts_of(toml)
-
-
-def test_an_archive_knows_its_file_name_and_whether_it_is_packed():
-    assert Archive("https://host/a/b.tar.gz").is_packed
-    assert not Archive("https://host/a/b.tsv.gz").is_packed
-    assert Archive("https://host/a/b.tsv.gz").file_name == "b.tsv.gz"

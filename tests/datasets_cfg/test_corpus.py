@@ -79,19 +79,6 @@ def test_texts_at_refuses_a_row_outside_the_corpus(row: int, tmp_path: Path) -> 
         corpus.texts_at(np.array([0, row]))
 
 
-@pytest.mark.parametrize("rows", [1, 4, 7, 100])
-def test_batches_cover_the_corpus_in_order(rows: int, tmp_path: Path, small_batches: None) -> None:
-    corpus = Corpus.build(numbered(7), tmp_path / "corpus")
-
-    batches = list(corpus.iter_batches(rows))
-
-    assert [start for start, _, _ in batches] == list(range(0, 7, rows))
-    assert [text for _, _, texts in batches for text in texts] == [
-        f"text {row}" for row in range(7)
-    ]
-    assert all(len(titles) == len(texts) <= rows for _, titles, texts in batches)
-
-
 def test_the_hash_does_not_depend_on_record_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,17 +96,6 @@ def test_the_hash_is_sha256_of_length_prefixed_fields(tmp_path: Path) -> None:
 
     expected = b"\x01" + bytes(7) + b"1" + b"\x02" + bytes(7) + "é".encode() + bytes(8)
     assert corpus.sha256 == hashlib.sha256(expected).hexdigest()
-
-
-def test_the_manifest_counts_documents_and_names_the_sources(tmp_path: Path) -> None:
-    source = tmp_path / "corpus.jsonl"
-    source.write_bytes(b"12345")
-    documents = [Document("1", " ", "\n"), Document("2", "t", ""), Document("3", "", "x")]
-
-    manifest = Corpus.build(documents, tmp_path / "corpus", [source]).manifest
-
-    assert (manifest.documents, manifest.empty_documents) == (3, 1)
-    assert [(file.path, file.size) for file in manifest.sources] == [(str(source), 5)]
 
 
 def test_a_duplicate_id_is_named_with_both_places(tmp_path: Path, small_batches: None) -> None:

@@ -230,11 +230,6 @@ def test_a_folder_with_two_layouts_is_refused(write: Write, tmp_path: Path) -> N
         detect_layout(tmp_path)
 
 
-def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="no layout 'bier'"):
-        reader_of_layout("bier")(tmp_path, "test")
-
-
 # What is wrong in a file
 
 

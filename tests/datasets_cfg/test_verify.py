@@ -69,13 +69,6 @@ def test_verify_reports_each_oddity_with_its_severity(more, facts, found, said, 
     assert said in finding.what
 
 
-def test_colliding_ids_do_not_matter_where_nothing_is_dropped_on_purpose(tmp_path):
-    facts = Facts("mine", "beir", exclude_self=False)
-    assert (
-        verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("d1", "d1", 1)], facts=facts)) == []
-    )
-
-
 @pytest.mark.parametrize(("text", "severity"), [("d1", "warning"), ("another", "note")])
 def test_colliding_ids_of_undeclared_meaning_name_the_fact_to_set(text, severity, tmp_path):
     documents = [*CLEAN[1:], Document("d1", "", text)]

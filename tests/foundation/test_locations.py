@@ -1,8 +1,6 @@
 """Places of results: local paths stay paths, and a real S3 server keeps what is written to it."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -67,25 +65,6 @@ def test_an_unknown_kind_of_store_lists_the_known_ones(scheme):
     assert "s3://, gs://" in error.value.hint
 
 
-def test_a_missing_package_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
-    with pytest.raises(BenchError, match="needs gcsfs") as error:
-        parse_location("gs://bucket/a").read_bytes()
-    assert error.value.hint == "pip install gcsfs"
-
-
-@pytest.mark.slow
-def test_local_places_and_the_options_of_every_command_import_no_fsspec():
-    program = (
-        "import sys; from bench.cli.main import parse_command; "
-        "from foundation.locations import parse_location; "
-        "parse_location('results').exists(); parse_command(['run', 'a', '--model', 'b']); "
-        "print('fsspec' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "False\n"
-
-
 def test_an_object_is_read_as_it_was_written(bucket):
     place = parse_location("s3://bucket/read/one.bin")
     with write_location(place) as file:
@@ -145,16 +124,6 @@ def test_wrong_credentials_are_refused_before_anything_else(server, monkeypatch)
         with pytest.raises(BenchError, match="s3://bucket/a") as error:
             use()
         assert "AWS_SECRET_ACCESS_KEY" in error.value.hint
-
-
-def test_missing_credentials_give_one_clear_error(server, monkeypatch, tmp_path):
-    s3.allow(monkeypatch, server[0])
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    with pytest.raises(BenchError, match="credentials"):
-        parse_location("s3://bucket/a").check_writable()
 
 
 def test_an_unreachable_server_gives_one_clear_error(server, monkeypatch):

@@ -26,12 +26,6 @@ def test_instructions_are_those_of_the_first_core(facts):
     assert machine.cpu_instructions() == {"fpu", "avx2"}
 
 
-def test_a_processor_without_flags_has_no_instructions(facts):
-    assert machine.cpu_instructions() == frozenset()
-    facts.write_text("processor\t: 0\nFeatures\t: fp asimd\n")
-    assert machine.cpu_instructions() == frozenset()
-
-
 @pytest.mark.parametrize(
     ("flags", "chosen", "kernels"),
     [

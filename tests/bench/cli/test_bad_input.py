@@ -288,25 +288,7 @@ def test_an_archive_is_downloaded_and_no_member_climbs_out_of_its_folder(
 # Extremes that are no mistakes
 
 
-def test_one_query_and_one_document_are_enough(bench: Bench) -> None:
-    folder = write_collection(
-        bench.place / "one", {"d": ("", "wing")}, {"q": "wing"}, {("q", "d"): 1}
-    )
-    assert bench("run", folder, "--model", "hashing", "bm25").code == 0
-    for model in ("hashing", "bm25"):
-        result = load(bench.results("one", model)).record
-        assert (result.queries, result.documents) == (1, 1)
-        assert result.measures["nDCG@10"] == 1.0
-
-
 # Places that cannot be written
-
-
-@pytest.mark.parametrize("option", ["--results", "--cache-dir"])
-def test_a_file_where_a_folder_belongs_is_refused(bench: Bench, tiny: Path, option: str) -> None:
-    (bench.place / "file").write_text("")
-    finished = bench("run", tiny, "--model", "hashing", option, bench.place / "file")
-    assert_refused(finished, bench, str(bench.place / "file"))
 
 
 class FullDisk:

@@ -54,19 +54,6 @@ def test_names_that_show_prints_are_unique():
     assert [name for name in names if names.count(name) > 1] == []
 
 
-def test_a_list_says_what_cannot_be_used_is_unverified_or_licensed():
-    about = {line.name: line.about for line in LISTS["models"]()}
-    cards = [load_card(name) for name in card_names()]
-    missing = [card for card in cards if card.missing]
-    unverified = [card for card in cards if card.unverified and not card.missing]
-    assert unverified
-    assert all(card.missing in about[card.name] for card in missing)
-    assert all("unverified: " in about[card.name] for card in unverified)
-    sets = {line.name: line.about for line in LISTS["datasets"]()}
-    assert "licensed" in sets["beir/bioasq"]
-    assert "5,183 documents; 300 queries" in sets["beir/scifact"]
-
-
 SHOWN = [
     ("minilm", "pooling", "mean"),
     ("beir/scifact", "exclude_self", True),
@@ -137,14 +124,3 @@ def test_the_size_in_a_card_is_that_of_its_checkpoint():
     model, card = resolve_model("minilm"), load_card("minilm")
     assert count_parameters(model).total == card.parameters
     assert model.recipe.dim == card.dim
-
-
-def test_presets_and_grids_are_listed_with_the_command_and_the_variants(capsys):
-    presets, grids = printed(capsys, "list", "presets"), printed(capsys, "list", "grids")
-    assert "pretrain: RetroMAE" in presets
-    assert "finetune: RetroMAE on MS MARCO for BEIR" in presets
-    assert "variants: two-cores" in grids
-
-
-def test_how_to_obtain_a_licensed_collection_is_shown(capsys):
-    assert "Apply for TREC disks" in printed(capsys, "show", "beir/robust04")

@@ -40,12 +40,6 @@ def test_a_limited_run_has_the_first_queries_their_judged_documents_and_the_firs
     assert (small.facts.main_measure, small.facts.depth) == ("RR@10", 20)
 
 
-def test_a_limit_above_the_number_of_queries_keeps_all_of_them(whole):
-    small = take_first_queries(whole, 99)
-    assert small.queries.ids == whole.queries.ids
-    assert len(small.corpus) == len(CORPUS)
-
-
 def test_a_limited_run_is_marked_and_its_results_belong_to_another_collection(
     capsys, tmp_path, whole
 ):
@@ -65,17 +59,6 @@ def test_a_limited_run_has_the_prompts_and_the_training_data_of_its_collection()
     recipe = msgspec.structs.replace(recipe, dataset_prompts=by_collection)
     assert recipe.for_dataset(name).prompts.query == "of quora: "
     assert in_domain(load_card("bge-base"), name)
-
-
-def test_another_query_prompt_is_another_recipe_and_encodes_no_document(capsys, tmp_path, whole):
-    plain = run(capsys, tmp_path, whole)
-    prompted = run(capsys, tmp_path, whole, "--set", "query_prompt=find: ")
-    assert plain["timings"]["encoded_documents"] > 0
-    assert prompted["timings"]["encoded_documents"] == 0
-    assert prompted["recipe"]["prompts"]["query"] == "find: "
-    assert prompted["fingerprint"] != plain["fingerprint"]
-    again = run(capsys, tmp_path, whole, "--set", "query_prompt=")
-    assert again["fingerprint"] == plain["fingerprint"]
 
 
 def test_a_query_prompt_takes_the_place_of_those_by_collection_and_leaves_documents():

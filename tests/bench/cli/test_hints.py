@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from bench.cli.command_table import COMMANDS
 
 ROOT = Path(__file__).parents[3]
@@ -59,11 +57,6 @@ def hints() -> Iterator[tuple[str, str]]:
 HINTS = list(hints())
 
 
-def test_the_hints_were_found():
-    assert len(HINTS) > 200
-    assert sum(bool(COMMAND.search(text)) for _, text in HINTS) > 20
-
-
 def wrong_names(place: str, hint: str) -> list[str]:
     """What a hint names that does not exist."""
     wrong, rest = [], hint
@@ -81,21 +74,3 @@ def wrong_names(place: str, hint: str) -> list[str]:
 
 def test_every_command_and_option_in_a_hint_exists():
     assert [text for place, hint in HINTS for text in wrong_names(place, hint)] == []
-
-
-@pytest.mark.parametrize(
-    "hint",
-    [
-        "python -m bench check X --baseline Y --force",
-        "python -m bench evaluate X",
-        "Use --resample 3.",
-        "Run `bench list --nothing`.",
-    ],
-)
-def test_a_hint_with_an_option_that_a_command_lacks_is_found(hint):
-    assert len(wrong_names("bench/x.py:1", hint)) == 1
-
-
-@pytest.mark.parametrize("place", SHARED)
-def test_shared_code_names_only_options_that_check_has(place):
-    assert wrong_names(f"{place}x.py:1", "pass --force to compare anyway") != []

@@ -16,8 +16,7 @@ from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
 from foundation.machine import parse_size
 from tests.support import tiny_checkpoints as tiny
-from tests.support.collections import SIXTY, Bench, write_collection, write_qrels
-from tests.support.tiny_roberta import write_ance
+from tests.support.collections import Bench, write_collection, write_qrels
 
 DANGLING = 5
 
@@ -98,14 +97,6 @@ def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
         (names[0], ""),
         (names[1], ""),
     ]
-
-
-@pytest.mark.slow
-def test_the_mean_of_a_suite_with_a_gap_is_a_gap(bench: Bench, bench_data: Path) -> None:
-    done = bench("run", "beir-13", "--model", "hashing", "--data-dir", bench_data)
-    assert done.code == 4, done.stderr
-    assert "11 of 13: beir/trec-covid, beir/nq, beir/hotpotqa, beir/fiqa and 7 more" in done.stdout
-    assert done.stdout.count("downloads are off") == 11
 
 
 @pytest.mark.slow
@@ -190,28 +181,6 @@ def test_a_collection_whose_corpus_has_no_relevant_document_is_refused(bench: Be
     done = bench("run", folder, "--model", "bm25")
     assert done.code == 2
     assert "Check that corpus and qrels are of the same release." in done.stderr
-
-
-def test_a_folder_laid_out_as_ances_has_the_score_of_sentence_transformers(bench: Bench) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    documents, queries, qrels = SIXTY
-    capitals = {name: text.upper() for name, text in queries.items()}
-    folder = write_ance(bench.place / "model")
-    collection = write_collection(bench.place / "sixty", documents, capitals, qrels)
-    done = bench("run", collection, "--model", folder, "--measure", "RR@10")
-    assert done.code == 0, done.stderr
-
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    texts = [text for _, text in documents.values()]
-    similar = theirs.similarity(
-        theirs.encode_query([*capitals.values()]), theirs.encode_document(texts)
-    )
-    ranks = 1 + (similar > similar.diag()[:, None]).sum(dim=1).double()
-    expected = (1 / ranks).where(ranks <= 10, 0.0).mean().item()
-    assert 0 < expected < 1
-    found = load(bench.results("sixty", "st")).record.measures["RR@10"]
-    assert found == pytest.approx(expected, abs=1e-9)
 
 
 def test_like_is_for_the_models_of_a_run_that_have_no_card(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tqdm import tqdm
 
-from bench.cli.terminal import TerminalStream, format_columns, print_next_command
+from bench.cli.terminal import TerminalStream, print_next_command
 from bench.result_store.result import RESULT_FILE
 from foundation.errors import make_printable, to_one_line
 from tests.support.collections import (
@@ -262,11 +262,6 @@ def test_a_name_that_cannot_be_seen_is_refused_in_words_that_can(tmp_path: Path,
     assert finished.code == 2
     assert "\x1b" not in finished.stderr + finished.stdout
     assert "error: " in finished.stderr
-
-
-def test_rows_of_text_are_aligned_in_columns_unchanged():
-    table = format_columns([("a", "1e3"), ("long/name", "x | y"), ("b", "")])
-    assert table.splitlines() == ["a          1e3", "long/name  x | y", "b"]
 
 
 @pytest.mark.parametrize(

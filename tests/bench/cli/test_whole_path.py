@@ -99,12 +99,6 @@ def test_two_runs_on_pipes_of_one_name_are_two_results(bench: Bench, collection:
     assert len({result.measures["nDCG@10"] for result in stored}) == 2
 
 
-def test_a_bad_line_on_a_pipe_is_named_with_its_number(bench: Bench, collection: Path) -> None:
-    done = score_pipe(bench, collection, "q1 Q0 d1 1 0.5 t\nq1 Q0 d1 2 0.4 t\n")
-    assert (done.code, done.stdout) == (2, "")
-    assert "line 2: document 'd1' occurs twice" in done.stderr
-
-
 @pytest.mark.slow
 def test_tables_go_to_stdout_and_progress_to_stderr(bench: Bench, collection: Path) -> None:
     options = ("--json", "--depth", 20, "--measure", "nDCG@10")
@@ -146,12 +140,6 @@ def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collect
     for modules in (warm_modules, shown_modules):
         assert not {"torch", "transformers", "sentence_transformers"} & modules
     assert (cold["measures"], cold["preflight"]) == (warm["measures"], warm["preflight"])
-
-
-def test_results_have_the_name_that_was_asked_for(bench: Bench, collection: Path) -> None:
-    assert bench("run", collection, "--model", "hashing", "--name", "mine/words").code == 0
-    result = only(bench, "mine/words").record
-    assert (result.model, result.recipe and result.recipe.model) == ("mine/words", "mine/words")
 
 
 def test_another_query_prompt_encodes_only_the_queries(
