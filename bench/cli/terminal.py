@@ -7,10 +7,13 @@ on the output, except that a lost output is not a success. Control characters in
 import errno
 import os
 import re
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -146,10 +149,24 @@ def run_guarded(command: Callable[[], int]) -> int:
 
 
 def _print_bad_input(error: BenchError) -> int:
-    print(f"error: {as_typed(shorten_words(str(error)))}", file=sys.stderr)
-    hint = error.hint or "fix it and run the command again"
-    print(f"  {as_typed(shorten_words(as_sentence(hint)))}", file=sys.stderr)
+    print(_wrap(f"error: {as_typed(shorten_words(str(error)))}"), file=sys.stderr)
+    hint = as_sentence(error.hint or "fix it and run the command again")
+    print(_wrap(f"  {as_typed(shorten_words(hint))}"), file=sys.stderr)
     return ExitCode.DRIFT if isinstance(error, DriftError) else ExitCode.BAD_INPUT
+
+
+def _wrap(text: str) -> str:
+    """Wrap a message at the width of the terminal, except commands, which are copied."""
+    if not sys.stderr.isatty() or "`" in text:
+        return text
+    wrap = partial(
+        textwrap.fill,
+        width=shutil.get_terminal_size().columns,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(map(wrap, text.split("\n")))
 
 
 def _print_internal_error(error: Exception) -> int:
@@ -164,10 +181,14 @@ def _print_internal_error(error: Exception) -> int:
 
 
 def format_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Return ``rows`` of text as aligned columns without a frame."""
+    """Return ``rows`` of text as aligned columns, the last one wrapped to fit a terminal."""
     from tabulate import tabulate
 
-    text = str(tabulate(rows, tablefmt="plain", disable_numparse=True))
+    limits: list[int | None] = [None] * len(rows[0])
+    if sys.stdout.isatty():
+        others = (max(map(len, column)) + 2 for column in zip(*rows, strict=True))
+        limits[-1] = max(20, shutil.get_terminal_size().columns - sum(list(others)[:-1]))
+    text = str(tabulate(rows, tablefmt="plain", disable_numparse=True, maxcolwidths=limits))
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 

@@ -1,7 +1,7 @@
-"""Checkpoints small enough to train in a second, with tokenizers trained on the texts at hand."""
+"""Checkpoints small enough to train in a second, and trainings that end in the middle."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from retrievers.training.engine.context import TrainingContext, read_curve
+from retrievers.training.engine.context import Progress, TrainingContext, read_curve
 from retrievers.training.preset import PRETRAIN_PRESETS, Pretraining
 
 WORDS = [
@@ -104,3 +104,17 @@ def have_equal_weights(one: Path | str, other: Path | str) -> bool:
 
 def losses(folder: Path) -> list[float]:
     return [point.losses["loss"] for point in read_curve(folder / "losses.jsonl")]
+
+
+class KilledError(Exception):
+    """Stands for a kill."""
+
+
+def killed_at(step: int, stage: str = "") -> Callable[[Progress], None]:
+    """A report of progress that kills the training at a step, of one stage where it is stated."""
+
+    def kill(progress: Progress) -> None:
+        if (progress.unit, progress.done) == ("steps", step) and stage in ("", progress.stage):
+            raise KilledError
+
+    return kill

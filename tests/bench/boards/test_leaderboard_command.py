@@ -11,7 +11,7 @@ import pytest
 from bench.__main__ import main
 from bench.cli.commands.deciding import leaderboard
 from bench.requests.deciding import LeaderboardRequest
-from tests.support.commands import options
+from tests.support.collections import options
 from tests.support.leaderboards import MEASURE, page_data, store
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from bench.cli.commands.data import cache
 from bench.store.store import VectorStore
-from tests.support.commands import options
+from tests.support.collections import options
 from tests.support.stores import DIM, RECIPE, CountingEncoder, corpus_of, encode, numbered
 
 DAY_S = 86_400

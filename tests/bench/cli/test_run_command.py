@@ -174,13 +174,12 @@ def test_a_collection_whose_corpus_has_no_relevant_document_is_refused(bench: Be
     done = bench("run", folder, "--model", "bm25")
     assert done.code == 2
     assert "none of the 2 relevant documents, such as 'd1 '; its first" in done.stderr
-    assert "test.tsv: 2 of them are then in the corpus" in done.stderr
     assert not bench.out.exists()
 
     write_qrels(folder, {("q1", "x1"): 1, ("q2", "x2"): 1})
     done = bench("run", folder, "--model", "bm25")
     assert done.code == 2
-    assert "Check that corpus and qrels are of the same release." in done.stderr
+    assert "Check that corpus and qrels are of the same release" in done.stderr
 
 
 def test_like_is_for_the_models_of_a_run_that_have_no_card(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from bench.result_store.result import load
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import DOCUMENTS, ROOT, Bench, Finished, write_collection
-from tests.support.hub import write_hub
-from tests.support.tiny_checkpoints import write_bert, write_card
+from tests.support.tiny_checkpoints import write_bert, write_card, write_hub
 
 QUERIES = {"q1": "lift of a wing", "q2": "slabs that conduct heat", "q3": "heat conduction"}
 QRELS = {("q1", "d1"): 2, ("q1", "d2"): 1, ("q2", "d9"): 1, ("q3", "d10"): 1, ("q3", "q3"): 1}

@@ -14,8 +14,7 @@ from bench.evaluation.runs import Run, write_lines
 from bench.evaluation.scoring import parse_measure
 from bench.result_store.result import load
 from foundation.errors import BenchError
-from tests.support.collections import QRELS, QUERIES, Bench, write_collection, write_qrels
-from tests.support.commands import options
+from tests.support.collections import QRELS, QUERIES, Bench, options, write_collection, write_qrels
 
 DEFAULTS = {"resamples": 199}
 GOOD = {"q1": ["d1", "d2"], "q2": ["d9", "d10"], "q3": ["d10"]}

@@ -1,4 +1,4 @@
-"""Working through a plan: caching, gaps, resuming, and work in a process apart."""
+"""Working through a plan: caching, gaps, resuming, and work in a process processes."""
 
 import errno
 import multiprocessing
@@ -30,7 +30,7 @@ from foundation.errors import BenchError, WorkerError, is_disk_full
 from foundation.files import FileLock
 from retrievers.training.engine.trainer import explain_errors
 from retrievers.training.pretrain.pretrain import pretrain
-from tests.support import apart
+from tests.support import processes
 from tests.support import small_starts as small
 from tests.support.experiments import FAKES, GRID, FakeStage, in_this_process
 from tests.support.results import CONDITIONS
@@ -226,20 +226,20 @@ def test_values_and_errors_of_a_child_process_arrive(monkeypatch):
     monkeypatch.setattr("bench.experiments.experiment.PRELOADED", ())
     assert run_in_subprocess(os.getpid) != os.getpid()
     with pytest.raises(BenchError, match="killed by the system: most likely out of memory"):
-        run_in_subprocess(apart.killed)
+        run_in_subprocess(processes.killed)
     with pytest.raises(BenchError, match="out of memory") as caught:
-        run_in_subprocess(apart.no_memory)
+        run_in_subprocess(processes.no_memory)
     assert "batch_size" in caught.value.hint
     assert "--" not in caught.value.hint
     with pytest.raises(BenchError, match="no such preset") as caught:
-        run_in_subprocess(apart.bad_input)
+        run_in_subprocess(processes.bad_input)
     assert caught.value.hint == "use another"
     with pytest.raises(BenchError, match="vectors: No space left") as stopped:
-        run_in_subprocess(apart.full)
+        run_in_subprocess(processes.full)
     assert is_disk_full(stopped.value)
     assert "free some space" in stopped.value.hint.lower()
     with pytest.raises(WorkerError, match="ZeroDivisionError: division by zero") as other:
-        run_in_subprocess(apart.defect)
+        run_in_subprocess(processes.defect)
     assert "in defect" in other.value.trace
 
 

@@ -18,8 +18,7 @@ from bench.speed.race import DEFAULT_BATCH
 from bench.speed.speed import PARTS
 from bench.speed.speed_report import SpeedReport
 from foundation.errors import BenchError
-from tests.support.collections import ROOT, write_collection
-from tests.support.commands import typed
+from tests.support.collections import ROOT, typed, write_collection
 from tests.support.tiny_checkpoints import write_bert, write_card
 
 SMALL = ("--repeats", 2, "--device", "cpu")

@@ -24,8 +24,8 @@ from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.card import Prompts
-from tests.support.disks import enlarge, mounted
 from tests.support.examples import with_examples
+from tests.support.processes import enlarge, mounted
 from tests.support.stores import (
     DIM,
     RECIPE,

@@ -22,9 +22,9 @@ from retrievers.training.finetune.student import (
     trained_card,
     training_recipe,
 )
-from tests.support.kills import KilledError, killed_at
 from tests.support.small_finetuning import TEXTS, TITLES, examples, model, on_cpu, preset
 from tests.support.small_finetuning import weights as weights_of
+from tests.support.small_starts import KilledError, killed_at
 
 QUICK = "[optimizer]\nlr = 3e-2\nwarmup = 0.0\n"
 SMALL = {

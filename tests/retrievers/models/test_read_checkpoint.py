@@ -18,7 +18,7 @@ from retrievers.models.locate import fetch_checkpoint, locate_checkpoint
 from retrievers.models.read_checkpoint import read_checkpoint
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
-from tests.support.hub import write_hub
+from tests.support.tiny_checkpoints import write_hub
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from retrievers.models import resolve as resolving
 from retrievers.models.card import Recipe, load_card
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
-from tests.support.hub import write_hub
+from tests.support.tiny_checkpoints import write_hub
 
 
 @pytest.fixture

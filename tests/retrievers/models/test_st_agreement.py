@@ -16,7 +16,7 @@ from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
-from tests.support.tiny_roberta import write_ance
+from tests.support.tiny_checkpoints import write_ance
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")

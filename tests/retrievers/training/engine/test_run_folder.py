@@ -24,9 +24,8 @@ from retrievers.training.finetune.finetune import finetune
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_finetuning as fine
 from tests.support import small_starts as small
-from tests.support.disks import enlarge, mounted
-from tests.support.kills import KilledError, killed_at
-from tests.support.small_starts import on_cpu
+from tests.support.processes import enlarge, mounted
+from tests.support.small_starts import KilledError, killed_at, on_cpu
 
 ROOT = Path(__file__).parents[4]
 TEXTS = small.texts()

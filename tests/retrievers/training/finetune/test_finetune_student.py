@@ -28,7 +28,7 @@ from tests.support.small_finetuning import (
     tiny,
     weights,
 )
-from tests.support.tiny_roberta import write_roberta
+from tests.support.tiny_checkpoints import write_roberta
 
 LONG = " ".join(TEXTS[:6])
 CARDS = {

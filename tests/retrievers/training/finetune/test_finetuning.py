@@ -13,7 +13,7 @@ from retrievers.training.engine.context import TrainingContext, read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.training_data import select_negatives
 from retrievers.training.preset import FINETUNE_PRESETS, Mining
-from tests.support.kills import KilledError, killed_at
+from tests.support.processes import run_in_two
 from tests.support.small_finetuning import (
     DOCUMENTS,
     MINED,
@@ -26,7 +26,7 @@ from tests.support.small_finetuning import (
     preset,
     same_weights,
 )
-from tests.support.two_processes import run_in_two
+from tests.support.small_starts import KilledError, killed_at
 
 BM25 = '\nhard_negatives = 1\n[[rounds]]\nsources = ["bm25"]\ndepth = 40\n'
 REFRESHED = MINED + "refresh_steps = 2\n"

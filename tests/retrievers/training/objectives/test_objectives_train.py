@@ -15,8 +15,7 @@ from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
-from tests.support.kills import KilledError, killed_at
-from tests.support.small_starts import have_equal_weights, losses, on_cpu
+from tests.support.small_starts import KilledError, have_equal_weights, killed_at, losses, on_cpu
 
 TEXTS = small.texts()
 FASTER = {"steps": 30, "optimizer": {"lr": 0.006}}

@@ -23,8 +23,8 @@ from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.preset import PRETRAIN_PRESETS
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
+from tests.support.processes import run_in_two
 from tests.support.small_starts import have_equal_weights, losses, on_cpu, weights
-from tests.support.two_processes import run_in_two
 
 ROOT = Path(__file__).parents[4]
 TEXTS = small.texts()

@@ -1,0 +1,74 @@
+"""Processes that end badly or train together, and small file systems for them to fill."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from foundation.errors import BenchError
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def no_memory():
+    raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 8 bytes")
+
+
+def bad_input():
+    raise BenchError("no such preset", "use another")
+
+
+def full():
+    raise OSError(errno.ENOSPC, "No space left on device", "vectors")
+
+
+def defect():
+    raise ZeroDivisionError("division by zero")
+
+
+ROOT = Path(__file__).parents[2]
+HANGS_S = 900  # a busy machine takes minutes to import what a quiet one does in seconds
+
+
+def run_in_two(program: str, folder: Path, *arguments: str) -> list[str]:
+    """What both print, word by word; the program is kept in ``folder``.
+
+    Raises:
+        CalledProcessError: one of them failed.
+    """
+    file = folder / "program.py"
+    file.write_text(program)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launcher, str(file), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=HANGS_S,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return done.stdout.split()
+
+
+@contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    """Mount a file system of ``size``, such as 64k, on a new folder. Skips where it may not."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # some keep folders open
+
+
+def enlarge(folder: Path, size: str) -> None:
+    """Give the file system on ``folder`` another size."""
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
