@@ -336,6 +336,6 @@ def ablate(request: AblateRequest) -> "Report":
             evaluated.
     """
     from bench.experiments.ablate import ablate
-    from reports.experiment import write_report
+    from reports.training import write_report
 
     return ablate(request, write_report)

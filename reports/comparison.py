@@ -5,11 +5,9 @@ from collections.abc import Iterator, Sequence
 from bench.comparing.comparison import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.statistics import Resampling
-from foundation.errors import format_names, to_one_line
+from foundation.errors import format_names
 from reports import format as fmt
 from reports.table import Column, Table, bullets, escape
-
-TEXT_WIDTH = 80
 
 
 def comparison_table(comparison: Comparison) -> str:
@@ -34,8 +32,8 @@ def settings_table(differences: Sequence[FieldDifference], a: str, b: str) -> st
     """
     columns: list[Column[FieldDifference]] = [
         Column("different settings", lambda difference: difference.field),
-        Column(a, lambda difference: _cut(difference.a) or "-"),
-        Column(b, lambda difference: _cut(difference.b) or "-"),
+        Column(a, lambda difference: difference.a or "-", fmt.short_text),
+        Column(b, lambda difference: difference.b or "-", fmt.short_text),
     ]
     return Table(differences, columns).markdown()
 
@@ -147,20 +145,20 @@ def changes_table(changes: ChangedQueries) -> str:
 
 
 def _query(query: ChangedQuery, changes: ChangedQueries) -> str:
-    text = f": {_cut(query.text)}" if query.text else ""
+    text = f": {fmt.short_text(query.text)}" if query.text else ""
     scores = (
         f"{changes.a} {fmt.score(query.score_a)}, {changes.b} {fmt.score(query.score_b)} "
         f"({fmt.signed(query.score_a - query.score_b)})"
     )
     parts = [f"{escape(f'query {query.query_id}{text}')}\n{escape(scores)}"]
     if query.answers:
-        parts[0] += f"\n{escape('answers: ' + _cut('; '.join(query.answers)))}"
+        parts[0] += f"\n{escape('answers: ' + fmt.short_text('; '.join(query.answers)))}"
     columns: list[Column[ShownDocument]] = [
         Column("document", lambda document: document.doc_id),
         Column("grade", lambda document: document.grade, fmt.count),
         Column(f"rank in {changes.a}", lambda document: document.rank_a, _rank),
         Column(f"rank in {changes.b}", lambda document: document.rank_b, _rank),
-        Column("text", lambda document: _cut(document.text)),
+        Column("text", lambda document: document.text, fmt.short_text),
     ]
     parts.append(Table(query.documents, columns).markdown())
     if query.more_judged:
@@ -170,8 +168,3 @@ def _query(query: ChangedQuery, changes: ChangedQueries) -> str:
 
 def _rank(rank: int | None) -> str:
     return "-" if rank is None else str(rank)
-
-
-def _cut(text: str) -> str:
-    line = to_one_line(text)
-    return line if len(line) <= TEXT_WIDTH else f"{line[: TEXT_WIDTH - 1]}…"

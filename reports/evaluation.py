@@ -11,7 +11,7 @@ from bench.store.usage import ModelUsage
 from datasets_cfg.verify import Finding
 from foundation.errors import format_count, format_names
 from reports import format as fmt
-from reports.table import Column, Table, columns_for, escape
+from reports.table import Column, Table, bullets, columns_for, escape
 
 DAY_S = 86_400
 SHOWN = 8  # letters of a fingerprint: enough to distinguish models, and to prune by
@@ -95,7 +95,7 @@ def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) ->
         Column("mean", lambda row: row[1].value, fmt.score),
         Column("zero-shot mean", lambda row: row[1], _zero_shot),
         Column("published", lambda r: published.get((r[0], r[1].suite, r[1].measure)), fmt.score),
-        Column("missing", lambda row: _gap(row[1])),
+        Column("missing", lambda row: _gap(row[1]), fmt.short_text),
     ]
     return Table(means, columns).markdown()
 
@@ -116,14 +116,10 @@ def _gap(mean: SuiteMean) -> str:
     return f"{len(mean.missing)} of {mean.members}: {format_names(mean.missing)}"
 
 
-def gaps_table(gaps: Sequence[MissingEvaluation]) -> str:
-    """Return a table of the missing evaluations ``gaps`` with their reasons."""
-    columns: list[Column[MissingEvaluation]] = [
-        Column("not evaluated", lambda gap: gap.collection),
-        Column("model", lambda gap: gap.model),
-        Column("because", lambda gap: gap.reason),
-    ]
-    return Table(gaps, columns).markdown()
+def gaps_list(gaps: Sequence[MissingEvaluation]) -> str:
+    """Return a list of the missing evaluations ``gaps`` with their reasons."""
+    lines = (f"{gap.model} on {gap.collection}: {gap.reason}" for gap in gaps)
+    return f"not evaluated:\n\n{bullets(map(escape, lines))}"
 
 
 def costs_table(rows: Sequence[EncodingCost]) -> str:

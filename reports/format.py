@@ -8,9 +8,12 @@ from datetime import timedelta
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
+from foundation.errors import to_one_line
+
 if TYPE_CHECKING:  # `list` needs no NumPy
     from bench.comparing.statistics import Difference, MeanScore
 
+WIDEST = 80  # characters of a cell with text: tables are read in a terminal
 SMALLEST_P = 0.00005  # four digits would show 0 below it
 
 
@@ -26,6 +29,15 @@ def as_text(value: object) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else str(value)
+
+
+def short_text(value: object, width: int = WIDEST) -> str:
+    """Return ``value`` as text on one line of at most ``width`` characters."""
+    line = to_one_line(as_text(value))
+    return line if len(line) <= width else f"{line[: width - 1].rstrip()}…"
+
+
+TEXT = (as_text, short_text)  # formats aligned to the left
 
 
 def numeric(figure: str) -> str:

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from foundation.errors import to_one_line
-from reports.format import as_text
+from reports.format import TEXT, as_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,8 +108,8 @@ class Table(Generic[Row]):
         from tabulate import tabulate
 
         rows = [[_markdown_cell(column.cell(row)) for column in self.columns] for row in self.rows]
-        headers = [_markdown_cell(column.header) for column in self.columns]
-        sides = ["left" if column.format is as_text else "right" for column in self.columns]
+        headers = [escape(column.header) for column in self.columns]
+        sides = ["left" if column.format in TEXT else "right" for column in self.columns]
         return str(tabulate(rows, headers, "github", colalign=sides, disable_numparse=True))
 
     def _values(self, written: Callable[[Any], Any]) -> "pd.DataFrame":

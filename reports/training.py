@@ -1,13 +1,28 @@
-"""Trainings as Markdown: quality against steps, and forgetting in a sequence of trainings."""
+"""Trainings as Markdown: quality against steps, forgetting in a sequence, and experiments."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from urllib.parse import quote
+
+import msgspec
 
 from bench.comparing.statistics import Difference
 from bench.comparing.transfer import Forgetting, TransferRow
+from bench.experiments.report import (
+    Interval,
+    Report,
+    RowOnCollection,
+    RowResult,
+    SequenceResult,
+)
 from bench.monitor.curve import Curve, CurvePoint, Selection
 from foundation.errors import format_names
+from foundation.files import replace_file
 from reports import format as fmt
-from reports.table import Bold, Column, Table, bullets, columns_for, escape
+from reports.plots import can_plot, draw_axes
+from reports.table import Bold, Column, Row, Table, bullets, code, columns_for, escape, make_table
 
 ON_TEST_DATA = (
     "the best checkpoint on these queries is partly the luckiest; select with --split dev, and "
@@ -17,18 +32,18 @@ ON_TEST_DATA = (
 
 def curve_markdown(curve: Curve) -> str:
     """Return ``curve`` as Markdown: a row for each checkpoint, then the best one with caveats."""
-    parts = [f"## {escape(curve.training)}: {curve.measure}", _table(curve)]
+    parts = [f"## {escape(curve.training)}: {curve.measure}", _curve_table(curve)]
     if curve.selection is not None:
-        parts.append(bullets(_verdict(curve, curve.selection)))
+        parts.append(bullets(_selection_notes(curve, curve.selection)))
     if curve.broken:
         broken = curve.broken.items()
         parts.append(
             bullets(escape(f"{name} could not be evaluated: {why}") for name, why in broken)
         )
-    return "\n\n".join([*parts, bullets(_legend(curve))]) + "\n"
+    return "\n\n".join([*parts, bullets(_curve_legend(curve))]) + "\n"
 
 
-def _table(curve: Curve) -> str:
+def _curve_table(curve: Curve) -> str:
     others = [name for name in curve.collections if name != curve.headline]
     columns: list[Column[CurvePoint]] = [
         Column("step", lambda point: point.step, "{:,}".format),
@@ -67,7 +82,7 @@ def _difference(rival: Difference | None) -> str:
     return fmt.signed(rival.difference) + (f" ({limits})" if limits else "")
 
 
-def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
+def _selection_notes(curve: Curve, chosen: Selection) -> Iterator[str]:
     best = next(point for point in curve.points if point.checkpoint == chosen.best)
     where = "the mean" if curve.headline not in curve.collections else curve.headline
     yield f"best on {escape(where)}: {escape(best.checkpoint)}, step {best.step:,}"
@@ -75,8 +90,7 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
         f"its score is the highest of {chosen.candidates:,} on {chosen.queries:,} queries, "
         "and therefore too high: report the selected one on a different split or collection"
     )
-    flips = "all sign flips" if chosen.exact else "sign flips"
-    yield f"p is adjusted for all {chosen.pairs:,} pairs (largest statistic over {flips})"
+    yield f"p is adjusted for all {chosen.pairs:,} pairs (largest statistic over sign flips)"
     if chosen.indistinguishable:
         names = escape(format_names(chosen.indistinguishable))
         yield f"not significantly different from it: {names}"
@@ -86,7 +100,7 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
         yield f"**selected on test data**: {ON_TEST_DATA}"
 
 
-def _legend(curve: Curve) -> Iterator[str]:
+def _curve_legend(curve: Curve) -> Iterator[str]:
     yield fmt.intervals_legend(curve.resampling.resamples, curve.resampling.seed)
     yield (
         "intervals of two checkpoints may overlap although they differ significantly, because the "
@@ -173,3 +187,363 @@ def _forgetting_legend(record: Forgetting) -> Iterator[str]:
     yield fmt.intervals_legend(record.resampling.resamples, record.resampling.seed)
     yield fmt.tests_legend("the collections of one kind of transfer")
     yield "one training of each: the intervals do not include the variation over seeds"
+
+
+P_OF_SEEDS = (
+    "p: t test over seeds and queries. It is not printed below the level (.001, .01 or .05) that a "
+    "t test over the seeds alone reaches, with one degree of freedom fewer than seeds."
+)
+P_LEVELS = (0.001, 0.01, 0.05)
+
+
+def report_markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the complete report.
+
+    Args:
+        report: results of the experiment.
+        pictures: file, relative to the report, and title of each picture.
+    """
+    parts = [f"# {escape(report.title or report.name)}", _summary(report)]
+    for name in reversed(report.collections):
+        parts += [f"## {escape(_heading(report, name))}", score_table(report, name)]
+    if gaps := _gaps(report):
+        parts += ["## Gaps", gaps]
+    parts += [f"![{escape(title)}]({quote(file)})" for file, title in pictures]
+    parts += ["## Training and cost" if report.trains else "## Cost", cost_table(report)]
+    parts += ["## How", _method(report)]
+    parts += sequence_sections(report)
+    return "\n\n".join(parts) + "\n"
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Write a report with its pictures, as Markdown and JSON."""
+    if not can_plot():
+        print("no pictures: pip install 'retrieval-bench[plots]'", file=sys.stderr)
+    text = report_markdown(report, draw_axes(report, folder) if can_plot() else [])
+    encoded = msgspec.json.format(msgspec.json.encode(report), indent=1)
+    for name, content in (("md", text.encode()), ("json", encoded)):
+        with replace_file(folder / f"report.{name}") as file:
+            file.write(content)
+
+
+def _summary(report: Report) -> str:
+    cells = sum(len(row.cells) for row in (*report.rows, *report.anchors))
+    where = report.conditions
+    seeds = f", {_seeds(report.seeds)}" if report.trains else ""
+    lines = [
+        f"{len(report.rows)} rows{seeds}: {cells - report.gaps} of {cells} cells finished, "
+        f"{fmt.duration(report.seconds)} of work ({where.machine}, {where.threads} threads, "
+        f"device {where.device}), {where.time[:10]}.",
+        f"Made by {code(report.command)}.",
+    ]
+    lines += [f"**{escape(sentence)}**" for sentence in report.differing]
+    if not report.trains:
+        lines.append("**Nothing is trained. Differences are between settings of one model.**")
+    elif len(report.seeds) == 1:
+        lines.append(
+            "**One seed: every difference is between these checkpoints. It does not show whether "
+            "the recipes differ.**"
+        )
+    if len(report.commits) > 1:
+        commits = " and ".join(map(describe_commit, report.commits))
+        lines.append(
+            f"**The cells were made by different code, {commits}. A difference between two of them "
+            "may be due to the code.**"
+        )
+    if report.conditions.dirty or any(" modified" in code for code in report.commits):
+        lines.append(
+            "**Modified code: there were uncommitted changes when cells were made or this report "
+            "was written.**"
+        )
+    return "\n\n".join(lines)
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    names = ", ".join(map(str, seeds))
+    return f"seed {names}" if len(seeds) == 1 else f"seeds {names}"
+
+
+def _heading(report: Report, name: str) -> str:
+    if report.is_mean(name):
+        nested = ", a nested suite counting once" if report.weights else ""
+        return f"Mean of {len(report.collections) - 1} collections{nested}"
+    measures = {on.measure for row in report.rows if (on := row.on_collection(name))}
+    return f"{name}, {', '.join(sorted(measures))}"
+
+
+def score_table(report: Report, name: str) -> str:
+    """Return a table of all rows of ``report`` on the collection ``name``, or in its mean."""
+
+    def score_of(row: RowResult) -> Interval | None:
+        return on.score if (on := row.on_collection(name)) else None
+
+    columns: list[Column[RowResult]] = [
+        Column("row", lambda row: row.name),
+        Column("change", lambda row: row.change or _values(report, row.name), fmt.short_text),
+        Column("seeds", lambda row: _finished(row) if score_of(row) else "0", fmt.numeric),
+        Column("mean ± 95 %", score_of, _half_width),
+        Column("sd of seeds", lambda row: (score := score_of(row)) and score.seeds_sd, fmt.score),
+        Column("against", lambda row: row.against if score_of(row) else ""),
+        *difference_columns(lambda row: row.on_collection(name)),
+        Column("verdict", lambda row: _verdict(row.on_collection(name), report.trains)),
+        Column("detectable", lambda row: _detectable(row.on_collection(name)), fmt.score),
+    ]
+    if any(_unequal_training(row, report) for row in report.rows):
+        columns.append(
+            Column("training", lambda row: _unequal_training(row, report), fmt.short_text)
+        )
+    return Table((*report.rows, *report.anchors), columns).markdown()
+
+
+def _finished(row: RowResult) -> str:
+    finished = sum(bool(cell.scores) for cell in row.cells)
+    return f"{finished} of {len(row.cells)}" if finished < len(row.cells) else str(finished)
+
+
+def _half_width(score: Interval | None) -> str:
+    if score is None:
+        return "gap"
+    half = "" if score.high is None else f" ± {fmt.score(score.high - score.mean)}"
+    return fmt.score(score.mean) + half
+
+
+def _verdict(on: RowOnCollection | None, trains: bool) -> str:
+    """Return the verdict, limited to these checkpoints if there is only one seed."""
+    if on is None or on.difference is None:
+        return ""
+    return f"these checkpoints: {on.verdict}" if trains and len(on.seeds) < 2 else on.verdict
+
+
+def _values(report: Report, name: str) -> str:
+    """Return the level of a row on each axis, for the reference row."""
+    return ", ".join(
+        f"{axis.title} {label}"
+        for axis in report.axes
+        for label, row in axis.points.items()
+        if row == name != label
+    )
+
+
+def _detectable(on: RowOnCollection | None) -> float | None:
+    return on.difference.detectable if on and on.difference else None
+
+
+def _gaps(report: Report) -> str:
+    """Return a list of the cells without a score, with their errors."""
+    return bullets(
+        escape(f"{row.name}, seed {cell.seed}, {cell.failed_at}: {cell.error}")
+        for row in (*report.rows, *report.anchors)
+        for cell in row.cells
+        if not cell.scores
+    )
+
+
+COSTS = {
+    "steps": "steps",
+    "tokens": "tokens",
+    "wall-clock, s": "seconds",
+    "CPU, s": "cpu_seconds",
+    "parameters": "parameters",
+    "bytes saved": "saved_bytes",
+}
+EQUAL = {"steps": 1.02, "tokens": 1.02, "CPU, s": 1.2}  # ratios up to which rows trained alike
+
+StageLine = tuple[str, RowResult, str]
+
+
+def cost_table(report: Report) -> str:
+    """Return a table of settings and costs of each row and stage, costs as means over its seeds.
+
+    A stage that is the same for all rows of ``report`` has one line.
+    """
+    columns: list[Column[StageLine]] = [
+        Column("row", lambda line: line[0]),
+        Column("stage", lambda line: line[2]),
+        *columns_for(SETTINGS, lambda line, name: _setting(line[1], line[2], name), fmt.numeric),
+        *columns_for(COSTS, lambda line, name: _mean_cost(line[1], line[2], name), fmt.count),
+        Column("code", lambda line: _code(*line[1:]), fmt.short_text),
+    ]
+    lines: list[StageLine] = []
+    for stage in report.reference:
+        by_row = [(row.name, row, stage) for row in report.rows]
+        texts = {tuple(column.cell(line) for column in columns[1:]) for line in by_row}
+        lines += [("all rows", report.rows[0], stage)] if len(texts) == 1 < len(by_row) else by_row
+    return Table(lines, columns).drop_empty().markdown()
+
+
+SETTINGS = ("learning rate", "batch", "length")
+LENGTHS = ("max_tokens", "max_query_tokens", "max_document_tokens")
+
+
+def _setting(row: RowResult, stage: str, name: str) -> str:
+    """Return one of `SETTINGS` of a stage as text, or "" if the stage does not have it."""
+    settings = row.settings.get(stage, {})
+    if name == "length":
+        return " / ".join(str(settings[each]) for each in LENGTHS if settings.get(each))
+    if name == "batch":
+        batch, parts = settings.get("batch_size", ""), settings.get("accumulate", 1)
+        return str(batch * parts) if isinstance(batch, int) else str(batch)
+    trained = settings.get("adapter") or settings.get("part")
+    if isinstance(trained, Mapping) and trained.get("lr"):  # used instead of the optimizer's
+        return str(trained["lr"])
+    return str(settings.get("optimizer", settings).get("lr", ""))
+
+
+def _mean_cost(row: RowResult, stage: str, name: str) -> float | None:
+    """Return the mean of one of `COSTS` over the cells in which it was measured, or None."""
+    costs = [cell.costs[stage] for cell in row.cells if stage in cell.costs]
+    return _mean([value for cost in costs if (value := getattr(cost, COSTS[name]))])
+
+
+def _unequal_training(row: RowResult, report: Report) -> str:
+    """Return how much more or less a row trained than the row it is compared with, or ""."""
+    against = [each for each in report.rows if each.name == row.against]
+    differences = []
+    for stage in report.reference if against else ():
+        for name, tolerance in EQUAL.items() if stage != "evaluate" else ():
+            one, other = (_mean_cost(each, stage, name) for each in (row, *against))
+            ratio = one / other if one and other else 1.0
+            if max(ratio, 1 / ratio) > tolerance:
+                differences.append(f"{stage}: {ratio:.2f} x {name.replace(', s', ' time')}")
+    return ", ".join(differences)
+
+
+def _code(row: RowResult, stage: str) -> str:
+    """Return the code that ran a stage of a row, with its seeds if there were several versions."""
+    seeds: dict[str, list[str]] = {}
+    for cell in row.cells:
+        if stage in cell.code:
+            seeds.setdefault(describe_commit(cell.code[stage]), []).append(str(cell.seed))
+    if len(seeds) < 2:
+        return "".join(seeds)
+    return "; ".join(f"{code} (seed {', '.join(names)})" for code, names in seeds.items())
+
+
+def describe_commit(code: str) -> str:
+    """Shorten the commit in ``code`` (see `CellResult`), or return "unknown" for no record."""
+    name, _, rest = code.partition(" ")
+    return f"{name[:12]} {rest}".strip() or "unknown"
+
+
+def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, int, int]]) -> str:
+    """Return tables of the rows and tasks of a plan.
+
+    Args:
+        rows: name, reference row, and change.
+        tasks: stage, total number of tasks, and number of finished tasks.
+    """
+    work = [[name, str(total), str(done), str(total - done)] for name, total, done in tasks]
+    tables = [
+        make_table(["row", "against", "change"], rows),
+        make_table(["stage", "tasks", "finished", "to do"], work),
+    ]
+    return "\n\n".join(table.markdown() for table in tables)
+
+
+def _intervals(report: Report) -> list[str]:
+    if not report.trains:
+        return ["intervals: 95 %, bootstrap over queries."]
+    shared = "base" in report.reference and not report.base_per_seed
+    seeds = {stage: len(report.seeds) for stage in report.reference if stage != "evaluate"}
+    seeds |= {"base": 1} if shared else {}
+    stages = ", ".join(f"{stage} {count}" for stage, count in seeds.items())
+    return [
+        f"Every row is trained with {_seeds(report.seeds)}; rows of one seed read the same data "
+        f"in the same order. Number of seeds by stage: {stages}.",
+        *(["All seeds continue from one base. Intervals do not cover other bases."] * shared),
+        "mean ± and intervals: 95 %, seeds and queries resampled; with one seed, only the queries "
+        "of the two checkpoints.",
+    ]
+
+
+def _method(report: Report) -> str:
+    lines = [
+        *_intervals(report),
+        "p (Holm): corrected for all rows on a collection; the verdict uses it at the 5 % level.",
+        *([P_OF_SEEDS] if len(report.seeds) > 1 and report.trains else []),
+        f"{fmt.DETECTABLE_LEGEND}.",
+        *map(escape, report.leaks),
+    ]
+    lines += [
+        f"The axis {escape(axis.title)} is the field {code(axis.field)}." for axis in report.axes
+    ]
+    lines += [f"{escape(row.name)} is an anchor: a finished model." for row in report.anchors]
+    commits = " and ".join(map(describe_commit, report.commits))
+    versions = ", ".join(map(" ".join, report.conditions.libraries.items()))
+    lines.append(f"Code: {commits}; {versions}.")
+    return bullets(lines)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+SequenceLine = tuple[RowResult, SequenceResult]
+
+
+def difference_columns(
+    of: Callable[[Row], RowOnCollection | None],
+    header: str = "difference",
+    gap: str = "",
+) -> list[Column[Row]]:
+    """Return columns for a difference, its interval and p.
+
+    Args:
+        of: function from a row to its scores; None for a gap.
+        header: header of the difference.
+        gap: text shown for a gap.
+    """
+    return [
+        Column(header, of, lambda on: _signed(on) if on else gap),
+        Column("95 % interval", lambda row: (on := of(row)) and on.difference, fmt.interval),
+        Column("p (Holm)", of, _supported_p),
+    ]
+
+
+def _supported_p(on: RowOnCollection | None) -> str:
+    """Return p, or the smallest of `P_LEVELS` that the seeds support if p is below it."""
+    if on is None or on.p_holm is None or on.difference is None:
+        return ""
+    of_seeds = on.difference.p_seeds
+    if of_seeds is None:
+        return fmt.p_value(on.p_holm)
+    level = next((level for level in P_LEVELS if of_seeds <= level), P_LEVELS[-1])
+    return fmt.p_value(on.p_holm) if on.p_holm >= level else f"< {level:g}".replace("0.", ".")
+
+
+def _signed(on: RowOnCollection) -> str:
+    return fmt.signed(on.difference.mean if on.difference else None)
+
+
+def sequence_sections(report: Report) -> list[str]:
+    """Return the section of ``report`` on gains and forgetting, or nothing without sequences."""
+    learnt = [(row, row.sequence) for row in report.rows if row.sequence]
+    if not learnt:
+        return []
+    columns: list[Column[SequenceLine]] = [
+        Column("row", lambda row: row[0].name),
+        *difference_columns(lambda row: row[1].gained, "gained"),
+        Column("verdict", lambda row: row[1].gained.verdict),
+        *difference_columns(lambda row: row[1].forgotten, "forgotten", "separate models"),
+        Column("verdict", lambda row: (on := row[1].forgotten) and on.verdict),
+        Column("MLM loss", lambda row: fmean(row[1].losses.values()), fmt.fixed_digits(3)),
+    ]
+    legend = bullets(_sequence_legend(learnt[0][1].start))
+    return ["## Gains and forgetting", Table(learnt, columns).markdown(), legend]
+
+
+def _sequence_legend(start: str) -> Iterator[str]:
+    yield f"gained: mean of the domains after the sequence minus the mean of {escape(start)}."
+    yield (
+        "forgotten: after the sequence minus just after training on the domain, mean over all "
+        "domains but the last; below 0 is forgetting (backward transfer)."
+    )
+    yield (
+        "After the sequence a collection is searched with the last checkpoint, or with the "
+        "domain's own model or adapter, which cannot forget."
+    )
+    yield (
+        "MLM loss: over the last tenth of each domain's steps, mean over the domains. It shows "
+        "methods that forget little because they learn little."
+    )
+    yield "p (Holm): corrected for all rows, for gained and forgotten each."

@@ -1,19 +1,47 @@
-"""Quality of the checkpoints of a running training, evaluated as they are completed."""
+"""Evaluation of the checkpoints of a running training, each once, as they are completed.
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+A checkpoint is complete when nothing changed between two scans. If the Hugging Face Trainer wrote
+it, its state file must be there, too, which is written last. A checkpoint that cannot be opened is
+reported, and tried again when its files change.
+"""
+
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_all_scores
+from bench.comparing.statistics import Resampling
+from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import common_measure
-from bench.monitor.curve import Curve, curve_of
-from bench.monitor.following import StopRule, Watcher, follow_training, step_of, training_folder
+from bench.evaluation.pipeline import OpenDataset
+from bench.evaluation.result_record import Evaluation
+from bench.monitor.curve import MEAN, NUMBER, Curve, CurvePoint, select_checkpoint, step_of
 from bench.requests.training import WatchRequest
-from bench.runner.workspace import open_workspace
+from bench.result_store.find import find_results
+from bench.result_store.result import reuse_or_evaluate
+from bench.runner.workspace import Workspace, open_workspace
 from foundation.errors import BenchError
 from foundation.files import FileLock
+from foundation.locations import Location
+from foundation.records import read_object
 from retrievers.models.card import load_card
 
-Draw = Callable[[Curve, Path], None]
+# checkpoint-500, global_step500, epoch=1-step=500, 500; but not bert-base-v2 or runs-2026.
+STEP = re.compile(r"(.*(checkpoint|ckpt|step|epoch|iter|iteration)s?[-_=]?)?\d+", re.IGNORECASE)
+TEMPORARY = ("tmp", ".")  # prefixes of folders that a training has not finished
+TRAINER_STATE = "trainer_state.json"
+TRAINER_FILES = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
+CHECKPOINTS = "checkpoints"  # inside the folder of some trainings
+MODEL_FOLDER = "model"  # inside a checkpoint whose own weights include heads for training
+CHANGING = "its files are being written"
+SETTLE_SECONDS = 2.0  # between two scans of a folder that may be being written
+RESAMPLING = Resampling()
+
+FileStates = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
 
 
 @dataclass(frozen=True)
@@ -31,7 +59,9 @@ class Watched:
     interrupted: str = ""
 
 
-def watch(request: WatchRequest, draw: Draw = lambda curve, out: None) -> Watched:
+def watch(
+    request: WatchRequest, draw: Callable[[Curve, Path], None] = lambda curve, out: None
+) -> Watched:
     """Evaluate checkpoints until stopped.
 
     Args:
@@ -58,36 +88,25 @@ def watch(request: WatchRequest, draw: Draw = lambda curve, out: None) -> Watche
         weights=workspace.weights(request.on),
         measure=common_measure([each.dataset for each in opened], request.measure),
         results=request.results,
-        workspace=workspace,
-        work_folder=out / ".work",
-        open_model=lambda folder: workspace.load(str(folder), like=request.like),
+        workspace=replace(workspace, vectors=str(out.resolve() / ".work" / "vectors")),
+        like=request.like,
     )
 
     def show() -> None:
-        if (curve := curve_of(watcher)) is not None:
+        if (curve := watcher.curve()) is not None:
             draw(curve, out)
 
-    with _lock_folder(out):
-        stop = StopRule(request.every, request.once, request.stop_after)
-        follow_training(request.folder, watcher, stop, show)
-        show()
-    curve = curve_of(watcher)
-    if curve is None and request.once:
-        raise _no_checkpoint(request.folder, watcher.left_out)
-    return Watched(out, curve, watcher.interrupted or "")
-
-
-def _lock_folder(out: Path) -> FileLock:
-    """Lock the folder of a watch.
-
-    Raises:
-        BenchError: another process has locked it.
-    """
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock.try_acquire(out / ".lock")
     if lock is None:
         raise BenchError(f"another watch is writing to {out}", "stop it, or choose another --out")
-    return lock
+    with lock:
+        follow_training(request, watcher, show)
+        show()
+    curve = watcher.curve()
+    if curve is None and request.once:
+        raise _no_checkpoint(request.folder, watcher.left_out)
+    return Watched(out, curve, watcher.interrupted)
 
 
 def _no_checkpoint(folder: Path, why: Mapping[str, str]) -> BenchError:
@@ -99,3 +118,223 @@ def _no_checkpoint(folder: Path, why: Mapping[str, str]) -> BenchError:
         "Names of checkpoints end in their step, as checkpoint-500 or epoch_3 do. If the number in "
         f"{example} is a step, rename it checkpoint-{step_of(example)}.",
     )
+
+
+@dataclass(frozen=True)
+class CheckpointState:
+    """Checkpoint at one scan.
+
+    Attributes:
+        folder: folder of the checkpoint.
+        files: size and modification time of its files. A change means a new checkpoint.
+        missing: reason why it is incomplete; "" if it is complete.
+    """
+
+    folder: Path
+    files: FileStates
+    missing: str
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.folder.name
+
+
+@dataclass
+class CheckpointScanner:
+    """Scanner of a folder of checkpoints. Two scans show which files still change."""
+
+    folder: Path
+    _previous: dict[str, FileStates] = field(default_factory=dict)
+
+    def scan(self) -> tuple[CheckpointState, ...]:
+        """Return the checkpoints by step."""
+        parents = (self.folder, self.folder / CHECKPOINTS)
+        found = [path for parent in parents for path in parent.glob("*") if _is_checkpoint(path)]
+        listed = {path: files for path in found if (files := _read_file_states(path))}
+        by_trainer = any(TRAINER_STATE in files for files in listed.values())
+        checkpoints = [
+            CheckpointState(path, files, self._find_missing(path.name, files, by_trainer))
+            for path, files in listed.items()
+        ]
+        self._previous = {path.name: files for path, files in listed.items()}
+        return tuple(sorted(checkpoints, key=lambda each: (step_of(each.name), each.name)))
+
+    def _find_missing(self, name: str, files: FileStates, by_trainer: bool) -> str:
+        """Return why a checkpoint is incomplete, or "" if it is complete."""
+        if files != self._previous.get(name):
+            return CHANGING
+        if TRAINER_STATE not in files and (by_trainer or files.keys() & TRAINER_FILES):
+            return f"{TRAINER_STATE} is missing, which the Trainer writes last"
+        return ""
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Return True if the name of a folder ends in a step, or the Trainer's state confirms it.
+
+    ``run_1`` and ``run_2`` are two trainings more often than two steps of one.
+    """
+    name = path.name
+    if not path.is_dir() or name.startswith(TEMPORARY) or not NUMBER.search(name):
+        return False
+    if STEP.fullmatch(name):
+        return True
+    try:
+        return read_object(path / TRAINER_STATE).get("global_step") == step_of(name)
+    except BenchError:
+        return False
+
+
+def training_folder(folder: Path) -> Path:
+    """Return the folder of the training: ``folder``, or its parent if it is ``checkpoints``."""
+    here = folder.resolve()
+    return here.parent if here.name == CHECKPOINTS else here
+
+
+def model_folder(checkpoint: Path) -> Path:
+    """Return the folder of the model in ``checkpoint``: ``model`` inside it, or itself."""
+    inner = checkpoint / MODEL_FOLDER
+    return inner if (inner / "config.json").is_file() else checkpoint
+
+
+def _read_file_states(folder: Path) -> FileStates:
+    """Return size and modification time by path, or nothing if the folder was removed."""
+    try:
+        stats = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
+    except FileNotFoundError:
+        return {}
+    return {
+        path.relative_to(folder).as_posix(): (stat.st_size, stat.st_mtime_ns)
+        for path, stat in stats.items()
+    }
+
+
+@dataclass
+class Watcher:
+    """Evaluator of checkpoints: once each, and again if the files change.
+
+    Attributes:
+        training: prefix of names in results, as in ``retromae/checkpoint-500``.
+        opened: collections to evaluate on.
+        weights: weight of each collection in the mean; they sum to 1.
+        measure: measure on all collections.
+        results: location of stored results, old and new.
+        workspace: folders of collections and models, and a folder for the vectors of one checkpoint
+            at a time, since those of a long training would fill the disk.
+        like: card whose settings the checkpoints use; None for their own.
+        evaluations: evaluations by checkpoint and collection, including deleted checkpoints.
+        left_out: reason why a checkpoint was not evaluated, by name.
+        waiting: reason why a checkpoint is not evaluated yet, by name.
+        interrupted: checkpoint under evaluation when Ctrl-C was pressed; "" if none.
+    """
+
+    training: str
+    opened: Sequence[OpenDataset]
+    weights: Mapping[str, float]
+    measure: str
+    results: Location
+    workspace: Workspace
+    like: str | None = None
+    evaluations: dict[str, dict[str, Evaluation]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    waiting: dict[str, str] = field(default_factory=dict)
+    interrupted: str = ""
+    _handled: dict[str, FileStates] = field(default_factory=dict)
+
+    def is_new(self, checkpoint: CheckpointState) -> bool:
+        """Return True if ``checkpoint`` is complete and these files were not handled before."""
+        return not checkpoint.missing and self._handled.get(checkpoint.name) != checkpoint.files
+
+    def leave_out(self, name: str, why: str, waiting: bool = False) -> None:
+        """Report that a checkpoint is not evaluated, once per reason.
+
+        Args:
+            name: name of the checkpoint.
+            why: reason.
+            waiting: whether it may still become complete.
+        """
+        reasons = self.waiting if waiting else self.left_out
+        if reasons.get(name) != why:
+            start, verb = ("", "waits") if waiting else ("warning: ", "is left out")
+            print(f"{start}{name} {verb}: {why}", file=sys.stderr)
+            reasons[name] = why
+
+    def evaluate(self, checkpoint: CheckpointState) -> None:
+        """Evaluate ``checkpoint`` on every collection, or report why it failed."""
+        name = self.interrupted = checkpoint.name
+        self._handled[name] = checkpoint.files
+        self.evaluations.pop(name, None)
+        try:
+            folder = str(model_folder(checkpoint.folder))
+            loaded = self.workspace.load(folder, like=self.like)
+            self.evaluations[name] = self._evaluate_all(name, loaded)
+            self.left_out.pop(name, None)
+        except (BenchError, OSError) as error:
+            self.leave_out(name, str(error))
+        self.interrupted = ""
+
+    def _evaluate_all(self, name: str, loaded: LoadedModel) -> dict[str, Evaluation]:
+        """Evaluate one model on every collection, and remove its vectors."""
+        loaded, found = loaded.with_name(f"{self.training}/{name}"), {}
+        workspace = replace(self.workspace)  # with a store of its own, which keeps no lock
+        known = find_results(self.results, loaded.name)
+        options = EvaluationOptions(measures=(self.measure,))
+        for dataset in self.opened:
+            job = workspace.prepare(dataset, loaded, options, known=known)
+            if not job.stored:
+                print(f"{name} on {dataset.name}: evaluating", file=sys.stderr)
+            stored = reuse_or_evaluate(job, self.results)
+            found[dataset.name] = Evaluation(stored.record, stored.scores)  # a ranking is large
+            score = stored.record.measures[self.measure]
+            print(f"{name} on {dataset.name}: {self.measure} {score:.4f}", file=sys.stderr)
+        shutil.rmtree(workspace.vectors_dir, ignore_errors=True)
+        return found
+
+    def curve(self) -> Curve | None:
+        """Return the curve of the checkpoints evaluated so far, or None if there are none."""
+        names = sorted(self.evaluations, key=step_of)
+        if not names:
+            return None
+        models = [ComparedModel(name, self.evaluations[name]) for name in names]
+        choices = ComparisonSettings(self.measure, resampling=RESAMPLING)
+        panels = [read_all_scores(name, models, choices) for name in self.weights]
+        weights = list(self.weights.values())
+        splits = [each.dataset.facts.split for each in self.opened]
+        return Curve(
+            training=self.training,
+            measure=self.measure,
+            collections=tuple(self.weights),
+            headline=MEAN if len(panels) > 1 else panels[0].collection,
+            points=tuple(CurvePoint.make(name, panels, weights) for name in names),
+            selection=select_checkpoint(panels, weights, splits) if len(names) > 1 else None,
+            broken={name: why for name, why in self.left_out.items() if name not in names},
+            resampling=RESAMPLING,
+        )
+
+
+def follow_training(request: WatchRequest, watcher: Watcher, publish: Callable[[], None]) -> None:
+    """Scan the folder of a request and evaluate new checkpoints until it is done, or until Ctrl-C.
+
+    ``publish`` is called after new evaluations.
+    """
+    scanner, latest = CheckpointScanner(request.folder), time.monotonic()
+    try:
+        checkpoints = scanner.scan()
+        while True:
+            soon = request.once or any(each.missing == CHANGING for each in checkpoints)
+            time.sleep(min(SETTLE_SECONDS, request.every) if soon else request.every)
+            checkpoints = scanner.scan()
+            new = [checkpoint for checkpoint in checkpoints if watcher.is_new(checkpoint)]
+            for checkpoint in new:
+                watcher.evaluate(checkpoint)
+            for checkpoint in checkpoints:
+                if checkpoint.missing:
+                    watcher.leave_out(checkpoint.name, checkpoint.missing, waiting=not request.once)
+            if new:
+                publish()
+                latest = time.monotonic()
+            quiet = time.monotonic() - latest
+            if request.once or (request.stop_after is not None and quiet >= request.stop_after):
+                return
+    except KeyboardInterrupt:
+        print("\nstopped by Ctrl-C; repeat the command to continue", file=sys.stderr)

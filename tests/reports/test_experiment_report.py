@@ -6,12 +6,10 @@ import msgspec
 import pytest
 
 from bench.experiments.experiment import Cost
-from bench.experiments.report import (
-    SequenceResult,
-)
-from reports.experiment import cost_table, markdown, score_table
+from bench.experiments.report import SequenceResult
+from reports.training import cost_table, report_markdown, score_table
 from tests.support.experiment_reports import BETTER, FULL, OPEN, REFERENCE, report, row
-from tests.support.markdown import numbers, row_named, rows_of, tables_of
+from tests.support.markdown import notes_of, numbers, row_named, rows_of, tables_of
 
 
 def warnings_of(text: str) -> list[str]:
@@ -35,26 +33,26 @@ def test_a_row_shows_its_mean_its_difference_with_intervals():
 
 
 def test_a_gap_is_reported_with_its_reason():
-    text = markdown(FULL)
+    text = report_markdown(FULL)
     assert row_named(score_table(FULL, "mean"), "mask=1.0")["mean ± 95 %"] == "gap"
     assert {"9", "12"} <= set(numbers(text.split("\n\n")[1]))
-    gaps = rows_of(text.partition("## Gaps")[2])
-    assert [(row["row"], row["seed"], row["stage"], row["why"]) for row in gaps] == [
-        ("mask=1.0", seed, "finetune", "loss is | not a number") for seed in "012"
-    ]
-    assert "## Gaps" not in markdown(report(REFERENCE, BETTER))
+    gaps = notes_of(text.partition("## Gaps")[2].partition("\n## ")[0])
+    error = "finetune: loss is \\| not a number"
+    assert gaps == [f"mask=1.0, seed {seed}, {error}" for seed in (0, 1, 2)]
+    assert "## Gaps" not in report_markdown(report(REFERENCE, BETTER))
 
 
 def test_an_anchor_that_failed_is_a_gap_and_no_row_is_missing():
     anchor = row("bm25", 0.6, seeds=1, failed=(0,))
-    text = markdown(msgspec.structs.replace(report(REFERENCE, BETTER), anchors=(anchor,)))
+    text = report_markdown(msgspec.structs.replace(report(REFERENCE, BETTER), anchors=(anchor,)))
     assert "6 of 7 cells finished" in text
-    assert [gap["row"] for gap in rows_of(text.partition("## Gaps")[2])] == ["bm25"]
+    (gap,) = notes_of(text.partition("## Gaps")[2].partition("\n## ")[0])
+    assert gap.startswith("bm25, seed 0")
 
 
 def test_one_seed_claims_only_these_checkpoints():
     rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
-    text = markdown(report(*rows, seeds=1))
+    text = report_markdown(report(*rows, seeds=1))
     (warning,) = warnings_of(text)
     assert {"checkpoints", "recipes"} <= set(re.findall(r"\w+", warning))
     found = row_named(score_table(report(*rows, seeds=1), "mean"), "mask=0.15")
@@ -64,7 +62,7 @@ def test_one_seed_claims_only_these_checkpoints():
 def test_reports_without_training_do_not_mention_seeds_or_checkpoints():
     rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
     used = {"evaluate": {"on": ["beir/nfcorpus"]}}
-    text = markdown(msgspec.structs.replace(report(*rows, seeds=1), reference=used))
+    text = report_markdown(msgspec.structs.replace(report(*rows, seeds=1), reference=used))
     assert len(warnings_of(text)) == 1
     assert numbers(text.split("\n\n")[1])[:4] == ["2", "2", "2", "1:01:40"]
     assert not any(word in text for word in ("checkpoint", "seed 0", "recipe", "trained on"))
@@ -183,10 +181,10 @@ def test_p_is_not_printed_below_what_the_seeds_support(p, of_seeds, printed):
 
 def test_the_method_states_what_the_seeds_cover():
     reference = {"base": {}, **FULL.reference}
-    once = markdown(msgspec.structs.replace(FULL, reference=reference))
+    once = report_markdown(msgspec.structs.replace(FULL, reference=reference))
     assert "Number of seeds by stage: base 1, pretrain 3." in once
     assert "All seeds continue from one base. Intervals do not cover other bases." in once
-    each = markdown(msgspec.structs.replace(FULL, reference=reference, base_per_seed=True))
+    each = report_markdown(msgspec.structs.replace(FULL, reference=reference, base_per_seed=True))
     assert "Number of seeds by stage: base 3, pretrain 3." in each
     assert "continue from one base" not in each
 
@@ -194,12 +192,12 @@ def test_the_method_states_what_the_seeds_cover():
 def test_modified_code_is_marked():
     conditions = msgspec.structs.replace(FULL.conditions, dirty=True)
     for change in ({"commits": ("c" * 40 + " modified",)}, {"conditions": conditions}):
-        (mark,) = warnings_of(markdown(msgspec.structs.replace(FULL, **change)))
+        (mark,) = warnings_of(report_markdown(msgspec.structs.replace(FULL, **change)))
         assert mark.startswith("Modified code:")
 
 
 def test_the_method_names_leaks_and_code():
-    text = markdown(FULL, [("masks-mask.svg", "mask")])
+    text = report_markdown(FULL, [("masks-mask.svg", "mask")])
     for words in (
         "2 queries read like one that is scored",
         "Code: 0123456789ab; numpy 2",
@@ -214,10 +212,10 @@ def test_other_collections_and_cells_of_different_code_are_named_at_the_top():
     line = "This is not the published beir/scifact: queries: 300 published, 299 found."
     commits = ("", "0123456789abcdef", "f" * 40)
     marked = msgspec.structs.replace(FULL, differing=(line,), commits=commits)
-    first, mixed = warnings_of(markdown(marked))
+    first, mixed = warnings_of(report_markdown(marked))
     assert first == line
     assert all(commit in mixed for commit in ("unknown", " 0123456789ab ", "f" * 12))
-    assert warnings_of(markdown(FULL)) == []
+    assert warnings_of(report_markdown(FULL)) == []
 
 
 def test_gain_and_forgetting_of_a_sequence_are_in_one_table():
@@ -234,7 +232,7 @@ def test_gain_and_forgetting_of_a_sequence_are_in_one_table():
         return msgspec.structs.replace(BETTER, name=name, change="", sequence=found)
 
     rows = (learnt("plain", gained), learnt("adapter", None), learnt("unknown", apart))
-    text = markdown(report(REFERENCE, *rows))
+    text = report_markdown(report(REFERENCE, *rows))
     after = text.partition("## Gains and forgetting")[2]
     (table,) = tables_of(after)
     difference = f"{gained.difference.mean:+.4f}"

@@ -25,10 +25,9 @@ from bench.requests.deciding import (
 from bench.requests.outcomes import ExitCode, RecordedWarnings
 from bench.result_store import export as export_case
 from foundation.files import replace_file
-from reports.check import describe_sensitivity, junit
+from reports.check import answer_text, describe_sensitivity, junit
 from reports.check import markdown as check_markdown
 from reports.comparison import changes_table, comparison_table, legend
-from reports.explain import answer_text
 from reports.leaderboard import markdown as board_markdown
 from reports.leaderboard import page, scores
 from reports.training import forgetting_markdown

@@ -25,7 +25,7 @@ from bench.requests.training import WatchRequest
 from bench.runner import run as run_case
 from bench.speed import speed as speed_case
 from foundation.files import read_file, replace_file
-from reports.evaluation import collection_table, costs_table, gaps_table, means_table
+from reports.evaluation import collection_table, costs_table, gaps_list, means_table
 from reports.format import size
 from reports.plots import draw_quality, load_library
 from reports.speed import speed_tables
@@ -73,7 +73,7 @@ def run(request: RunRequest, output: OutputOptions) -> int:
     """Print a table per collection, the means of suites and the gaps."""
     if output.dry_run:
         costs, gaps = run_case.estimate(request)
-        text = costs_table(costs) + ("\n\n" + gaps_table(gaps) if gaps else "")
+        text = costs_table(costs) + ("\n\n" + gaps_list(gaps) if gaps else "")
         print_result(output.json, {"costs": costs, "gaps": gaps}, text)
         return ExitCode.MISSING if gaps else ExitCode.OK
     report = run_case.run(request, _Printer(tables=not output.json))
@@ -83,7 +83,7 @@ def run(request: RunRequest, output: OutputOptions) -> int:
         print_json({"results": results, "means": means, "gaps": report.gaps})
     else:
         tables = [means_table(report.means, report.published)] if report.means else []
-        tables += [gaps_table(report.gaps)] if report.gaps else []
+        tables += [gaps_list(report.gaps)] if report.gaps else []
         print("\n\n".join(tables), end="\n" if tables else "")
     return ExitCode.MISSING if report.gaps else ExitCode.OK
 

@@ -31,8 +31,8 @@ from bench.training.trainings import TRAIN, open_test_sets
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.locate import is_training_data
 from foundation.errors import BenchError
-from reports.experiment import plan_table, write_report
 from reports.plots import can_plot, draw_losses
+from reports.training import plan_table, write_report
 from retrievers.models.card import CARD_FILE, card_names, load_card
 from retrievers.training.engine.context import CURVE_FILE, Progress, is_first, read_curve
 from retrievers.training.finetune.finetune import FinetuneResult

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.monitor.following import (
+from bench.monitor.watch import (
     TRAINER_STATE,
     CheckpointScanner,
     CheckpointState,
@@ -48,7 +48,7 @@ def complete(folder: Path, scanner: CheckpointScanner | None = None) -> list[str
 def test_a_checkpoint_of_the_trainer_is_complete_at_the_second_look(training):
     scanner = CheckpointScanner(training)
     assert complete(training, scanner) == []
-    assert [(one.name, one.step) for one in scanner.scan()] == [(FIRST, 2), (LAST, 4)]
+    assert [(one.name, step_of(one.name)) for one in scanner.scan()] == [(FIRST, 2), (LAST, 4)]
     assert complete(training, scanner) == [FIRST, LAST]
     (training / FIRST).rename(training / "checkpoint-10")  # steps order them, not names
     assert complete(training) == [LAST, "checkpoint-10"]

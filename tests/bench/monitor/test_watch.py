@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.monitor.following import StopRule, Watcher, follow_training
+from bench.monitor.watch import Watcher, follow_training
 from bench.requests.outcomes import ExitCode
+from bench.requests.training import WatchRequest
 from bench.result_store.find import find_results
 from bench.runner.workspace import Workspace
 from foundation.files import FileLock
@@ -259,24 +260,24 @@ def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_
 def test_a_checkpoint_that_is_not_complete_yet_waits(tmp_path, capsys):
     train(tmp_path / "run", steps=2, save_every=2)
     (tmp_path / "run" / "checkpoint-2" / "trainer_state.json").unlink()
-    workspace = Workspace(tmp_path / "cache")
-    watcher = Watcher("run", (), {}, "RR@10", tmp_path / "out", workspace, tmp_path / "work", list)
+    watcher = Watcher("run", (), {}, "RR@10", tmp_path / "out", Workspace(tmp_path / "cache"))
     for once, told in ((False, "checkpoint-2 waits: "), (True, "checkpoint-2 is left out: ")):
-        follow_training(tmp_path / "run", watcher, StopRule(0.01, once, stop_after_s=0.0), list)
+        request = WatchRequest(tmp_path / "run", on=("any",), every=0.01, once=once, stop_after=0.0)
+        follow_training(request, watcher, list)
         assert told in capsys.readouterr().err
         assert list(watcher.left_out) == (["checkpoint-2"] if once else [])  # goes into the curve
 
 
-def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(tmp_path):
+def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(tmp_path, monkeypatch):
     """It is no result."""
     train(tmp_path / "run", steps=2, save_every=2)
 
-    def interrupted(folder: Path) -> None:
-        assert (folder / "model.safetensors").is_file()
+    def interrupted(workspace: Workspace, folder: str, like: None) -> None:
+        assert (Path(folder) / "model.safetensors").is_file()
         raise KeyboardInterrupt
 
-    work, workspace = tmp_path / "work", Workspace(tmp_path / "cache")
-    watcher = Watcher("run", (), {}, "RR@10", tmp_path / "out", workspace, work, interrupted)
-    follow_training(tmp_path / "run", watcher, StopRule(0.01), list)
+    monkeypatch.setattr(Workspace, "load", interrupted)
+    watcher = Watcher("run", (), {}, "RR@10", tmp_path / "out", Workspace(tmp_path / "cache"))
+    follow_training(WatchRequest(tmp_path / "run", on=("any",), every=0.01), watcher, list)
     assert watcher.interrupted == "checkpoint-2"
-    assert not work.exists()
+    assert not list(tmp_path.rglob("vectors"))

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.monitor.following import CheckpointScanner, model_folder
+from bench.monitor.watch import CheckpointScanner, model_folder
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model

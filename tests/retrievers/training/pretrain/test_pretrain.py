@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bench.monitor.following import CheckpointScanner, model_folder
+from bench.monitor.watch import CheckpointScanner, model_folder
 from foundation import machine
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
