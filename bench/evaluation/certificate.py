@@ -172,13 +172,9 @@ def norm_bounds(vectors: Float32Array, what: str, first_row: int = 0) -> Float64
 def norms_of_squares(
     squares: Float32Array, dim: int, what: str, first_row: int = 0
 ) -> Float64Array:
-    """Return the bounds of `norm_bounds` from squared norms, float64 ``(m,)``.
+    """Return the bounds of `norm_bounds`, float64 ``(m,)``, from squared norms, float32 ``(m,)``.
 
-    Args:
-        squares: float32 ``(m,)``, summed in any order.
-        dim: dimension of the vectors.
-        what: kind of vectors in messages.
-        first_row: number of the first vector in messages.
+    The squares may be summed in any order.
     """
     bad = np.flatnonzero(~np.isfinite(squares))
     if len(bad):

@@ -107,11 +107,7 @@ class LoadedModel:
 class SearchResult:
     """Hits of a search in canonical order, without self-matches, and how they were computed.
 
-    Attributes:
-        hits: documents of each query.
-        timings: seconds of each stage.
-        recall: see `bench.evaluation.result_record.Result`.
-        preflight: results of the checks of the encoder on a sample.
+    ``recall`` is that of a `Result`, and ``preflight`` the checks of the encoder on a sample.
     """
 
     hits: Hits
@@ -137,11 +133,7 @@ class BM25Retriever:
         return count_parameters(self.model)
 
     def check(self, dataset: Dataset, depth: int) -> int:
-        """Estimate the peak memory of searching ``dataset`` to ``depth``, in bytes.
-
-        Raises:
-            BenchError: the estimate exceeds the memory limit.
-        """
+        """Estimate the peak memory of a search in bytes, and raise if it exceeds the limit."""
         places = len(dataset.queries) * min(depth, len(dataset.corpus)) * 12
         needed = resident_bytes() + index_bytes(len(dataset.corpus)) + places
         if self.max_memory is not None and needed > self.max_memory:
@@ -220,8 +212,7 @@ class VectorRetriever:
         """Estimate the peak memory of searching ``dataset`` to ``depth``, in bytes.
 
         Raises:
-            BenchError: the search does not fit into memory, or an exported index is damaged or
-                belongs to another model or corpus.
+            BenchError: too little memory, or an exported index that is damaged or does not fit.
         """
         if self.options.from_index:
             self.corpus_index(dataset)
@@ -280,11 +271,7 @@ class VectorRetriever:
         return SearchResult(hits, timings, recall, preflight)
 
     def corpus_index(self, dataset: Dataset) -> CorpusIndex:
-        """Return the index to search on ``dataset``: an index of the store, or an exported one.
-
-        Raises:
-            BenchError: the folder has no index, or one of another model or corpus.
-        """
+        """Return the index to search on ``dataset``: an index of the store, or an exported one."""
         recipe, view, dim = self.encoder.recipe, self.options.view, self.encoder.dim
         tokens = self.store.tokens_sha256(self.encoder, "document")
         if self.options.from_index is not None:
@@ -394,11 +381,7 @@ PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
 
 
 def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dict[str, Any]:
-    """Check an encoder on a sample of a collection, once for each encoder and collection.
-
-    Raises:
-        BenchError: the vectors are invalid.
-    """
+    """Check an encoder on a sample of a collection, once for each, and raise if it is unusable."""
     from retrievers.encoders.preflight import preflight
 
     def check() -> dict[str, Any]:

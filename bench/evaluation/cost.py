@@ -52,11 +52,7 @@ class EncodingCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def estimate_costs(jobs: Iterable[Job], least: int = 0) -> Iterator[EncodingCost]:
-    """Estimate the cost of each of the ``jobs`` that encodes at least ``least`` documents.
-
-    Raises:
-        BenchError: an encoder fails.
-    """
+    """Estimate the cost of each of the ``jobs`` that encodes at least ``least`` documents."""
     speeds: dict[str, float] = {}  # tokens a second, by the model's name
     seen = set()
     for job in jobs:

@@ -369,11 +369,8 @@ class _TileSearch:
 def query_groups(count: Int64Array, k: int) -> Iterator[slice]:
     """Yield slices of queries with at most ``MERGED_CELLS`` cells.
 
-    The cells of a group are its queries times the widest row of k entries and candidates.
-
-    Args:
-        count: candidates of each query, int64 ``(q,)``.
-        k: entries of the top k.
+    The cells of a group are its queries times the widest row of k entries and candidates. ``count``
+    has the candidates of each query, int64 ``(q,)``.
     """
     first = width = 0
     for query, candidates in enumerate(count.tolist()):
@@ -385,13 +382,11 @@ def query_groups(count: Int64Array, k: int) -> Iterator[slice]:
 
 
 def update_top_k(best: Any, queries: IntArray, values: Any, unfilled: float) -> None:
-    """Update the k largest values of each query with further values.
+    """Update ``best``, the k largest values of each query ``(q, k)``, in place.
 
-    Args:
-        best: largest values so far, ``(q, k)``, updated in place.
-        queries: query of each value, sorted.
-        values: further values.
-        unfilled: value for missing entries, smaller than all others.
+    ``queries`` has the query of each of the further ``values``, sorted. ``unfilled`` is smaller
+    than
+    all values.
     """
     count, k = best.shape
     counts = np.bincount(queries, minlength=count)
@@ -415,13 +410,7 @@ class NumpyEngine:
         return vectors.tiles(rows)
 
     def stage(self, start: int, vectors: TileArray) -> Tile:
-        """Return the tile that begins at row ``start`` as float32, with a bound of its norms.
-
-        Runs while another tile is searched.
-
-        Raises:
-            BenchError: a vector is not finite, or too long for float32.
-        """
+        """Return the tile that begins at row ``start`` as float32, with a bound of its norms."""
         vectors = np.ascontiguousarray(vectors, np.float32)  # a copy of float16
         norm = float(norm_bounds(vectors, "document", start).max(initial=0.0))
         return Tile(start, vectors, vectors, norm)

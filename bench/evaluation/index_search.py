@@ -55,11 +55,7 @@ def resident_bytes() -> int:
 
 
 def default_budget(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes in use by this process plus ``FREE_SHARE`` of the free ones.
-
-    Args:
-        cgroup: folder of the container's limits.
-    """
+    """Return the bytes in use by this process plus ``FREE_SHARE`` of the free ones."""
     free = int(psutil.virtual_memory().available)
     with suppress(OSError, ValueError, KeyError):  # no container, or no limit
         limit, used = (int((cgroup / f"memory.{name}").read_text()) for name in ("max", "current"))
@@ -71,12 +67,7 @@ def default_budget(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """Sizes with which exact search stays within a memory budget.
-
-    Attributes:
-        tile_rows: argument of ``exact_search``.
-        memory_bytes: estimated peak memory of the process.
-    """
+    """Rows of a tile with which exact search stays within a budget, and its peak memory."""
 
     tile_rows: int
     memory_bytes: int
@@ -101,10 +92,7 @@ def row_bytes(dim: int) -> int:
 
 
 def memory_option(needed: int) -> str:
-    """Return the option that would suffice instead of a refused budget, in bytes.
-
-    A tenth is added, since the bytes in use vary between runs.
-    """
+    """Return the option for the ``needed`` bytes and a tenth more, since they vary between runs."""
     return f"--max-memory {format_size(needed + needed // 10)}"
 
 
@@ -179,14 +167,7 @@ def check_index_fits(
 
 @dataclass(frozen=True)
 class ExactSearch:
-    """Exact search in the documents of a collection.
-
-    Attributes:
-        dataset: collection.
-        device: device that proposes candidates. The ranking is the same on all devices.
-        budget: memory limit of this process in bytes.
-        timer: measures the phases of a search.
-    """
+    """Exact search in the documents of a collection, within a memory limit of this process."""
 
     dataset: Dataset
     device: str
@@ -194,11 +175,7 @@ class ExactSearch:
     timer: PhaseTimer
 
     def plan(self, vectors: Vectors, queries: int, depth: int) -> SearchPlan:
-        """Plan a search within the budget.
-
-        Raises:
-            BenchError: too little memory. The message contains the estimate.
-        """
+        """Plan a search within the budget, or raise with an estimate of the memory."""
         dim = vectors.dim + (vectors.stored.shape[1] if isinstance(vectors, ViewedVectors) else 0)
         documents = len(self.dataset.corpus)
         return plan_search(self.budget, documents, dim, queries, depth)
@@ -232,10 +209,7 @@ def progress_bar(title: str, documents: int) -> "tqdm[Any]":
 class CorpusIndex:
     """The index of one recipe's vectors of one corpus, on disk or to be built.
 
-    Attributes:
-        index_folder: folder of the index.
-        manifest: manifest of the index, complete after it is built.
-        exported: the user named the folder, so the index is not built here.
+    The manifest is complete after it is built. It is not built if the user named its folder.
     """
 
     index_folder: IndexFolder
@@ -329,7 +303,7 @@ class IndexSearch:
         dataset: collection.
         index: index to search.
         queries: float32 ``(q, dim)``.
-        depth: depth of the rankings without self-matches, at most the size of the collection.
+        depth: depth of the rankings without self-matches.
         sampled: int64, rows of the queries on which recall is measured.
         device: device of the index.
     """
@@ -414,11 +388,7 @@ def apply_exclude_self(
 ) -> Hits:
     """Drop the document whose id equals the query id, if the protocol of ``dataset`` says so.
 
-    Args:
-        dataset: collection.
-        hits: hits at `search_depth`.
-        k: documents per query to keep.
-        queries: rows of the queries of these hits.
+    ``hits`` are at `search_depth`, of the rows ``queries``, and ``k`` documents of each are kept.
     """
     if not dataset.facts.exclude_self:
         return hits

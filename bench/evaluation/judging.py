@@ -37,8 +37,8 @@ def resolve_measures(
         depth: documents per query; None for the collection's.
 
     Raises:
-        BenchError: an unknown measure, a measure that needs judgements on a collection with answer
-            strings, or a cutoff beyond the depth.
+        BenchError: an unknown measure, one that needs judgements where answer strings decide, or a
+            cutoff beyond the depth.
     """
     further = dataset.facts.measures if wanted is None else wanted
     measures = [parse_measure(name) for name in (dataset.facts.main_measure, *further)]
@@ -68,11 +68,7 @@ def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> 
 
 
 def check_relevant(dataset: Dataset) -> None:
-    """Raise if no run on ``dataset`` can find anything.
-
-    Raises:
-        BenchError: none of the relevant documents is in the corpus.
-    """
+    """Raise a `BenchError` if no relevant document of ``dataset`` is in its corpus."""
     relevant = dict.fromkeys(document for _, document, grade in dataset.qrels if grade > 0)
     if not relevant or (dataset.corpus.rows_of(tuple(relevant)) >= 0).any():
         return
@@ -113,13 +109,7 @@ def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:
 def score_run(
     dataset: Dataset, run: Run, names: Sequence[str], depth: int
 ) -> tuple[Scores, dict[str, Any]]:
-    """Score a run on a collection.
-
-    Args:
-        dataset: collection.
-        run: rankings that follow the protocol.
-        names: canonical measure names, the main measure first.
-        depth: documents per query.
+    """Score a run that follows the protocol, by measures of which the main one comes first.
 
     Returns:
         The scores, and the fields ``judged_at_10``, ``tie_low`` and ``tie_high`` of a result.
@@ -204,8 +194,7 @@ def judge_answers(
         run: rankings. Questions that are not in ``answers`` are left out.
         answers: accepted answers by question id.
         corpus_rows: int64 ``(m,)``, corpus row of each document of ``run.ids``, -1 if it has none.
-        texts_at: function that returns the texts at some corpus rows. Each row is requested once,
-            in corpus order.
+        texts_at: returns the texts at some corpus rows, each requested once in corpus order.
         depth: number of documents per question to judge.
 
     Raises:

@@ -133,11 +133,7 @@ class Job:
 
 
 def evaluate(job: Job) -> Evaluation:
-    """Run a ``job``: encode, search and score.
-
-    Raises:
-        BenchError: the model fails, or files of the collection changed in the meantime.
-    """
+    """Run a ``job``: encode, search and score."""
     dataset, retriever = job.dataset, job.retriever
     corpus = dataset.corpus
     checking = ThreadPoolExecutor(1).submit(corpus.check)

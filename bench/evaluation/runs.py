@@ -19,7 +19,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO, TypeAlias, cast
-from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +34,6 @@ from retrievers.index.hits import Hits, canonical_order, order_keys
 
 Strings: TypeAlias = pa.Array | pa.ChunkedArray
 
-# The second column of a file with percent-encoded ids, which ids with white space require.
-_ENCODED = "percent-encoded"
 _COLUMNS = ["query", "Q0", "document", "rank", "score", "tag"]
 _HINT = "each line of a TREC run has 6 columns: query Q0 document rank score tag"
 _BLOCK_BYTES = 1 << 26
@@ -127,12 +124,9 @@ class Run:
     def from_columns(cls, queries: Strings, documents: Strings, scores: Float32Array) -> "Run":
         """Make a run of Arrow columns in any order of rows.
 
-        Queries keep the order of their first rows, or of their dictionary.
-
-        Args:
-            queries: query id of each row, ``large_string`` or dictionary-encoded.
-            documents: document id of each row, ``large_string`` or dictionary-encoded.
-            scores: float32 ``(n,)``.
+        Queries keep the order of their first rows, or of their dictionary. Ids are ``large_string``
+        or
+        dictionary-encoded, scores float32.
 
         Raises:
             BenchError: a document repeats within a query, or a dictionary has a query id twice.
@@ -256,10 +250,6 @@ def read_run_file(path: Location, allow_pipe: bool = True) -> RunFile:
     Columns of text are separated by white space. Like in trec_eval, documents are ranked by score
     as float32, and the rank column is ignored. Queries keep the order of their first lines.
 
-    Args:
-        path: path of the file.
-        allow_pipe: accept a pipe.
-
     Raises:
         BenchError: the file does not exist or is empty, or a line is wrong: it does not have 6
             columns, its score is not a finite float32, or its document repeats within the query.
@@ -325,66 +315,42 @@ def _parse_text(source: "_RunText") -> Run:
             blocks = [_parse(block) for block in _blocks(file)]
         if blocks:
             table = pa.concat_tables(blocks)
-            queries, documents = table["query"], table["document"]
-            if source.has_encoded_ids:
-                queries, documents = _decode_ids(queries), _decode_ids(documents)
-            return Run.from_columns(queries, documents, round_scores(table["score"]))
+            scores = round_scores(table["score"])
+            return Run.from_columns(table["query"], table["document"], scores)
     except (pa.ArrowInvalid, BenchError) as error:
         raise _first_bad_line(source, error) from error
     raise BenchError(f"run {source.path} is empty", _HINT)
 
 
 def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
-    """Write the lines of a TREC run file.
+    """Write the lines of a TREC run file to a binary file, optionally compressed with gzip.
 
     Scores have enough digits to read back the same float32. Queries without documents have no line.
-    If an id contains white space, all ids are percent-encoded, which the second column indicates to
-    `read_run_file`.
-
-    Args:
-        run: rankings to write.
-        file: binary file.
-        tag: last column of each line.
-        compress: compress with gzip.
 
     Raises:
-        BenchError: the tag or an id is empty, or the tag contains white space.
-        OSError: ``file`` cannot be written.
+        BenchError: the tag or an id is empty or contains white space.
     """
     check_writable(pa.array([tag], pa.large_string()), "tag")
-    query_ids, doc_ids, second = pa.array(run.query_ids, pa.large_string()), run.ids, "Q0"
-    if has_white_space(run):
-        query_ids, doc_ids = _percent_encode(query_ids), _percent_encode(doc_ids)
-        second = _ENCODED
+    query_ids = pa.array(run.query_ids, pa.large_string())
     check_writable(query_ids, "query id")
-    check_writable(doc_ids, "document id")
+    check_writable(run.ids, "document id")
     queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
     ranks = np.arange(len(run)) - run.offsets[queries] + 1
-    texts = (second, f"{tag}\n", " ")
-    marker, last, space = (pa.scalar(text, pa.large_string()) for text in texts)
+    texts = ("Q0", f"{tag}\n", " ")
+    second, last, space = (pa.scalar(text, pa.large_string()) for text in texts)
     with _gzip_writer(file) if compress else nullcontext(file) as out:
         for start in range(0, len(run), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
             lines = pc.binary_join_element_wise(
                 query_ids.take(pa.array(queries[rows])),
-                marker,
-                doc_ids.take(pa.array(run.documents[rows])),
+                second,
+                run.ids.take(pa.array(run.documents[rows])),
                 pa.array(ranks[rows]).cast(pa.large_string()),
                 pa.array(run.scores[rows]).cast(pa.large_string()),
                 last,
                 space,
             )
             out.write(lines.buffers()[-1])  # the strings of an array lie end to end
-
-
-def has_white_space(run: Run) -> bool:
-    """Return True if a query or document id of ``run`` contains white space."""
-    columns = (pa.array(run.query_ids, pa.large_string()), run.ids)
-    return any(pc.any(pc.match_substring_regex(ids, _WHITE_SPACE)).as_py() for ids in columns)
-
-
-def _percent_encode(ids: pa.LargeStringArray) -> pa.LargeStringArray:
-    return pa.array([quote(id_, safe="") for id_ in ids.to_pylist()], pa.large_string())
 
 
 def check_writable(ids: Strings, kind_of_name: str) -> None:
@@ -421,12 +387,6 @@ class _RunText:
         except (OSError, EOFError, zlib.error) as error:
             raise BenchError(f"cannot read run {self.path}: {error}") from error
 
-    @property
-    def has_encoded_ids(self) -> bool:
-        """True if the first line indicates percent-encoded ids."""
-        _, columns = next(_numbered_lines(self), (0, []))
-        return columns[1:2] == [_ENCODED.encode()]
-
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
     """Yield blocks of complete lines, with columns separated by single spaces."""
@@ -457,10 +417,6 @@ def _parse(lines: bytes) -> pa.Table:
             column_types=types, include_columns=list(types), null_values=[]
         ),
     )
-
-
-def _decode_ids(ids: pa.ChunkedArray) -> pa.LargeStringArray:
-    return pa.array([unquote(id_) for id_ in ids.to_pylist()], pa.large_string())
 
 
 def _numbered_lines(source: _RunText) -> Iterator[tuple[int, list[bytes]]]:

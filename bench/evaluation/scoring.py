@@ -31,10 +31,10 @@ NO_CUTOFF = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure.
+    """One measure of ir_measures.
 
     Attributes:
-        name: canonical name of ir_measures (``RR@10`` also for ``MRR@10``), used as the key.
+        name: canonical name (``RR@10`` also for ``MRR@10``), used as the key.
         kind: name without parameters.
         cutoff: number of documents per query that count.
         rel: lowest relevant grade, for measures with binary relevance.
@@ -118,10 +118,6 @@ def evaluate_measure(measure: Measure, judged: JudgedRun) -> Float64Array:
 
     As in trec_eval, gains are linear, grades below 1 gain nothing, and a query without relevant
     documents or without results scores 0.
-
-    Args:
-        measure: native measure.
-        judged: ranks of judged documents.
     """
     return _NATIVE[measure.kind](measure, judged)
 

@@ -49,11 +49,7 @@ class TorchEngine:
         yield from getattr(vectors, "stored_tiles", vectors.tiles)(rows)
 
     def stage(self, start: int, vectors: TileArray) -> Tile:
-        """Copy a tile to the device and bound its norms there, while another tile is searched.
-
-        Raises:
-            BenchError: a vector is not finite, or too long for float32.
-        """
+        """Copy a tile to the device and bound its norms there."""
         with torch.cuda.stream(self._copies) if self._copies else nullcontext():
             tensor = self._on_device(vectors).float()
             squares = torch.linalg.vector_norm(tensor, dim=1).square().cpu().numpy()

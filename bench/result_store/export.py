@@ -15,7 +15,7 @@ import msgspec
 from tqdm import tqdm
 
 from bench.evaluation.result_record import Evaluation, Result
-from bench.evaluation.runs import has_white_space, write_lines
+from bench.evaluation.runs import write_lines
 from bench.requests.deciding import ExportRequest
 from bench.result_store.find import choose_results, expand_collections, find_named
 from bench.result_store.result import result_folder
@@ -95,16 +95,10 @@ def _choose_exportable(typed: str, request: ExportRequest) -> dict[str, Evaluati
 
 
 def _run_files(name: str, stored: Mapping[str, Evaluation]) -> Iterator[tuple[str, bytes]]:
-    """Yield the path and content of compressed TREC run files, and warn of encoded ids."""
+    """Yield the path and content of each compressed TREC run file."""
     for collection, record in stored.items():
-        run, content = record.run, io.BytesIO()
-        if has_white_space(run):
-            print(
-                f"warning: {collection}: ids hold white space, so all are percent-encoded, as "
-                "`python -m bench score` reads; other programs do not",
-                file=sys.stderr,
-            )
-        write_lines(run, content, name, compress=True)
+        content = io.BytesIO()
+        write_lines(record.run, content, name, compress=True)
         yield f"{name}/{collection}.trec.gz", content.getvalue()
 
 

@@ -67,15 +67,11 @@ logger = logging.getLogger(__name__)
 
 
 def save(evaluation: Evaluation, out: Location) -> Evaluation:
-    """Save an evaluation below a folder, and return it with its folder.
+    """Save an evaluation below the folder of all results, and return it with its folder.
 
     On a local disk it replaces an earlier result with the same key, all files at once. In an object
     store, where several machines may write at the same time, it gets a folder of its own, and
     readers choose the newest.
-
-    Args:
-        evaluation: result, scores and ranking.
-        out: folder of all results.
 
     Raises:
         BenchError: a name leads out of ``out``, or a run file cannot have the model's name.
@@ -115,11 +111,7 @@ def check_name(name: str) -> None:
 
 
 def result_folder(out: Location, collection: str, model: str) -> Location:
-    """Return the folder below ``out`` of the results of one model on one collection.
-
-    Raises:
-        BenchError: a name leads out of ``out``, or the model cannot be the tag of a run file.
-    """
+    """Return the folder below ``out`` of the results of one model on one collection."""
     for name in (collection, model):
         check_name(name)
     check_writable(pa.array([model], pa.large_string()), "model name")
@@ -261,11 +253,9 @@ def find_equivalent(job: Job, results: Iterable[Evaluation]) -> Evaluation | Non
 
 
 def check_stored_values(stored: Evaluation, dataset: Dataset) -> str:
-    """Score a stored ranking again and compare the values.
+    """Score a stored ranking again and compare the values of each query.
 
-    Args:
-        stored: result with values of each query.
-        dataset: collection with its judgements. Accepted answers are looked up in its corpus.
+    Accepted answers are looked up in the corpus.
 
     Returns:
         The reason why the values cannot be computed again; "" if they agree.

@@ -51,13 +51,7 @@ TaskResult = tuple[Float32Array, Mapping[str, float], Mapping[str, int]] | Excep
 
 @dataclass(frozen=True)
 class EncodingTask:
-    """A corpus for another process to encode. Can be pickled.
-
-    Attributes:
-        collection: collection whose prompts the model uses.
-        corpus: folder of the corpus.
-        model: model to encode with.
-    """
+    """A corpus for another process to encode with the prompts of a collection. Can be pickled."""
 
     collection: str
     corpus: Path
@@ -217,22 +211,27 @@ class RayCluster:
         """Submit a task with these ``arguments`` and return the reference to its `TaskResult`."""
         return self._task.remote(str(Path.cwd()), self._device, *arguments)
 
-    def wait_for(self, reference: Any) -> TaskResult:
-        """Return the result of a submitted task, which Ray repeats if its worker is lost.
+    def wait_for(self, reference: Any, arguments: Sequence[Any]) -> TaskResult:
+        """Return the result of a task, and submit it again if its worker is lost.
 
         Raises:
             BenchError: the cluster is gone, or loses every worker that runs the task.
         """
-        try:
-            while not self.ray.wait([reference], timeout=POLL_S)[0]:
+        lost = 0
+        while True:
+            try:
+                if self.ray.wait([reference], timeout=POLL_S)[0]:
+                    answer: TaskResult = self.ray.get(reference)
+                    return answer
                 self._check_head()
-            answer: TaskResult = self.ray.get(reference)
-        except self.ray.exceptions.RayError as error:
-            self._check_head()
-            reason = " ".join(str(error).split())
-            problem = f"a worker of the Ray cluster was lost: {reason}"
-            raise BenchError(problem, RETRY_HINT) from error
-        return answer
+            except self.ray.exceptions.RayError as error:
+                self._check_head()
+                lost += 1
+                if lost > RETRIES:
+                    reason = " ".join(str(error).split())
+                    problem = f"a worker of the Ray cluster was lost: {reason}"
+                    raise BenchError(problem, RETRY_HINT) from error
+                reference = self.submit(arguments)
 
     def _check_head(self) -> None:
         """Raise if the head of the cluster is gone, since Ray ends processes that lose it."""
@@ -295,14 +294,10 @@ class RayShard:
         self._reference = self._cluster.submit(self._arguments)
 
     def __call__(self, advance: Callback | None = None) -> Float32Array:
-        """Return the vectors of the documents, float32 ``(n, dim)``.
-
-        Raises:
-            BenchError: the encoder fails, or the cluster is gone.
-        """
+        """Return the vectors of the documents, float32 ``(n, dim)``."""
         if self._reference is None:
             self.launch()
-        answer = self._cluster.wait_for(self._reference)
+        answer = self._cluster.wait_for(self._reference, self._arguments)
         if isinstance(answer, Exception):
             raise answer
         vectors, seconds, counts = answer
@@ -370,14 +365,9 @@ def _encode_in_worker(
 ) -> TaskResult:
     """Encode documents in a worker of the cluster, and return errors as values.
 
-    Args:
-        folder: folder that paths are relative to, if it exists there.
-        device: device to encode on.
-        model: model to encode with.
-        collection: collection whose prompts are used; "" for none.
-        tokens_sha256: hash of the token ids of fixed documents in the coordinating process.
-        titles: title of each document.
-        texts: body of each document.
+    Paths are relative to ``folder``, if it exists there. ``tokens_sha256`` is the hash of the token
+    ids
+    of fixed documents in the coordinating process, which must be the worker's, too.
     """
     try:
         with suppress(OSError):

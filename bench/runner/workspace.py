@@ -104,9 +104,7 @@ class Workspace:
     def expand_names(self, names: Sequence[str], files: bool = False) -> list[str]:
         """Return the collections that ``names`` stand for, each once, suites as their members.
 
-        Args:
-            names: collections, suites and folders.
-            files: accept training files, too.
+        With ``files``, training files are accepted, too.
 
         Raises:
             BenchError: a name is unknown, or a member of a user's suite would have a different name
@@ -143,9 +141,6 @@ class Workspace:
             split: judgements to use; None for the declared ones.
             with_corpus: find its documents, too. They are not needed to score a run file.
             with_judgements: read its queries and judgements. They are not needed to pre-train.
-
-        Raises:
-            BenchError: the collection is missing, or cannot be read.
         """
         return open_dataset(
             name,
@@ -260,13 +255,9 @@ class Workspace:
     ) -> Job:
         """Check an evaluation so that `bench.evaluation.pipeline.evaluate` can rely on it.
 
-        Args:
-            dataset: collection.
-            model: model.
-            options: settings of the evaluation.
-            out: results in which one of the same program, libraries and kind of machine is looked
-            up.
-            known: results in which one with the same scores is looked up, from any machine.
+        A result of the same program, libraries and kind of machine is looked up in ``out``; or one
+        with
+        the same scores, from any machine, in ``known``.
 
         Raises:
             BenchError: a measure that cannot be computed, a model or index that does not fit, too
@@ -329,11 +320,6 @@ def load_models(
     are
     such models.
 
-    Args:
-        workspace: folders, device and memory.
-        names: names, card files, folders, Hub ids, URLs, or objects that encode.
-        fields: settings that override the cards.
-
     Raises:
         BenchError: a model cannot be used, or a setting applies to none of the models.
     """
@@ -357,9 +343,6 @@ def open_endpoint(url: str, endpoint_model: str | None, model: LoadedModel) -> E
     The host of the ``url`` is its name. ``endpoint_model`` is the name of the model on the server;
     None
     for the checkpoint's.
-
-    Raises:
-        BenchError: the URL is malformed, or the server does not answer.
     """
     card = card_of_endpoint(
         url,

@@ -75,11 +75,7 @@ class IndexFolder:
     folder: Path
 
     def manifest(self) -> IndexManifest:
-        """Return the manifest of the index.
-
-        Raises:
-            BenchError: the manifest is missing or damaged.
-        """
+        """Return the manifest of the index, or raise a `BenchError` if it is missing or damaged."""
         path = self.folder / MANIFEST_FILE
         if not path.is_file():
             raise BenchError(
@@ -92,11 +88,7 @@ class IndexFolder:
         return manifest
 
     def checked(self) -> IndexManifest:
-        """Return the manifest after comparing the index file with its checksum.
-
-        Raises:
-            BenchError: the index is missing or damaged.
-        """
+        """Return the manifest after comparing the index file with its checksum."""
         manifest, path = self.manifest(), self.folder / INDEX_FILE
         try:
             is_intact = sha256_of_file(path) == manifest.sha256
@@ -107,11 +99,7 @@ class IndexFolder:
         return manifest
 
     def load(self, device: str = "cpu") -> FaissIndex:
-        """Load the index for searching on ``device``.
-
-        Raises:
-            BenchError: the index is damaged, or does not match its manifest.
-        """
+        """Load the index for searching on ``device``, or raise a `BenchError` if it is damaged."""
         manifest = self.checked()
         path, spec = self.folder / INDEX_FILE, IndexSpec.parse(manifest.spec)
         return FaissIndex.load(path, spec, manifest.dim, device)

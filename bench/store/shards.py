@@ -99,12 +99,7 @@ def corpus_keys(corpus: Corpus, folder: Path) -> UInt64Array:
 
 
 def read_keys(path: Path) -> UInt64Array:
-    """Return the keys in ``path``, a file of `corpus_keys`.
-
-    Raises:
-        BenchError: the checksum differs.
-        FileNotFoundError: the file does not exist.
-    """
+    """Return the keys in ``path``, a file of `corpus_keys`, or raise if it is damaged."""
     content = read_file(path, max_bytes=None)
     kept = memoryview(content)[KEY_BYTES:]
     if content[:KEY_BYTES] != _checksum(kept):
@@ -302,11 +297,7 @@ def write_shard(
 
 
 def convert_for_storage(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np.floating]:
-    """Return vectors in the recipe's store dtype, little-endian and in C order, ``(n, dim)``.
-
-    Raises:
-        BenchError: a value is too large for float16, which ends at 65,504.
-    """
+    """Return vectors in the recipe's store dtype, little-endian and in C order, ``(n, dim)``."""
     with np.errstate(over="ignore"):
         content = np.ascontiguousarray(vectors, dtype=DTYPES[recipe.store_dtype])
     lost = int((~np.isfinite(content)).sum())
@@ -460,13 +451,9 @@ class Planner:
     ) -> EncodingPlan:
         """Find texts in the shards of a folder, and split the missing ones into shards.
 
-        Damaged shards are removed.
-
-        Args:
-            folder: folder of one side of the recipe.
-            recipe: that side.
-            keys: keys of the texts, uint64 ``(n, 2)``.
-            tokens_sha256: digest of the shards to read and to make.
+        Damaged shards are removed. ``folder`` belongs to one side of a recipe, ``recipe``. ``keys``
+        are
+        uint64 ``(n, 2)``. The shards to read and to make have the digest ``tokens_sha256``.
         """
         present = dict(read_shards(folder, tokens_sha256))
         while True:
@@ -556,10 +543,6 @@ class ShardEncoder:
         """Encode shards, or wait for other processes that encode them.
 
         Returns the number of texts that this process encoded.
-
-        Raises:
-            OSError: the disk is full.
-            BenchError: the encoder fails.
         """
         refused: list[PendingShard] = []
         encoded = 0

@@ -149,10 +149,6 @@ class VectorStore:
         """Return the digest of the token ids of fixed texts in a role, "" without a tokenizer.
 
         It is computed once for each version of the libraries.
-
-        Raises:
-            BenchError: the tokenizer cannot be loaded.
-            OSError: the disk is full.
         """
         hash_tokens: Callable[[Role], str] | None = getattr(encoder, "hash_tokens", None)
         if hash_tokens is None:
@@ -163,15 +159,9 @@ class VectorStore:
     def remember(
         self, encoder: Encoder, about: str, compute: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Return a stored fact about an encoder, computing it if it is missing or damaged.
+        """Return a stored fact about an encoder, or compute it if it is missing or damaged.
 
-        Args:
-            encoder: encoder that the fact is about.
-            about: name of the fact.
-            compute: computes the fact, which can be encoded as JSON.
-
-        Raises:
-            OSError: the disk is full.
+        It has the name ``about`` and can be encoded as JSON.
         """
         return self._remember(encoder.recipe, about, compute)
 
@@ -293,12 +283,7 @@ def fact_file_name(about: str) -> str:
 
 
 def read_fact(path: Path) -> dict[str, Any]:
-    """Return the fact in the file ``path``.
-
-    Raises:
-        BenchError: the file is damaged.
-        FileNotFoundError: the file does not exist.
-    """
+    """Return the fact in the file ``path``, or raise a `BenchError` if it is damaged."""
     kept = decode_json(read_file(path), _StoredFact, path.name)
     whole = hashlib.sha256(kept.value).hexdigest() == kept.sha256
     if not whole or fact_file_name(kept.about) != path.name:
@@ -364,10 +349,7 @@ def check_drift(
 ) -> None:
     """Encode fixed texts and compare their vectors with those of the first use.
 
-    Args:
-        encoder: encoder whose weights are about to be used.
-        role: how the texts are encoded.
-        remember: returns the stored vectors, or stores those that its argument computes.
+    ``remember`` returns the stored vectors, or stores those that its argument computes.
 
     Raises:
         DriftError: a vector differs by more than rounding.

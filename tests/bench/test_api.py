@@ -9,9 +9,7 @@ import pandas as pd
 import pytest
 
 import bench
-from bench.result_store.find import find_results
 from foundation.errors import BenchError
-from tests.support.collections import Bench, write_collection
 from tests.support.leaderboards import store
 
 ROOT = Path(__file__).parents[2]
@@ -127,18 +125,6 @@ def test_a_result_has_its_values_of_queries_as_a_frame(tmp_path):
     assert frame.index.tolist() == ["q7", "q3"]
     assert frame["nDCG@10"].tolist() == [0.5, 0.25]
     assert frame.mean().to_dict() == result.measures
-
-
-def test_a_result_of_a_real_run_has_its_ranking(tmp_path):
-    documents = {"d1": ("", "lift of a wing"), "d2": ("", "heat in a slab")}
-    folder = write_collection(tmp_path / "tiny", documents, {"q": "wing"}, {("q", "d1"): 1})
-    command = Bench(tmp_path)
-    assert command("run", folder, "--model", "bm25").code == 0
-    (stored,) = find_results(command.out)
-    result = bench.load_result(Path(stored.folder) / "result.json")
-    assert result.run.doc_ids.to_pylist()[0] == "d1"
-    assert result.per_query.loc["q", "nDCG@10"] == 1.0
-    assert bench.results(command.out)["key"].unique().tolist() == [stored.record.key]
 
 
 def test_a_folder_without_results_and_a_record_that_contradicts_itself_are_errors(tmp_path):

@@ -1,9 +1,6 @@
 """Answer-string matching against DPR's rule, written again slowly."""
 
-import ast
-import csv
 import unicodedata
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,23 +116,6 @@ def test_success_at_k_is_top_k_accuracy_over_all_questions(run):
     assert scores.unanswered == 1
 
 
-def test_each_text_is_asked_for_once_and_in_the_order_of_the_corpus(run):
-    asked: list[int] = []
-
-    def recording(rows: np.ndarray) -> list[str]:
-        asked.extend(rows.tolist())
-        return texts_at(rows)
-
-    corpus_rows = 2 - rows_of(run)
-    NAMES.reverse()
-    try:
-        backwards = judge_answers(run, ANSWERS, corpus_rows, recording, depth=3)
-    finally:
-        NAMES.reverse()
-    assert asked == [0, 1, 2]
-    assert list(backwards) == list(judge_answers(run, ANSWERS, rows_of(run), texts_at, depth=3))
-
-
 WORDS = st.sampled_from(["Oslo", "oslo,", "Röntgen", "May 18", "U.S.", "18", "\u200b", "-"])
 PASSAGES = st.lists(st.lists(WORDS, max_size=6).map(" ".join), min_size=1, max_size=8)
 
@@ -153,41 +133,3 @@ def test_every_pair_is_judged_as_if_alone(passages, answers):
     assert len(qrels) == len(pairs)
     for query, document, grade in qrels:
         assert grade == slow_has_answer(list(accepted[query]), passages[int(document)])
-
-
-def read_questions(path: Path) -> dict[str, list[str]]:
-    with path.open(newline="") as file:
-        rows = csv.reader(file, delimiter="\t")
-        return {str(n): ast.literal_eval(accepted) for n, (_, accepted) in enumerate(rows)}
-
-
-def read_passages(path: Path) -> dict[str, str]:
-    csv.field_size_limit(1 << 24)
-    with path.open(newline="") as file:
-        return {row["id"]: row["text"] for row in csv.DictReader(file, delimiter="\t")}
-
-
-@pytest.fixture(scope="module")
-def nq(bench_data):
-    folder = bench_data / "nq-dpr-sample"
-    with (folder / "qrels.gold.tsv").open(newline="") as file:
-        gold = [(row["query-id"], row["corpus-id"]) for row in csv.DictReader(file, delimiter="\t")]
-    return (
-        read_questions(folder / "nq-test.qa.csv"),
-        read_passages(folder / "psgs_w100.tsv"),
-        gold,
-    )
-
-
-@pytest.mark.slow
-def test_gold_passages_of_natural_questions_hold_an_answer(nq):
-    questions, passages, gold = nq
-    run = Run.from_rows(*zip(*gold, strict=True), [1.0] * len(gold))
-    texts = [passages[doc_id] for doc_id in run.ids.to_pylist()]
-    rows = np.arange(len(texts))
-    qrels = judge_answers(run, questions, rows, lambda some: [texts[i] for i in some], depth=100)
-    scores = score(run, qrels, ["Success@1"], queries=tuple(questions))
-    assert len(scores.query_ids) == 3610
-    slow = sum(slow_has_answer(questions[query], passages[doc]) for query, doc in gold)
-    assert int(qrels.grades.sum()) == slow
-    assert slow / len(gold) > 0.9

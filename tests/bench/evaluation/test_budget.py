@@ -1,6 +1,5 @@
 """Memory budgets: sizes, what is free, plans that keep their promise, refusals that help."""
 
-import os
 import subprocess
 import sys
 from collections import namedtuple
@@ -30,10 +29,8 @@ MARCO = (8_841_823, 768)
     [
         ("2GB", 2 * 10**9),
         ("1.5GiB", 3 * 2**29),
-        ("800MB", 800 * 10**6),
         ("800 mb", 800 * 10**6),
         (".5kB", 500),
-        ("1TiB", 2**40),
         ("123456", 123456),
         (" 7B ", 7),
     ],
@@ -77,11 +74,6 @@ def test_a_containers_limit_counts_where_it_is_less_and_unused_file_pages_are_fr
     assert free() == pytest.approx(500_000_000)
     (tmp_path / "memory.max").write_text("max\n")
     assert free() == pytest.approx(1_000_000_000)
-
-
-def test_the_real_default_is_between_what_is_held_and_what_the_machine_has():
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert resident_bytes() * 0.9 < default_budget() < total
 
 
 # Plans of exact search

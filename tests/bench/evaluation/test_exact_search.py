@@ -214,22 +214,6 @@ def test_a_query_close_to_a_whole_tile_does_not_displace_results_of_others(
     assert_same(hits, brute_force(vectors, queries, k, tie_rank))
 
 
-def test_few_candidates_beyond_the_ranking_are_scored(monkeypatch):
-    rng = np.random.default_rng(3)
-    vectors = rng.standard_normal((20_000, 32)).astype(np.float32)
-    queries = rng.standard_normal((20, 32)).astype(np.float32)
-    scored, whole = [], NumpyEngine.score_candidates
-
-    def counted(self, tile, rows, *others):
-        scored.append(len(rows))
-        return whole(self, tile, rows, *others)
-
-    monkeypatch.setattr(NumpyEngine, "score_candidates", counted)
-    exact_search(ArrayVectors(vectors), queries, 100, rng.permutation(20_000), tile_rows=5000)
-    expected = 20 * 100 * sum(1 / tile for tile in (1, 2, 3, 4))
-    assert sum(scored) < 1.1 * expected
-
-
 def test_vectors_stored_as_float16_are_ranked_by_what_is_stored(tmp_path, engine):
     vectors, tie_rank = ties(3000)
     vectors += np.float32(1e-5)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluation import cost, index_search
+from bench.evaluation import index_search
 from bench.result_store.result import load
 from bench.store.indexes import INDEX_FILE, INDEXES, MANIFEST_FILE, IndexFolder
 from retrievers.encoders.transformer import open_encoder
@@ -184,16 +184,6 @@ def test_recall_may_be_measured_on_a_sample_or_skipped(bench, folder, searched_e
     assert "saved to" in again.stderr, "recall of all queries is another result"
 
 
-def test_the_cache_counts_indexes_and_prunes_them_with_their_vectors(bench, folder):
-    run(bench, folder, "--index", SPEC)
-    shown = bench("cache", "--json", "--cache-dir", bench.cache)
-    row = next(one for one in json.loads(shown.stdout)["stored"] if one["model"] == "hashing")
-    assert row["indexes"] == 1
-    assert row["bytes"] > only_index(bench).manifest().bytes
-    assert bench("cache", "--prune", "hashing", "--cache-dir", bench.cache).code == 0
-    assert not list(bench.cache.rglob(INDEX_FILE))
-
-
 def alone(folder: Path) -> dict[str, str]:
     """An environment in which Python finds FAISS and NumPy, and none of this program."""
     folder.mkdir()
@@ -271,32 +261,6 @@ def test_an_exported_index_whose_recall_is_not_known_is_compared_unless_told_not
     assert whole.timings.encoded_documents == 300
     assert searched_exactly == [20]
     assert whole.index_recall == run(bench, folder, "--index", SPEC).record.index_recall
-
-
-def test_time_is_stated_for_documents_that_are_encoded_and_for_no_others(
-    bench, folder, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(cost, "WORTH_AN_ESTIMATE", 300)
-    assert export(bench, folder, tmp_path / "unmeasured").code == 0
-    brought = (
-        "run",
-        folder,
-        "--model",
-        "hashing",
-        *COMMON,
-        "--index",
-        tmp_path / "unmeasured",
-    )
-    bare = Bench(tmp_path / "another machine")
-    quick = bare(*brought, "--recall-queries", 0)
-    assert (quick.code, "will take about" in quick.stderr) == (0, False)
-    whole = bare(*brought)  # recall needs the exact ranking, and so every vector
-    assert "encoding 300 documents will take about" in whole.stderr
-
-    run(bench, folder, "--index", SPEC)
-    assert export(bench, folder, tmp_path / "measured").code == 0
-    known = Bench(tmp_path / "a third machine")(*brought[:-1], tmp_path / "measured")
-    assert (known.code, "will take about" in known.stderr) == (0, False)
 
 
 def test_results_of_an_imported_index_and_of_an_own_index_are_different(bench, folder, tmp_path):

@@ -87,10 +87,6 @@ def test_scores_outside_the_suite_do_not_count():
     assert suite_mean("beir", "nDCG@10", more).value == 0.5
 
 
-def test_the_larger_average_needs_the_licensed_collections():
-    assert len(suite_mean("beir-18", "nDCG@10", NOTHING_LESS).missing) == 4
-
-
 def test_inner_suites_come_before_the_suite_that_holds_them_and_once():
     assert suites_inner_first(["beir", "stdlib-code", "beir/cqadupstack"]) == [
         "beir/cqadupstack",

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from bench.evaluation import certificate, exact
+from bench.evaluation import exact
 from bench.evaluation.collection_search import search_device
 from bench.evaluation.exact import ArrayVectors, exact_search
 from bench.evaluation.torch_engine import TorchEngine
 from foundation.errors import BenchError
-from retrievers.index.hits import Hits, sort_canonically
 from tests.support.collections import Bench, write_collection
-from tests.support.exact_oracle import assert_same, brute_force, planted, ties
+from tests.support.exact_oracle import assert_same, brute_force, ties
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -52,20 +51,6 @@ def test_roundings_that_depend_on_the_order_of_a_sum_are_decided_by_the_processo
     monkeypatch.setattr(exact, "float64_error", lambda dim, norms, norm: 0 * norms)
     careless = exact_search(*search, engine=TorchEngine(device))
     assert (careless.rows != truth.rows).any(), "the data do not test anything"
-
-
-def test_doubtful_pairs_are_few_among_embeddings(monkeypatch):
-    vectors, queries, tie_rank = planted(8000, 384, 20)
-    decided = []
-
-    def counting(vectors, rows, queries64, numbers):
-        decided.append(len(rows))
-        return whole(vectors, rows, queries64, numbers)
-
-    whole = certificate.exact_scores
-    monkeypatch.setattr(certificate, "exact_scores", counting)
-    exact_search(ArrayVectors(vectors), queries, 1000, tie_rank, engine=TorchEngine("cpu"))
-    assert sum(decided) < 1e-3 * 20 * 1000
 
 
 @pytest.mark.slow
@@ -104,54 +89,6 @@ def test_a_device_that_does_not_exist_is_one_clear_error(device):
     ones = np.ones((1, 4), np.float32)
     with pytest.raises(BenchError, match=f"unknown device .{device}|{device} is not available"):
         exact_search(ArrayVectors(ones), ones, 1, np.arange(1), device=device)
-
-
-WITHOUT_FAISS = """
-import sys
-sys.modules["faiss"] = None
-import numpy as np
-from bench.evaluation import certificate
-from bench.evaluation.exact import ArrayVectors, exact_search
-from tests.support.exact_oracle import assert_same, planted, ties
-vectors, queries, tie_rank = planted(5000, 40, 9)
-small, _ = ties(5000)
-found = {}
-for name, corpus, asked in (("planted", vectors, queries), ("ties", small, small[:9])):
-    for k in (10, 1000, 3000):
-        hits = exact_search(ArrayVectors(corpus), asked, k, tie_rank, tile_rows=1999)
-        found[f"{name} {k} rows"], found[f"{name} {k} scores"] = hits.rows, hits.scores
-if "torch" in sys.argv:
-    from bench.evaluation.torch_engine import TorchEngine
-    for name, corpus, asked in (("planted", vectors, queries), ("ties", small, small[:9])):
-        for k in (10, 1000, 3000):
-            search = ArrayVectors(corpus), asked, k, tie_rank
-            hits = exact_search(*search, tile_rows=1999, engine=TorchEngine("cpu"))
-            np.testing.assert_array_equal(found[f"{name} {k} rows"], hits.rows)
-            np.testing.assert_array_equal(found[f"{name} {k} scores"], hits.scores)
-else:
-    assert "torch" not in sys.modules
-np.savez(sys.argv[1], **found)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_without_faiss_every_engine_gives_the_hits_of_faiss(library, tmp_path):
-    faiss = pytest.importorskip("faiss")
-    program = [sys.executable, "-c", WITHOUT_FAISS, str(tmp_path / "hits.npz"), library]
-    subprocess.run(program, check=True)
-    vectors, queries, tie_rank = planted(5000, 40, 9)
-    small, _ = ties(5000)
-    # Products of small integers are exact in float32, so FAISS's own scores are those of float64.
-    scores, rows = faiss.knn(small[:9], small, 5000, metric=faiss.METRIC_INNER_PRODUCT)
-    with np.load(tmp_path / "hits.npz") as without:
-        for k in (10, 1000, 3000):
-            for name, truth in (
-                ("planted", brute_force(vectors, queries, k, tie_rank)),
-                ("ties", sort_canonically(Hits(scores, rows), tie_rank, k)),
-            ):
-                hits = Hits(without[f"{name} {k} scores"], without[f"{name} {k} rows"])
-                assert_same(hits, truth)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluation.runs import Run
-from bench.evaluation.scoring import parse_measure, score
+from bench.evaluation.scoring import score
 from datasets_cfg.readers.reader import Qrels
 from tests.support.examples import with_examples
 
@@ -118,8 +118,3 @@ def test_measures_that_trec_eval_lacks_equal_their_definition(run, qrels):
     ]
     np.testing.assert_allclose(scores.values["Judged@3"], shares, rtol=0, atol=1e-12)
     np.testing.assert_allclose(scores.values["RR@10"], official, rtol=0, atol=1e-12)
-
-
-def test_every_native_measure_is_compared():
-    compared = {parse_measure(name).kind for name, _, _ in PAIRS} | {"Judged"}
-    assert compared >= {"nDCG", "R", "P", "RR", "AP", "Success", "Judged"}

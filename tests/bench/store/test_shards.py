@@ -1,7 +1,6 @@
 """Keys, locks, shards and the reading of them, one at a time."""
 
 import hashlib
-import os
 import subprocess
 import sys
 import threading
@@ -13,8 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluation.exact import exact_search
-from bench.evaluation.torch_engine import TorchEngine
 from bench.store.shards import (
     GAP_BYTES,
     ShardManifest,
@@ -144,37 +141,6 @@ def test_any_rows_in_any_order_are_those_of_numpy(data, dtype, scattered):
     for (start, tile), (first, kept) in zip(tiles, stored.stored_tiles(rows), strict=True):
         assert (first, kept.dtype, kept.flags.c_contiguous) == (start, np.dtype(dtype), True)
         assert np.array_equal(kept, tile)
-
-
-def test_a_search_on_a_device_gets_float16_as_it_is_stored(scattered, monkeypatch):
-    _, shards = scattered
-    stored = StoredVectors(shards["float16"], np.arange(741), GAP_BYTES // 16)
-    search = stored, stored.rows(np.arange(5)), 20, np.arange(741)
-    seen, stage = [], TorchEngine.stage
-    monkeypatch.setattr(
-        TorchEngine, "stage", lambda *given: seen.append(given[2].dtype) or stage(*given)
-    )
-    engines = TorchEngine("cpu"), None
-    hits, truth = (exact_search(*search, tile_rows=300, engine=each) for each in engines)
-    assert seen == [np.float16] * 3
-    assert np.array_equal(hits.rows, truth.rows)
-    assert np.array_equal(hits.scores, truth.scores)
-
-
-def test_neighbours_are_read_together_and_far_rows_apart(scattered, monkeypatch):
-    array, shards = scattered
-    sizes, read = [], os.preadv
-
-    def counting(handle, buffers, offset):
-        sizes.append(len(buffers[0]))
-        return read(handle, buffers, offset)
-
-    monkeypatch.setattr("bench.store.shards.os.preadv", counting)
-    places = np.array([0, *range(1, 301), 303, 600])
-    stored = StoredVectors(shards["float32"], places, array.shape[1])
-    assert np.array_equal(stored.rows(np.arange(len(places))), array[places])
-    row = array.shape[1] * 4
-    assert sizes == [row, 303 * row, row]
 
 
 def test_only_one_process_holds_a_claim_and_it_leaves_no_file(tmp_path):

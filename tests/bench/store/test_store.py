@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 from bench.store import shards as planning
 from bench.store.shards import Shard, shard_name
 from bench.store.store import VectorStore
-from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.card import Prompts
 from tests.support.examples import with_examples
@@ -121,15 +119,6 @@ def test_progress_counts_the_distinct_texts_that_are_encoded(store, tmp_path):
     assert sum(done) == plan.missing_rows == 10
 
 
-def test_a_text_as_query_and_as_document_has_two_vectors(store, tmp_path):
-    recipe = msgspec.structs.replace(RECIPE, prompts=Prompts(query="q ", document="d "))
-    encoder = CountingEncoder(recipe)
-    documents = encode(store, corpus_of([("", "same")], tmp_path / "corpus"), encoder)
-    queries = store.queries(encoder, ["same"])
-    assert encoder.documents == encoder.queries == ["same"]
-    assert not np.array_equal(everything(documents), queries)
-
-
 PLAIN = msgspec.structs.replace(RECIPE, files={"a": "1"})
 ASKED = ["one", "two"]
 
@@ -167,13 +156,6 @@ def test_a_changed_setting_encodes_again_only_the_side_that_it_changes(
         assert np.array_equal(found, expected.astype(kept).astype(np.float32))
 
 
-def test_texts_are_read_once_for_all_recipes(corpus, store, monkeypatch):
-    store.plan(CountingEncoder(), corpus)
-    monkeypatch.setattr(Corpus, "iter_batches", lambda *_: pytest.fail("texts were read again"))
-    other = CountingEncoder(msgspec.structs.replace(RECIPE, dim=16))
-    assert store.plan(other, corpus).missing_rows == 10
-
-
 @pytest.mark.parametrize("content", [b"", b"x" * 176, b"\0" * 16])
 def test_damaged_keys_of_a_corpus_are_made_again(content, corpus, store, tmp_path):
     encode(store, corpus)
@@ -182,27 +164,6 @@ def test_damaged_keys_of_a_corpus_are_made_again(content, corpus, store, tmp_pat
     path.write_bytes(content)
     assert store.plan(CountingEncoder(), corpus).missing_rows == 0
     assert path.read_bytes() == whole
-
-
-def test_halves_are_stored_rounded_and_read_as_float32(corpus, store, tmp_path):
-    encoder = CountingEncoder(msgspec.structs.replace(RECIPE, store_dtype="float16"))
-    vectors = everything(encode(store, corpus, encoder))
-    assert vectors.dtype == np.float32
-    assert np.array_equal(vectors, directly(corpus).astype(np.float16).astype(np.float32))
-    sizes = [path.stat().st_size for path in (tmp_path / "vectors").rglob("*.f16")]
-    assert sum(sizes) == 10 * DIM * 2
-
-
-class LongVectors(CountingEncoder):
-    def encode_documents(self, titles, texts, advance=None):
-        return super().encode_documents(titles, texts, advance) * np.float32(1e6)
-
-
-def test_numbers_beyond_float16_are_refused(corpus, store, tmp_path):
-    encoder = LongVectors(msgspec.structs.replace(RECIPE, store_dtype="float16"))
-    with pytest.raises(BenchError, match="too large for float16"):
-        encode(store, corpus, encoder)
-    assert list((tmp_path / "vectors").rglob("*.f16")) == []
 
 
 def flip_a_bit(content: bytes) -> bytes:
@@ -258,23 +219,6 @@ def test_only_the_texts_of_a_damaged_shard_are_encoded_again(
     assert encoder.documents == corpus.texts.to_pylist()[4:8]
     assert np.array_equal(everything(vectors), directly(corpus))
     assert files_below(tmp_path / "vectors") == undisturbed
-
-
-def test_each_damaged_shard_is_logged_once(corpus, store, caplog):
-    spoil(encode(store, corpus).shards[0], LOST_VECTORS)
-    store.plan(CountingEncoder(), corpus)
-    store.plan(CountingEncoder(), corpus)
-    assert caplog.text.count("is damaged") == 1
-
-
-def test_a_damaged_shard_that_is_not_needed_is_not_read(corpus, store, caplog, tmp_path):
-    encode(store, corpus)
-    other = corpus_of(numbered(4, first=50), tmp_path / "other")
-    name = store.plan(CountingEncoder(), other).missing[0].name
-    shard = next(s for s in encode(store, other).shards if s.manifest_path.stem == name)
-    spoil(shard, LOST_VECTORS)
-    assert VectorStore(tmp_path / "vectors").plan(CountingEncoder(), corpus).missing_rows == 0
-    assert caplog.text == ""
 
 
 def test_a_file_truncated_while_it_is_read_is_an_error(corpus, store):
@@ -336,49 +280,6 @@ def test_an_error_of_the_encoder_leaves_finished_shards_no_lock_and_no_thread(
     assert store.plan(CountingEncoder(), corpus).missing_rows == 2
 
 
-class Ahead(CountingEncoder):
-    """Tells preparing from encoding, and in which thread each happened."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.timer = PhaseTimer()
-        self.events: list[tuple[str, int, bool]] = []
-        self.prepared_next = threading.Event()
-
-    def prepare_documents(self, titles, texts):
-        self._note("prepare", texts)
-        if len(self.events) > 1:
-            self.prepared_next.set()
-
-        def encode_prepared(advance=None):
-            assert self.prepared_next.wait(30), "the next shard was not prepared meanwhile"
-            self._note("encode", texts)
-            return self.encode_documents(titles, texts, advance)
-
-        return encode_prepared
-
-    def _note(self, what, texts):
-        first = int(texts[0].split()[-1])
-        self.events.append((what, first, threading.current_thread() is threading.main_thread()))
-
-
-def test_the_next_shard_is_prepared_in_a_thread_while_one_is_encoded(corpus, store):
-    encoder = Ahead()
-    vectors = encode(store, corpus, encoder)
-    assert np.array_equal(everything(vectors), directly(corpus))
-    assert [event for event in encoder.events if event[0] == "encode"] == [
-        ("encode", 0, True),
-        ("encode", 4, True),
-        ("encode", 8, True),
-    ]
-    assert sorted(event for event in encoder.events if event[0] == "prepare") == [
-        ("prepare", 0, False),
-        ("prepare", 4, False),
-        ("prepare", 8, False),
-    ]
-    assert encoder.timer.seconds["write"] > 0
-
-
 class Launching(CountingEncoder):
     """Works ahead, as a GPU does: launched shards are computed when they are called."""
 
@@ -435,23 +336,6 @@ def test_an_encoder_that_fails_while_others_are_launched_leaves_no_lock(store, c
         encode(store, corpus, Fails(3))
     assert not list((tmp_path / "vectors").rglob("*.lock"))
     assert store.plan(CountingEncoder(), corpus).missing_rows == 10
-
-
-def test_new_shards_of_half_precision_are_larger_and_smaller_ones_are_read(
-    store, corpus, tmp_path, monkeypatch
-):
-    half = msgspec.structs.replace(RECIPE, dtype="bfloat16")
-    monkeypatch.setattr(planning, "HALF_SHARD_ROWS", ROWS)  # as before they were larger
-    encode(store, corpus, CountingEncoder(half))
-    monkeypatch.setattr(planning, "HALF_SHARD_ROWS", 3 * ROWS)
-    longer = corpus_of(numbered(30), tmp_path / "longer")
-    encoder = CountingEncoder(half)
-    vectors = encode(VectorStore(tmp_path / "vectors"), longer, encoder)
-    assert len(encoder.documents) == vectors.encoded == 20
-    assert np.array_equal(everything(vectors), directly(longer))
-    assert sorted(shard.rows for shard in vectors.shards) == [2, 4, 4, 8, 12]
-    whole = VectorStore(tmp_path / "other").plan(CountingEncoder(), longer)
-    assert {len(batch) for batch in whole.missing} == {ROWS, 30 % ROWS}
 
 
 WORK = """
@@ -577,15 +461,6 @@ def test_a_damaged_fact_is_computed_again(content, store, tmp_path):
     assert store.remember(CountingEncoder(), "x", lambda: {"value": 3}) == {"value": 2}
 
 
-def test_a_fact_stored_under_the_key_of_another_is_computed_again(store, tmp_path):
-    store.remember(CountingEncoder(), "x", lambda: {"value": 1})
-    (path,) = (tmp_path / "vectors").rglob("*.fact.json")
-    store.remember(CountingEncoder(), "y", lambda: {"other": 1})
-    (other,) = set((tmp_path / "vectors").rglob("*.fact.json")) - {path}
-    path.write_bytes(other.read_bytes())
-    assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
-
-
 def test_a_flipped_bit_of_a_fact_never_gives_another_fact(store, tmp_path):
     fact = {"stop": [], "warnings": ["é"], "value": 0.25}
     store.remember(CountingEncoder(), "x", lambda: fact)
@@ -596,10 +471,3 @@ def test_a_flipped_bit_of_a_fact_never_gives_another_fact(store, tmp_path):
         content[number // 8] ^= 1 << number % 8
         path.write_bytes(content)
         assert store.remember(CountingEncoder(), "x", lambda: fact) == fact
-
-
-def test_a_fact_survives_the_removal_of_its_shards(corpus, store):
-    encoder = CountingEncoder()
-    store.remember(encoder, "x", lambda: {"value": 1})
-    encode(store, corpus, encoder)
-    assert store.remember(encoder, "x", lambda: {"value": 2}) == {"value": 1}

@@ -83,16 +83,6 @@ def test_versions_that_tokenise_differently_never_mix(fresh, corpus, tmp_path, m
     np.testing.assert_allclose(everything(encode(store, corpus, encoder)), whole, atol=1e-5)
 
 
-def test_the_tokenizer_is_loaded_once_for_each_version(fresh, corpus, monkeypatch):
-    store, encoder = fresh()
-    encode(store, corpus, encoder)
-    store, encoder = fresh()
-    monkeypatch.setattr(type(encoder), "hash_tokens", None)
-    assert store.tokens_sha256(encoder, "document") == ""  # this encoder has none
-    monkeypatch.setattr(type(encoder), "hash_tokens", lambda self, role: pytest.fail("loaded"))
-    assert encode(store, corpus, encoder).encoded == 0
-
-
 @pytest.mark.parametrize("role", ["document", "query"])
 def test_vectors_of_an_older_version_are_adopted_if_a_sample_agrees(
     role, fresh, corpus, tmp_path, capsys
