@@ -58,10 +58,8 @@ class EvaluationOptions:
             the similarities of the documents that BM25 finds.
         depth: documents per query; None for the collection's.
         measures: measures besides the main one; None for the collection's.
-        view: how vectors are made from those of an encoder that stores every pooling; None for any
-            other encoder.
-        recall_queries: number of queries on which the recall of an approximate index is measured;
-            None for all.
+        view: how vectors are made from those of an encoder that stores every pooling.
+        recall_queries: number of queries on which the recall of an index is measured; None for all.
         from_index: folder of an exported index to search; None for an index of the store.
     """
 

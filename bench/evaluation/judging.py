@@ -281,7 +281,10 @@ def suite_mean(
     A member that is a suite counts as in-domain if the model was trained on one of its collections.
     """
     shares = member_weights(suite)
-    scores = {member: member_score(member, values) for member in shares}
+    scores = {
+        name: suite_mean(name, measure, values).value if is_suite(name) else values.get(name)
+        for name in shares
+    }
     missing = tuple(member for member, value in scores.items() if value is None)
     known = {member: value for member, value in scores.items() if value is not None}
     unseen = [member for member in known if collections_in(member).isdisjoint(in_domain)]
@@ -301,16 +304,6 @@ def suite_mean(
         zero_shot_members=len(unseen),
         weighted=len(set(shares.values())) > 1,
     )
-
-
-def member_score(member: str, values: Mapping[str, float]) -> float | None:
-    """Return the score of a ``member`` of a suite from ``values``, or None if it is incomplete.
-
-    The score of a suite is the mean of its members.
-    """
-    if not is_suite(member):
-        return values.get(member)
-    return suite_mean(member, "", values).value
 
 
 def member_weights(suite: str) -> dict[str, float]:

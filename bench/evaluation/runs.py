@@ -15,7 +15,7 @@ import re
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO, TypeAlias, cast
@@ -338,7 +338,9 @@ def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
     ranks = np.arange(len(run)) - run.offsets[queries] + 1
     texts = ("Q0", f"{tag}\n", " ")
     second, last, space = (pa.scalar(text, pa.large_string()) for text in texts)
-    with _gzip_writer(file) if compress else nullcontext(file) as out:
+    # Without name and time, so that equal runs give equal files.
+    zipped = gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) if compress else nullcontext(file)
+    with cast(AbstractContextManager[BinaryIO], zipped) as out:
         for start in range(0, len(run), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
             lines = pc.binary_join_element_wise(
@@ -361,13 +363,6 @@ def check_writable(ids: Strings, kind_of_name: str) -> None:
             f"{kind_of_name} {bad[0].as_py()!r} cannot be written to a TREC run file",
             "use ids and tags of at least one character, without white space",
         )
-
-
-@contextmanager
-def _gzip_writer(file: BinaryIO) -> Iterator[BinaryIO]:
-    # Without name and time, so that equal runs give equal files.
-    with gzip.GzipFile("", "wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0) as compressed:
-        yield cast(BinaryIO, compressed)
 
 
 @dataclass(frozen=True)

@@ -301,8 +301,7 @@ def score(
         run: documents in canonical order.
         qrels: judgements.
         measures: names such as ``nDCG@10`` or ``AP(rel=2)``.
-        queries: ids of the queries in the denominator, if there are more than in the qrels:
-            questions judged by answer strings may have no judgement at all.
+        queries: ids of the queries in the denominator, if there are more than in the qrels.
 
     Raises:
         BenchError: an unknown measure, no queries, judgements of a query that is not in

@@ -66,7 +66,11 @@ class MissingEvaluations:
             known = as_user_error(error)
             if known is None or self._stop:
                 raise
-            self._add(collection, model, known)
+            reason = str(known).removeprefix(f"{collection}: ")
+            self.missing.append(MissingEvaluation(collection, model, reason, known.hint))
+            subject = f"{model} on {collection}" if model else collection
+            advice = f"\n  {as_sentence(known.hint)}" if known.hint else ""
+            print(f"warning: {subject} is not evaluated: {reason}{advice}", file=sys.stderr)
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -84,15 +88,6 @@ class MissingEvaluations:
             raise BenchError(
                 f"nothing was evaluated; {first.collection}: {first.reason}", first.hint
             )
-
-    def _add(self, collection: str, model: str, error: BenchError) -> None:
-        missing = MissingEvaluation(
-            collection, model, str(error).removeprefix(f"{collection}: "), error.hint
-        )
-        self.missing.append(missing)
-        subject = f"{model} on {collection}" if model else collection
-        advice = f"\n  {as_sentence(missing.hint)}" if missing.hint else ""
-        print(f"warning: {subject} is not evaluated: {missing.reason}{advice}", file=sys.stderr)
 
 
 class RecordedWarnings(logging.Handler):

@@ -141,18 +141,13 @@ def _cover_one_recipe(exact: Sequence[Evaluation], results: Sequence[Evaluation]
 def _choose_newest(name: str, repeated: Sequence[Evaluation]) -> Evaluation:
     """Return the latest of several results of one evaluation."""
     newest = max(repeated, key=lambda stored: stored.record.conditions.time)
-    if any(_disagree(stored.record, newest.record) for stored in repeated):
+    measures = [pair for stored in repeated for pair in stored.record.measures.items()]
+    if any(newest.record.measures.get(measure, value) != value for measure, value in measures):
         logger.warning(
             "%s on %s was evaluated %d times with different scores; using the newest: %s",
             *(name, newest.dataset, len(repeated), newest.folder),
         )
     return newest
-
-
-def _disagree(first: Result, second: Result) -> bool:
-    """Return True if two results have different means of a measure that both have."""
-    shared = first.measures.keys() & second.measures.keys()
-    return any(first.measures[name] != second.measures[name] for name in shared)
 
 
 # Conditions that select results that belong together, and these results.

@@ -2,11 +2,9 @@
 
 There is one folder per evaluation: ``result.json`` (a `bench.evaluation.result_record.Result`),
 ``per_query.parquet`` (a row per query, a column per measure, unrounded) and ``run.arrow``, the
-ranking.
-
-`load` returns only consistent results. A record states means, counts and the hash of the table of
-scores per query. All of these are recomputed from the table, so that neither can be changed without
-the other. Records of another schema are refused, with the command that makes them again.
+ranking. `load` returns only consistent results: the means and the hash that a record states are
+recomputed from the table. Records of another schema are refused, with the command that makes them
+again.
 
 An outdated score is worse than a repeated evaluation. `find_stored` returns a result to show as if
 it were computed now: everything that influences scores, or is shown with them, must be equal, and

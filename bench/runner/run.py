@@ -34,7 +34,6 @@ from bench.requests.evaluating import (
     ScoreRequest,
     WorkRequest,
 )
-from bench.requests.fields import WorkerFields
 from bench.requests.outcomes import MissingEvaluation, MissingEvaluations
 from bench.result_store.find import SELECTOR
 from bench.result_store.result import result_folder, save
@@ -98,15 +97,17 @@ def run(request: RunRequest, progress: RunProgress | None = None) -> RunReport:
     """Evaluate every model on every collection.
 
     An evaluation that fails becomes a gap with its reason, unless it is the only one.
-
-    Raises:
-        BenchError: wrong input, or nothing could be evaluated.
     """
     progress = progress or RunProgress()
     workspace = open_workspace(request)
     with ExitStack() as stack:
         plan = _prepare(request, workspace, stack)
-        engine = _make_engine(request, workspace)
+        engine: WorkerProcesses | RayCluster
+        if request.engine == "ray":
+            engine = RayCluster(request.address, request.workers or 0, workspace.device)
+        else:
+            workers = 1 if request.workers is None else request.workers
+            engine = WorkerProcesses(workers, workspace.device)
         progress.start(plan.all_jobs, engine.machines)
         tasks = [
             EncodingTask(job.dataset.name, job.dataset.corpus.folder, job.model.model)
@@ -218,13 +219,6 @@ def _read_options(request: RunRequest) -> EvaluationOptions:
     )
 
 
-def _make_engine(fields: WorkerFields, workspace: Workspace) -> WorkerProcesses | RayCluster:
-    """Return the worker processes or the Ray cluster that encodes."""
-    if fields.engine == "ray":
-        return RayCluster(fields.address, fields.workers or 0, workspace.device)
-    return WorkerProcesses(1 if fields.workers is None else fields.workers, workspace.device)
-
-
 def _evaluate_all(
     plan: _Plan, distribute: Distribute, request: RunRequest, progress: RunProgress
 ) -> list[Evaluation]:
@@ -265,11 +259,7 @@ def _compute_means(names: Sequence[Any], results: Sequence[Result]) -> Means:
 
 
 def score(request: ScoreRequest) -> Evaluation:
-    """Score a ranking by the collection's own protocol, and save the result if a folder is given.
-
-    Raises:
-        BenchError: wrong input.
-    """
+    """Score a ranking by the collection's own protocol, and save the result if wanted."""
     ranking, sha256, name = _read_run(request.run, request.dataset)
     workspace = open_workspace(request)
     with_corpus = isinstance(request.dataset, Dataset)
@@ -326,13 +316,7 @@ for query, (scores, rows) in enumerate(zip(*index.search(queries, int((*sys.argv
 
 
 def index(request: IndexRequest) -> IndexManifest:
-    """Write a FAISS index, its ids and a search program to a folder that needs nothing else.
-
-    The folder is complete or absent.
-
-    Raises:
-        BenchError: wrong input, the folder exists, or it cannot be written.
-    """
+    """Write a FAISS index, its ids and a search program to a folder that needs nothing else."""
     spec = IndexSpec.parse(request.index)
     if not spec.needs_faiss:
         raise BenchError(
@@ -375,11 +359,7 @@ class EncodedCount(msgspec.Struct, frozen=True):
 
 
 def work(request: WorkRequest) -> Iterator[EncodedCount]:
-    """Encode as one of several workers that share a cache, and yield the count of each collection.
-
-    Raises:
-        BenchError: wrong input.
-    """
+    """Encode as one of several workers that share a cache, and yield each collection's count."""
     workspace = open_workspace(request)
     models = load_models(workspace, request.model, request)
     for name in workspace.expand_names(request.names):

@@ -42,7 +42,7 @@ from datasets_cfg.dataset import (
     take_first_queries,
 )
 from datasets_cfg.locate import is_training_data
-from datasets_cfg.verify import Finding, check_counts, evaluation_findings
+from datasets_cfg.verify import check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.locations import Location, cache_folder
 from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
@@ -59,14 +59,6 @@ DEFAULTS = EvaluationOptions()
 VECTORS = "vectors"
 
 logger = logging.getLogger(__name__)
-
-
-def _report_finding(collection: str, finding: Finding) -> None:
-    """Log a finding about a collection that is a warning, or print a note on stderr."""
-    if finding.severity == "warning":
-        logger.warning("%s", finding.text(collection))
-    else:
-        print(f"{finding.severity}: {finding.text(collection)}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -153,7 +145,7 @@ class Workspace:
         )
 
     def documents(self, names: Sequence[str]) -> list[Dataset]:
-        """Open collections, suites, folders and files of documents without judgements."""
+        """Open collections, suites, folders and files for their documents alone."""
         expanded = self.expand_names(names, files=True)
         return [self.dataset(name, with_judgements=False) for name in expanded]
 
@@ -199,7 +191,11 @@ class Workspace:
             check_relevant(dataset)
         if with_corpus and named:
             for finding in evaluation_findings(dataset):
-                _report_finding(dataset.name, finding)
+                text = finding.text(dataset.name)
+                if finding.severity == "warning":
+                    logger.warning("%s", text)
+                else:
+                    print(f"{finding.severity}: {text}", file=sys.stderr)
         if limit:
             dataset, official = take_first_queries(dataset, limit), False
             check_relevant(dataset)

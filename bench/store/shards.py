@@ -6,19 +6,13 @@ A shard has three files, named after a hash of the keys of its texts in order. `
 remove a shard hold the lock ``NAME.lock``.
 
 A key is BLAKE2b, 128 bits, over the length of the title, the title, the length of the text and the
-text, with the role as personalisation. Keys are uint64 ``(n, 2)``, 16 bytes per text. The keys of 5
-million documents take 80 MB and are compared without Python objects.
+text, with the role as personalisation. Keys are uint64 ``(n, 2)``, so that those of 5 million
+documents take 80 MB and are compared without Python objects. Vectors are read with ``pread``,
+because pages of a memory map would count as memory of this process.
 
-Vectors are read with ``pread`` into preallocated arrays, because pages of a memory map would count
-as memory of this process.
-
-A plan depends only on the texts in their order and on the intact shards. Missing texts are split
-into consecutive shards, and stay split in the same way after some of them are encoded.
-
-All processes on the same store share the work. While one shard is encoded, the texts of the next
-are tokenised and the vectors of the last are written. On a GPU some shards are launched ahead, so
-that it never idles. A shard is leased before it is prepared. Shards leased by other processes come
-last, and their lease is waited for.
+A plan depends only on the texts in their order and on the intact shards. All processes on the same
+store share the work. While one shard is encoded, the texts of the next are tokenised and the
+vectors of the last are written. On a GPU some shards are launched ahead, so that it never idles.
 """
 
 import errno
@@ -327,15 +321,13 @@ def discard_if_damaged(manifest_path: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class StoredVectors:
-    """Vectors of texts in any number of shards. Implements ``exact.Vectors``.
+    """Vectors of texts in any number of shards. Implements ``certificate.Vectors``.
 
     Attributes:
         shards: shards of one recipe and dtype.
-        positions: int64 ``(n,)``, row of each text in the concatenated shards. Equal texts share a
-            row.
+        positions: int64 ``(n,)``, row of each text in the concatenated shards.
         dim: dimension of the vectors.
-        encoded: number of distinct texts that this process encoded. Other vectors were already
-            stored, or come from another process.
+        encoded: number of distinct texts that this process encoded.
     """
 
     shards: tuple[Shard, ...]
@@ -422,12 +414,10 @@ class PendingShard:
 
 @dataclass(frozen=True, eq=False)
 class EncodingPlan:
-    """The stored vectors of some texts, and the shards to encode.
+    """The stored vectors of some texts, or None while some are missing, and the shards to encode.
 
-    Attributes:
-        keys: keys of all texts, uint64 ``(n, 2)``.
-        vectors: vectors of all texts; None while some are missing.
-        missing: shards to encode, in the order of the texts.
+    ``keys`` are those of all texts, uint64 ``(n, 2)``; missing shards are in the order of the
+    texts.
     """
 
     keys: UInt64Array
@@ -522,6 +512,9 @@ def _split_into_shards(
 @dataclass(frozen=True)
 class ShardEncoder:
     """Encoding of pending shards, shared with other processes.
+
+    A shard is leased before it is prepared. Shards leased by other processes are waited for at the
+    end.
 
     Attributes:
         folder: folder of the shards. The lock file ``NAME.lock`` is the lease of a shard.

@@ -2,12 +2,9 @@
 
 The folder of the store has one folder per recipe, named after its fingerprint, with ``recipe.json``
 and shards of some thousands of texts (``bench.store.shards``). Documents are stored under the
-recipe's document side, queries under its query side, and facts under the recipe itself. For a model
-without prompts the three are the same folder.
-
-Missing texts are split into shards in the order of the corpus. An interrupted run therefore
-continues and ends with the same files, and another split, subset or collection encodes only the
-texts that it does not share.
+recipe's document side, queries under its query side, and facts under the recipe itself. An
+interrupted run continues and ends with the same files, and another split, subset or collection
+encodes only the texts that it does not share.
 
 The same files can give other token ids, or other vectors, under another version of a library. Each
 shard states a digest of the token ids of fixed texts: shards of versions that tokenise differently
@@ -94,13 +91,9 @@ class VectorStore:
     def documents(
         self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Callback | None = None
     ) -> StoredVectors:
-        """Return the vectors of a corpus, encoding missing ones shard by shard.
+        """Return the vectors of a corpus, encoding the missing ones of its plan shard by shard.
 
-        Args:
-            encoder: encoder of the vectors.
-            corpus: documents.
-            plan: plan of this encoder and corpus.
-            advance: called with numbers of distinct texts, ``plan.missing_rows`` in total.
+        ``advance`` is called with numbers of distinct texts, ``plan.missing_rows`` in total.
 
         Raises:
             BenchError: a value is too large for the store's dtype, or the encoder fails.
@@ -114,8 +107,7 @@ class VectorStore:
     ) -> int:
         """Encode the missing shards of a corpus, or wait for other processes that encode them.
 
-        Arguments and errors are those of `documents`. Returns the number of texts that this process
-        encoded.
+        Returns the number of texts that this process encoded.
         """
 
         def prepare(batch: PendingShard) -> EncodeShard:
@@ -128,11 +120,7 @@ class VectorStore:
         return self._encode(encoder, "document", plan, prepare, advance)
 
     def queries(self, encoder: Encoder, texts: Sequence[str]) -> Float32Array:
-        """Return the vectors of the queries ``texts``, float32 ``(q, dim)``, encoding missing ones.
-
-        Raises:
-            BenchError: as `documents`.
-        """
+        """Return the vectors of queries, float32 ``(q, dim)``, encoding missing ones."""
 
         def prepare(batch: PendingShard) -> EncodeShard:
             some = [texts[row] for row in batch.rows.tolist()]
@@ -307,13 +295,10 @@ def adopt_shards(
 ) -> None:
     """Add a digest to the shards without one whose vectors agree with a sample encoded again.
 
-    Args:
-        folder: folder of one side of a recipe.
-        side: that side.
-        tokens_sha256: digest of the token ids of today.
-        missing: keys of the texts without a vector of this digest, uint64 ``(n, 2)``.
-        encode: encodes the texts at rows of ``missing``.
-        refused: shards that disagreed before, to which new ones are added.
+    ``missing`` are the keys, uint64 ``(n, 2)``, of the texts without a vector of the digest
+    ``tokens_sha256``, and ``encode`` encodes the texts at some of its rows. Shards that disagree
+    are
+    added to ``refused``.
     """
     known = [pair for pair in read_shards(folder, "") if pair[0] not in refused]
     if not known:

@@ -6,7 +6,6 @@ import pytest
 from bench.evaluation.collection_search import EvaluationOptions
 from bench.evaluation.pipeline import evaluate
 from bench.runner.workspace import Workspace
-from foundation.errors import BenchError
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.index.hits import Hits, multiply_by_similarity, sort_canonically
 from tests.support.collections import DOCUMENTS, QUERIES, write_collection
@@ -76,8 +75,3 @@ def test_unfilled_ranks_stay_unfilled_and_negative_products_come_last():
     ordered = sort_canonically(products, np.arange(3), 4)
     assert ordered.rows.tolist() == [[0, 2, 1, -1]]
     assert ordered.scores.tolist() == [[4.0, 1.0, -6.0, -np.inf]]
-
-
-def test_it_has_no_parameters():
-    with pytest.raises(BenchError, match="bm25 has no parameters"):
-        IndexSpec.parse("bm25?k1=1")

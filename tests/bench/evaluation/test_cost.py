@@ -56,22 +56,6 @@ def test_loading_the_weights_is_not_counted(documents, encoder, tmp_path):
     assert measure_speed(encoder, corpus_of(documents, tmp_path), 20.0) == pytest.approx(20.0)
 
 
-def test_the_probe_ends_when_its_time_is_over(encoder, tmp_path):
-    measure_speed(encoder, corpus_of(3000, tmp_path), budget_s=60.0)
-    assert sum(encoder.sizes) == 4 + 2 * 64  # 32 s a chunk
-
-
-def test_the_sample_is_spread_over_the_corpus_and_the_same_each_time(encoder, tmp_path):
-    corpus = corpus_of(10_000, tmp_path)
-    measure_speed(encoder, corpus, 20.0)
-    first = set(encoder.texts)
-    measure_speed(encoder, corpus, 20.0)
-    assert encoder.texts == first
-    rows = [int(text.split()[1]) for text in first]
-    assert min(rows) < 1000
-    assert max(rows) > 500
-
-
 def test_tokens_are_counted_as_the_recipe_cuts_them_and_words_without_a_tokenizer(
     encoder, tmp_path
 ):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluation.judging import member_score, suite_mean, suites_inner_first
+from bench.evaluation.judging import suite_mean, suites_inner_first
 from datasets_cfg.catalogue import expand_names, suite_for, suite_names
 
 FORUMS = suite_for("beir/cqadupstack").members
@@ -34,14 +34,6 @@ def test_a_suite_among_the_members_counts_once_with_its_own_mean(values):
     assert (mean.suite, mean.measure, mean.members, mean.missing) == ("beir", "nDCG@10", 14, ())
 
 
-@given(scores_of_beir)
-def test_the_mean_of_the_forums_is_not_weighted_by_their_size(values):
-    expected = np.mean([values[name] for name in FORUMS])
-    found = suite_mean("beir/cqadupstack", "nDCG@10", values)
-    assert found.value == member_score("beir/cqadupstack", values) == pytest.approx(expected)
-    assert found.members == 12
-
-
 @given(st.sampled_from(PLAIN))
 def test_without_a_member_there_is_no_mean_and_the_gap_has_a_name(name):
     mean = suite_mean("beir", "nDCG@10", without(name))
@@ -52,7 +44,6 @@ def test_without_a_member_there_is_no_mean_and_the_gap_has_a_name(name):
 def test_one_missing_forum_leaves_a_gap_where_all_forums_stand(name):
     assert suite_mean("beir", "nDCG@10", without(name)).missing == ("beir/cqadupstack",)
     assert suite_mean("beir/cqadupstack", "nDCG@10", without(name)).missing == (name,)
-    assert member_score("beir/cqadupstack", without(name)) is None
 
 
 def test_a_score_of_zero_is_a_score():
