@@ -122,23 +122,14 @@ class AdapterSettings(Record, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class AdaptedNetwork:
-    """A network with a trainable adapter.
-
-    Attributes:
-        base: model whose weights are frozen.
-        kind: library of the adapter.
-        write: function that writes the adapter to a folder.
-    """
+    """A network with a trainable adapter, and the function that writes the adapter to a folder."""
 
     base: Model
     kind: AdapterKind
     write: Write
 
     def save(self, out: Path, card: Card) -> None:
-        """Write adapter and ``card`` to ``out``, a folder for ``bench run ... --model OUT``.
-
-        The card is written last.
-        """
+        """Write adapter and, last, ``card`` to ``out``, a folder for ``--model OUT``."""
         self.save_files(out)
         self.save_card(out, card)
 
@@ -174,8 +165,7 @@ def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int)
         seed: seed of the adapter's weights.
 
     Raises:
-        BenchError: a method or option is unknown, an adapter below belongs to another base, or one
-            does not fit the network.
+        BenchError: the settings are wrong, or an adapter does not fit the network or base.
     """
     import torch
 
@@ -201,10 +191,7 @@ def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int)
 
 
 def _try_training_step(network: Any) -> None:
-    """Run a network forward and backward on two tokens: some methods of PEFT fail only there.
-
-    Weights, gradients, mode and the random state of the network are not changed.
-    """
+    """Run a network forward and backward, without effects: some methods of PEFT fail only there."""
     import torch
 
     was_training, device = network.training, next(network.parameters()).device
@@ -250,11 +237,7 @@ def find_adapter(
 
 
 def list_methods(library: Library) -> tuple[str, ...]:
-    """Return the names of a library's methods, without PEFT's prompt learning and `UNSUPPORTED`.
-
-    Raises:
-        BenchError: the library is not installed.
-    """
+    """Return the names of a library's methods, without PEFT's prompt learning and `UNSUPPORTED`."""
     if library == "adapterhub":
         known = (*_import_library("adapters").ADAPTER_CONFIG_MAP, FUSION)
     else:
@@ -315,16 +298,10 @@ def _check_options(adapter: AdapterSettings, known: Iterable[str]) -> None:
 def _insert_adapter(
     network: Any, adapter: AdapterSettings, configuration: Any, below: Sequence[Path]
 ) -> Write:
-    """Freeze a network and insert a trainable adapter.
+    """Freeze a network and insert a trainable adapter of ``configuration``.
 
-    Args:
-        network: Hugging Face encoder, changed in place.
-        adapter: settings of the adapter.
-        configuration: result of `make_configuration` for them.
-        below: folders of the adapters that it is stacked on, or that are fused.
-
-    Returns:
-        Function that writes the trained adapter, and those that it needs, to a folder.
+    It is stacked on the adapters in the folders ``below``, or fuses them. The result writes it, and
+    those that it needs, to a folder.
     """
     if adapter.library == "peft":
         return _insert_peft(network, configuration)
@@ -417,12 +394,8 @@ def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
 def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
     """Attach an adapter to a network and activate it, without unpickling code.
 
-    AdapterHub computes its adapters in the network's precision, PEFT in the adapter's own.
-
-    Args:
-        network: Hugging Face encoder of the base.
-        folder: folder of the adapter.
-        kind: library of the adapter. Routed adapters are attached one by one.
+    AdapterHub computes its adapters in the network's precision, PEFT in the adapter's own. Routed
+    adapters are attached one by one.
 
     Raises:
         BenchError: the library is not installed, or the adapter does not fit.
@@ -573,12 +546,7 @@ def _list_names(names: Collection[str]) -> str:
 
 
 def check_composition(network: Any, setup: Composition) -> None:
-    """Raise for adapters that AdapterHub would silently skip.
-
-    Raises:
-        BenchError: an invertible layer is not at the bottom of a stack, or a stack has a parallel
-            bottleneck.
-    """
+    """Raise for adapters that AdapterHub would silently skip."""
     stacked = setup.kind == "Stack" and len(setup.names) > 1
     parts = [part for name in setup.names for part in _list_configurations(network, name)]
     if stacked and any(part.get("is_parallel") for part in parts):

@@ -91,11 +91,7 @@ def find_adapters(base: Model, folders: Sequence[Path], *, composed: bool = Fals
 
 
 def find_adapter_base(folders: Sequence[Path]) -> Model:
-    """Return the model that adapters were trained on, from the first card among ``folders``.
-
-    Raises:
-        BenchError: a folder is missing, none has a card, or the base is missing.
-    """
+    """Return the model that adapters were trained on, from the first card among ``folders``."""
     for folder in folders:
         if not folder.expanduser().is_dir():
             raise BenchError(f"there is no adapter folder {folder}")
@@ -285,11 +281,7 @@ class Router:
 
     @classmethod
     def read(cls, path: Path, adapters: int, dim: int) -> "Router":
-        """Read the rule for ``adapters`` adapters and ``dim`` dimensions from ``path``.
-
-        Raises:
-            BenchError: the file is damaged, or its shapes differ.
-        """
+        """Read the rule for ``adapters`` adapters and ``dim`` dimensions from ``path``."""
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 

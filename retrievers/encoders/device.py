@@ -49,8 +49,7 @@ def pick_device(name: str) -> torch.device:
 def keep_freed_memory() -> None:
     """Let glibc keep memory that was freed, up to `KEPT_BYTES`, for the next tensors.
 
-    By default, it may return them to the system after each layer, which then clears every page
-    again: up to a third of the time of layers in int8. Other C libraries are left as they are.
+    Otherwise the system clears every page again: up to a third of the time of layers in int8.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

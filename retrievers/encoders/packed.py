@@ -132,9 +132,7 @@ class FusedLinear(nn.Module):
     def forward(self, inputs: Tensor, residual: Tensor | None = None) -> Tensor:
         """Map ``inputs`` of shape ``(..., in)`` to ``(..., out)``.
 
-        Args:
-            inputs: inputs of the layers.
-            residual: added to the result of layers without activation; it may be overwritten.
+        A ``residual`` is added to the result of layers without activation; it may be overwritten.
         """
         output = functional.linear(inputs, self.weight, self.bias)
         if residual is not None:
@@ -201,11 +199,9 @@ class Int8Linear(OneDNNLinear):
         self.step, self.zero = 0.0, 0
 
     def forward(self, inputs: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Map ``inputs`` of shape ``(tokens, in)`` to ``(tokens, out)``.
+        """Map ``inputs``, numbers or bytes from the layer before, to ``(tokens, out)``.
 
-        Args:
-            inputs: floating-point numbers, or bytes from the layer before.
-            residual: added to the result and overwritten, float32 ``(tokens, out)``.
+        A ``residual`` is added to the result and overwritten, float32 ``(tokens, out)``.
         """
         if not self.step:
             self._calibrate(inputs)
@@ -248,14 +244,7 @@ class Int8Linear(OneDNNLinear):
 
 
 def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Round ``rows`` to int8 with one scale each: ``row ~ scale * int8``.
-
-    Args:
-        rows: float32 ``(rows, in)``.
-
-    Returns:
-        int8 ``(rows, in)`` and float32 scales ``(rows,)``.
-    """
+    """Round float32 ``rows`` to int8 with one scale each: ``row ~ scale * int8``."""
     scales = rows.abs().amax(dim=1).clamp_min(TINY) / MAX_INT8
     return (rows / scales.unsqueeze(1)).round_().to(torch.int8), scales
 
@@ -328,10 +317,7 @@ def attend_by_length(
 ) -> Tensor:
     """Compute attention within each text on any device, for neighbours of equal length together.
 
-    Args:
-        query, key, value: ``(T, heads, head width)``.
-        ends: ends of the texts, int ``(n + 1,)``, from 0.
-        longest: not used.
+    ``query``, ``key`` and ``value`` are ``(T, heads, head width)``; ``longest`` is not used.
     """
     attended, start = [], 0
     for length, texts in groupby(ends.diff().tolist()):
@@ -461,9 +447,8 @@ def variable_length_kernel() -> Attention:
 def _compile_reproducibly() -> Iterator[None]:
     """Compile and compute reproducibly within the block.
 
-    Many networks fit into one process. Inductor must not choose the order of sums by speed, and
-    cuBLAS must not add in half precision. The limit of recompilations, which all networks of a
-    process share, is raised: exceeding it would be an error.
+    Inductor must not choose the order of sums by speed, and cuBLAS must not add in half precision.
+    All networks of a process share the limit of recompilations, so it is raised.
     """
     from torch._dynamo import config as dynamo_config  # slow to import
     from torch._inductor import config as inductor_config
@@ -476,13 +461,7 @@ def _compile_reproducibly() -> Iterator[None]:
 
 
 class PackedEncoder:
-    """A network over packed tokens, with packing and pooling.
-
-    Args:
-        network: an encoder for which `is_plain_bert` holds, on its device.
-        attention: attention within each text.
-        product: see `PackedNetwork`.
-    """
+    """A network over packed tokens, with packing and pooling; see `PackedNetwork`."""
 
     is_packed = True
 
@@ -525,11 +504,7 @@ class PackedEncoder:
 class CompiledNetwork(PackedEncoder):
     """A `PackedNetwork` with the variable-length kernel, compiled once for batches of any size.
 
-    Compiling happens here and takes seconds to minutes; PyTorch caches the result on disk for other
-    processes.
-
-    Args:
-        network: an encoder for which `can_pack` holds, on its device.
+    Compiling happens here and takes seconds to minutes; PyTorch caches the result on disk.
 
     Raises:
         BenchError: it cannot be compiled.
@@ -557,14 +532,10 @@ class CompiledNetwork(PackedEncoder):
 
 
 class Int8Encoder(PackedEncoder):
-    """A Hugging Face BERT or RoBERTa encoder with its dense layers in int8.
+    """A Hugging Face BERT or RoBERTa encoder with its dense layers in int8, on the CPU.
 
-    Args:
-        network: float32 network on the CPU; its embeddings and layer norms are shared.
-        calibration: texts whose activations determine the scales.
-
-    Raises:
-        BenchError: the network or device is unsupported, or PyTorch lacks the product.
+    The activations of the texts ``calibration`` determine the scales. Embeddings and layer norms of
+    the float32 network are shared.
     """
 
     def __init__(self, network: Any, calibration: Tokens) -> None:

@@ -130,9 +130,7 @@ class PythonEncoder(Encoder):
 class ThirdPartyEncoder(Encoder):
     """An object of a third party's class, whose errors and vectors are checked.
 
-    Attributes:
-        encoder: the object; its other methods, such as ``count_query_tokens``, can be called too.
-        name: the class as ``package.module:Class``, for messages.
+    Its other methods, such as ``count_query_tokens``, can be called too. ``name`` is for messages.
     """
 
     encoder: Any
@@ -170,11 +168,7 @@ class ThirdPartyEncoder(Encoder):
 
 
 def open_third_party(recipe: Recipe, device: str) -> Encoder:
-    """Create an object of the third party's class in ``recipe``.
-
-    Raises:
-        BenchError: the class is missing, raises any exception, or lacks a method of `Encoder`.
-    """
+    """Create an object of the third party's class in ``recipe``, and check its methods."""
     module, _, name = recipe.encoder.partition(":")
     try:
         encoder = getattr(importlib.import_module(module), name)(recipe, device)
@@ -379,12 +373,6 @@ class HashingEncoder(Encoder):
     Weinberger et al., Feature Hashing for Large Scale Multitask Learning, 2009. The hash is
     BLAKE2b, so vectors are equal on every machine. A text without words, or whose words cancel out,
     has the vector of the empty word.
-
-    Args:
-        recipe: recipe of kind ``hashing`` with ``normalize`` and no options besides ``dim``.
-
-    Raises:
-        BenchError: the recipe is of another form.
     """
 
     def __init__(self, recipe: Recipe) -> None:

@@ -200,10 +200,8 @@ class TextTokenizer:
     def __call__(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
         """Return the token ids of texts and pairs, special tokens included.
 
-        Args:
-            segments: texts, each a pair or a single segment with None.
-            max_tokens: limit including special tokens, above ``special_tokens``. The longest
-                segment of a pair is truncated first. None does not truncate.
+        ``max_tokens`` includes special tokens and must exceed them; None does not truncate. The
+        longest segment of a pair is truncated first.
         """
         texts = [first if second is None else (first, second) for first, second in segments]
         with self._lock:
@@ -219,12 +217,7 @@ class TextTokenizer:
 def hash_tokens(checkpoint: Checkpoint, side: Recipe) -> str:
     """Return the sha256 of the token ids of fixed texts, of which each second has a title.
 
-    Args:
-        checkpoint: has the tokenizer. No weights are loaded.
-        side: one side of a recipe, with its prompt, title rule and length.
-
-    Raises:
-        BenchError: the tokenizer cannot be loaded.
+    No weights are loaded. ``side`` is one side of a recipe, with its prompt, title rule and length.
     """
     tokenizer = load_tokenizer(checkpoint, side.truncation_side, side.lower_case)
     split = bool(getattr(tokenizer, "split_special_tokens", False))

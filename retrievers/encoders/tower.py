@@ -141,11 +141,7 @@ class Tower:
         return str(token)
 
     def tokenize(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
-        """Return the token ids of texts, truncated with the longest segment first.
-
-        Args:
-            segments: texts, each a pair or a single segment with None.
-            max_tokens: limit including special tokens; None does not truncate.
+        """Return the token ids of texts and pairs: see `TextTokenizer`.
 
         Raises:
             BenchError: the limit leaves no tokens for a text.
@@ -298,13 +294,7 @@ class _PendingBatch:
 
 
 class PaddedEncoder:
-    """Any network, over texts that are padded to the longest of a batch.
-
-    Args:
-        network: network on its device.
-        device: that device.
-        padding: id of the padding token; a text without tokens is one such token.
-    """
+    """Any network, over texts that are padded to the longest of a batch by the id ``padding``."""
 
     is_packed = False
 

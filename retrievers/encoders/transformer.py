@@ -314,13 +314,7 @@ class RoutedEncoder(Encoder):
 
     A document has the vectors of all adapters, concatenated; a query is 0 outside its adapter's
     block. So the inner product is exactly that of the query and the document by that adapter, and
-    every search works. A document costs one encoding for each adapter.
-
-    Attributes:
-        recipe: recipe of the routed model.
-        base: encoder without an adapter; it counts tokens and finds the domain of a query.
-        parts: one encoder for each adapter.
-        rule: file of the router.
+    every search works. ``base``, without an adapter, finds the domain by the router in ``rule``.
     """
 
     recipe: Recipe
@@ -389,10 +383,7 @@ def fit_router_on_queries(
 ) -> Router:
     """Fit the rule that finds the domain of a query, from queries of each domain.
 
-    Args:
-        base: the model without an adapter.
-        domains: queries of each domain, of which up to `ROUTING_QUERIES` are drawn with seed 0.
-        device: device to encode on.
+    ``base`` has no adapter. Up to `ROUTING_QUERIES` of each domain are drawn with seed 0.
     """
     encoder, vectors = TransformerEncoder(base, device), []
     for texts in domains:

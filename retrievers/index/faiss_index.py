@@ -215,11 +215,7 @@ class FaissIndex:
             raise BenchError(f"{self.spec} cannot be trained: {_reason(error)}") from error
 
     def add(self, tile: Float32Array) -> None:
-        """Append the documents ``tile``, float32 ``(m, dim)``, with rising row numbers.
-
-        Raises:
-            BenchError: this index cannot be on the GPU, or FAISS fails.
-        """
+        """Append the documents ``tile``, float32 ``(m, dim)``, with rising row numbers."""
         if len(self._gpus) == 1:  # several share an index that is whole
             self._move_to_gpu()
         try:
@@ -405,9 +401,6 @@ def _copy_to_gpus(index: Any, gpus: Sequence[int]) -> tuple[Any, Any]:
     Each of several GPUs holds the whole index and searches some queries; if one lacks the memory,
     each holds some documents. Lookup tables of product quantisation are float16 if they do not fit
     in float32, which leaves scores eleven bits instead of 24.
-
-    Raises:
-        RuntimeError: FAISS cannot copy this kind, or memory is too small.
     """
     faiss = import_faiss()
     resources = [faiss.StandardGpuResources() for _ in gpus]
@@ -457,10 +450,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _silence_stderr() -> Iterator[None]:
-    """Discard what C++ writes to standard error: k-means warns once for each codebook.
-
-    The file descriptor belongs to the process, so other threads are silent meanwhile, too.
-    """
+    """Discard what C++ writes to standard error, of all threads: one warning for each codebook."""
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:

@@ -81,12 +81,7 @@ class Stage(Record):
 
 
 class AdapterIdentity(Record, omit_defaults=True):
-    """Identity of an attached adapter.
-
-    Attributes:
-        kind: its library; ``routed`` for several adapters, one of which encodes each query.
-        files: sha256 of each of its files.
-    """
+    """The library of an attached adapter, and the sha256 of each of its files."""
 
     kind: AdapterKind
     files: dict[str, str]
@@ -467,11 +462,7 @@ def all_cards() -> Mapping[str, Card]:
 
 
 def replace_fields(card: Card, changes: Mapping[str, Any]) -> Card:
-    """Return ``card`` with ``changes`` in some fields, validated again.
-
-    Raises:
-        BenchError: the card contradicts itself.
-    """
+    """Return ``card`` with ``changes`` in some fields, validated again."""
     try:
         return msgspec.structs.replace(card, **changes)
     except ValueError as error:
@@ -490,10 +481,7 @@ def make_card_like(card: Card, **fields: Any) -> Card:
 def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:
     """Write the card of a checkpoint and return its path. Fields with default values are omitted.
 
-    Args:
-        card: its name and checkpoint are replaced.
-        folder: folder to write to, whose name the card gets.
-        checkpoint: path of the checkpoint, relative to the folder.
+    The card gets the name of ``folder`` and the path ``checkpoint``, relative to it.
     """
     card = msgspec.structs.replace(card, name=folder.resolve().name, checkpoint=checkpoint)
     blank = msgspec.to_builtins(Card(name="", title="", missing="-")) | {"missing": ""}

@@ -67,11 +67,7 @@ def silence_transformers() -> Iterator[None]:
 
 
 def load_network(checkpoint: Checkpoint, recipe: Recipe) -> Any:
-    """Load a transformer with all of its weights, in evaluation mode, on the CPU.
-
-    Raises:
-        BenchError: the file is damaged or holds more than tensors, or weights are missing.
-    """
+    """Load a transformer with all of its weights, in evaluation mode, on the CPU."""
     kind, dtype = _network_class(checkpoint), getattr(torch, recipe.dtype)
     try:
         network, report = read_weights(kind, checkpoint, dtype)
@@ -84,8 +80,7 @@ def load_network(checkpoint: Checkpoint, recipe: Recipe) -> Any:
 def read_weights(kind: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Any, Any]:
     """Load a model of the class ``kind`` with its report of missing and unexpected weights.
 
-    Raises:
-        Exception: one of `LOAD_ERRORS`, if the weights cannot be read.
+    Raises one of `LOAD_ERRORS` if the weights cannot be read.
     """
     with silence_transformers():
         network, report = kind.from_pretrained(

@@ -129,8 +129,7 @@ def _cached_snapshot(repository: str, revision: str) -> Path | None:
 def fetch_checkpoint(repository: str, revision: str) -> Path:
     """Return the folder of a Hub repository's snapshot, downloaded if it is not in the cache.
 
-    Only configuration, tokenizer and one format of weights are downloaded. HF_HUB_OFFLINE and
-    HF_HOME are respected.
+    Only configuration, tokenizer and one format of weights are downloaded.
     """
     safe = (*DECLARATIONS, "*.safetensors", "*_Dense/*", "*_LayerNorm/*")
     folder = _download(repository, revision, safe)

@@ -380,13 +380,7 @@ def _find_warnings(settings: _Settings, normalize: bool) -> list[str]:
 
 
 def warn_of_contradictions(card: Card, root: Path, inner: Path) -> None:
-    """Warn about settings in the files of a checkpoint that differ from its card, which is used.
-
-    Args:
-        card: card of the model.
-        root: folder of the checkpoint.
-        inner: folder of its transformer.
-    """
+    """Warn about settings of a checkpoint's files that differ from its card, which is used."""
     stated: dict[str, Any] = {"truncation_side": read_tokenizer_facts(inner).truncation_side}
     if is_st_folder(root):
         try:
@@ -400,13 +394,7 @@ def warn_of_contradictions(card: Card, root: Path, inner: Path) -> None:
 
 
 def read_stages(stages: Sequence[CardStage], root: Path, width: int) -> tuple[Stage, ...]:
-    """Return the layers after pooling of token vectors of ``width`` dimensions.
-
-    Args:
-        stages: as a card states them.
-        root: folder that their folders are relative to.
-        width: dimension of token vectors.
-    """
+    """Return the layers of a card after pooling of token vectors of ``width`` dimensions."""
     resolved = []
     for stage in stages:
         source, activation, width = f"key:{stage.key}", "identity", stage.width or width

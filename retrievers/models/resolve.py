@@ -85,11 +85,7 @@ class Model:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """Files of the document encoder.
-
-        Raises:
-            BenchError: the model has no checkpoint.
-        """
+        """Files of the document encoder; raises if there is no checkpoint."""
         if self.document is None:
             raise BenchError(f"{self.card.name} has no checkpoint")
         return self.document
@@ -214,15 +210,9 @@ def resolve_card(
 
 
 def card_of_endpoint(url: str, endpoint_model: str, **fields: Any) -> Card:
-    """Return the card of a model behind a URL.
+    """Return the card of a model behind a URL, with other ``fields``.
 
-    Args:
-        url: address of the server.
-        endpoint_model: name of the model on the server. Its last part is the card's name.
-        fields: other fields of the card.
-
-    Raises:
-        BenchError: there is no name, or the URL or another field does not fit an endpoint.
+    Its name is the last part of ``endpoint_model``, the name on the server.
     """
     if not endpoint_model:
         raise BenchError(
@@ -282,9 +272,8 @@ def _card_like(card: Card, checkpoint: str) -> Card:
 def _check_like(card: Card, stated: Card, root: Path) -> None:
     """Raise if a card contradicts the folder that is used like it.
 
-    Different lengths only cause a warning, since users choose them. So does a different
-    normalisation without a module for it: sentence-transformers writes cosine even if nobody chose
-    it.
+    Lengths only cause a warning, since users choose them. So does normalisation without a module
+    for it: sentence-transformers writes cosine even if nobody chose it.
     """
     used, open_to_choice = _list_settings(card), {"max_query_tokens", "max_document_tokens"}
     if lacks_normalize(root):
@@ -347,11 +336,7 @@ def _explain_missing_settings(folder: Path, typed: str) -> BenchError:
 
 
 def with_query_prompt(card: Card, text: str) -> Card:
-    """Return the card with one prompt for the queries of all datasets.
-
-    Raises:
-        BenchError: the model reads no prompts.
-    """
+    """Return the card with one prompt for the queries of all datasets."""
     if card.kind == "bm25":
         raise BenchError(f"{card.name} puts no prompt before queries", "Leave out query_prompt.")
     datasets = {
@@ -363,11 +348,7 @@ def with_query_prompt(card: Card, text: str) -> Card:
 
 
 def with_adapter(card: Card, folder: Path) -> Card:
-    """Return the card of a base with the adapter in ``folder`` attached.
-
-    Raises:
-        BenchError: the model is not a transformer.
-    """
+    """Return the card of a base with the adapter in ``folder`` attached."""
     if card.kind != "transformer" or card.encoder:
         raise BenchError(
             f"{card.name} is not a transformer, so no adapter can be attached",
