@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib
-from functools import partial
 
 import numpy as np
 import pytest
@@ -134,53 +133,6 @@ def test_every_method_trains_on_a_frozen_encoder_and_gives_its_vectors_back(
     assert np.abs(tuned.vectors - vectors(tmp_path / "start.toml")).max() > 1e-3
     half = open_encoder(resolve_model(str(tmp_path / "tuned"), dtype="bfloat16"), "cpu")
     np.testing.assert_allclose(half.encode_documents(TITLES, TEXTS), tuned.vectors, atol=0.05)
-
-
-ADDED_TO_PEFT = """
-from peft import LNTuningConfig, LNTuningModel, PeftType
-from peft.utils import register_peft_method
-
-kind = str.__new__(PeftType, "MY_NORMS")
-kind._name_ = kind._value_ = "MY_NORMS"
-PeftType.MY_NORMS = kind
-PeftType._member_names_.append("MY_NORMS")
-PeftType._member_map_["MY_NORMS"] = PeftType._value2member_map_["MY_NORMS"] = kind
-
-
-class MyNormsConfig(LNTuningConfig):
-    def __post_init__(self):
-        super().__post_init__()
-        self.peft_type = kind
-
-
-class MyNormsModel(LNTuningModel):
-    prefix = "ln_tuning_layers"
-
-
-register_peft_method(
-    name="my_norms", config_cls=MyNormsConfig, model_cls=MyNormsModel, prefix="ln_tuning_layers"
-)
-"""
-
-
-@peft
-def test_a_method_that_is_registered_with_peft_is_trained_and_evaluated(
-    tmp_path, monkeypatch, request
-):
-    from peft import mapping
-
-    for known in (mapping.PEFT_TYPE_TO_CONFIG_MAPPING, mapping.PEFT_TYPE_TO_TUNER_MAPPING):
-        request.addfinalizer(partial(known.pop, "MY_NORMS", None))
-    norms = '[adapter]\nlibrary = "peft"\nmethod = "my_norms"\n'
-    norms += 'options = { target_modules = ["LayerNorm"] }\n'
-    (tmp_path / "my_norms.py").write_text(ADDED_TO_PEFT)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(BenchError, match="no adapter method 'my_norms'"):
-        run(tmp_path, norms + QUICK)
-    importlib.import_module("my_norms")
-    tuned = Tuned(tmp_path, norms + QUICK)
-    assert tuned.base_is_unchanged
-    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
 
 
 class Broken(torch.autograd.Function):

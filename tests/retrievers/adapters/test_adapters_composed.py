@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
+from retrievers.adapters.adapter import AdapterSettings, check_composition, make_configuration
 from retrievers.adapters.compose import (
     average_adapters,
     find_adapter_base,
@@ -16,11 +17,13 @@ from retrievers.adapters.compose import (
 )
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models import loading
+from retrievers.models.read_checkpoint import Composition
 from retrievers.models.resolve import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, Tuned, run, table, vectors
 from tests.support.small_finetuning import TEXTS, TITLES, model
+from tests.support.tiny_checkpoints import write_bert
 
-pytest.importorskip("adapters", exc_type=ImportError)
+adapters = pytest.importorskip("adapters", exc_type=ImportError)
 
 
 def two_adapters(folder, **others):
@@ -224,3 +227,27 @@ def test_many_adapters_over_one_base_load_it_once(tmp_path, monkeypatch):
         for encoder, wanted in zip(encoders, expected, strict=True):
             np.testing.assert_array_equal(encoder.encode_documents(TITLES, TEXTS), wanted)
     assert len(read) == 1
+
+
+@pytest.mark.parametrize("other", ["par_bn", "seq_bn"])
+def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below(tmp_path, other):
+    """AdapterHub 1.3: nothing of the lower adapter reaches the output."""
+    network = write_bert(tmp_path / "bert").eval()
+    adapters.init(network)
+    for name, method in (("low", other), ("high", "par_bn")):
+        settings = AdapterSettings(method=method, options={"reduction_factor": 4})
+        network.add_adapter(name, config=make_configuration(settings))
+    stack = Composition("Stack", ("low", "high"))
+    network.set_active_adapters(stack.block())
+    ids = torch.arange(5, 13)[None]
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, std=0.1)
+    with torch.inference_mode():
+        before = network(input_ids=ids).last_hidden_state
+        for name, weight in network.named_parameters():
+            if ".low." in name:
+                torch.nn.init.normal_(weight, std=1.0)
+        torch.testing.assert_close(network(input_ids=ids).last_hidden_state, before)
+    with pytest.raises(BenchError, match="ignores the adapters below a parallel one"):
+        check_composition(network, stack)
+    check_composition(network, Composition("Fuse", ("low", "high")))

@@ -184,17 +184,6 @@ def test_hidden_states_in_int8_point_where_those_of_the_network_do(network, type
 
 
 @needs_vnni
-@torch.inference_mode()
-def test_the_calibration_texts_alone_determine_the_rounding():
-    texts = random_texts()
-    first, again = (Int8Encoder(bert(), Tokens.of(texts[:4])) for _ in range(2))
-    hidden(first, texts[4:])  # other texts change nothing
-    assert torch.equal(hidden(first, texts), hidden(again, texts))
-    other = Int8Encoder(bert(), Tokens.of(texts[4:]))
-    assert not torch.equal(hidden(other, texts), hidden(first, texts))
-
-
-@needs_vnni
 def test_networks_of_other_families_are_refused():
     config = transformers.DistilBertConfig(dim=32, n_layers=1, n_heads=2, hidden_dim=64)
     with pytest.raises(BenchError, match="not this DistilBertModel"):

@@ -19,8 +19,6 @@ import transformers
 from foundation.errors import BenchError
 from retrievers.encoders import tower
 from retrievers.encoders.packed import MIN_CAPABILITY, VARLEN_MODULE, could_pack, has_onednn
-from retrievers.encoders.tokens import Tokens
-from retrievers.encoders.tower import PaddedEncoder
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
@@ -100,21 +98,6 @@ def test_vectors_without_padding_are_those_with_padding(
     for found, padded in zip(encoded(encoder), expected, strict=True):
         np.testing.assert_allclose(found, padded, atol=1e-5)
     assert encoder._towers.document.is_packed == (way == "as on CUDA" or has_onednn())
-
-
-def test_a_text_without_tokens_is_one_of_padding_and_changes_no_other() -> None:
-    network = tiny.seeded(lambda: transformers.GPT2Model(transformers.GPT2Config(**GPT2)))
-    encoder = PaddedEncoder(network.eval(), torch.device("cpu"), 3)
-    texts = [[5, 6, 7], [], [8]]
-    for mode in ("cls", "mean", "last"):
-        found, empty, last = (
-            encoder.encode_batch(mode, encoder.pack_batch(Tokens.of(ids)))
-            for ids in (texts, [[]], [[3]])
-        )
-        torch.testing.assert_close(found[1:2], empty)
-        torch.testing.assert_close(empty, last)
-        alone = encoder.encode_batch(mode, encoder.pack_batch(Tokens.of([texts[0]])))
-        torch.testing.assert_close(found[:1], alone)
 
 
 @pytest.mark.parametrize("is_packed", [True, False])

@@ -271,13 +271,6 @@ def test_settings_of_the_call_win_over_the_card(folder: Path, tmp_path: Path) ->
         resolve_model(str(folder), like=card, max_query_tokens=0)
 
 
-def test_prompts_of_a_dataset_are_resolved(folder: Path, tmp_path: Path) -> None:
-    prompts = {"query": "alpha ", "datasets": {"beir/quora": {"query": ""}}}
-    model = resolve_model(str(folder), like=like_card(tmp_path, prompts=prompts))
-    assert model.for_dataset("beir/quora").recipe.prompts.query == ""
-    assert model.for_dataset("beir/nq").recipe.prompts.query == "alpha "
-
-
 def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "their_code.py").write_text(
         "class Theirs:\n"
