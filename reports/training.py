@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from bench.comparing.pairs import Forgetting, TransferRow
 from bench.comparing.statistics import Difference
-from bench.comparing.transfer import Forgetting, TransferRow
 from bench.experiments.report import (
     Interval,
     Report,

@@ -56,8 +56,7 @@ def leaderboard(request: LeaderboardRequest, advance: Advance = lambda *_: None)
     """
     shown = _select_results(find_distinct_results(*request.results), request)
     check_scores_against_rankings(shown, open_workspace(request))
-    resampling = Resampling(request.resamples, request.seed)
-    return build_leaderboard(shown, all_cards(), request, resampling, advance)
+    return build_leaderboard(shown, all_cards(), request, advance)
 
 
 class PublishedSystem(Record, kw_only=True):
@@ -134,7 +133,6 @@ def build_leaderboard(
     stored: Sequence[Evaluation],
     cards: Mapping[str, Card],
     request: LeaderboardRequest,
-    resampling: Resampling,
     advance: Advance = lambda *_: None,
 ) -> Leaderboard:
     """Build a leaderboard of ``stored`` results, with the suite, measures and claims to show."""
@@ -152,6 +150,7 @@ def build_leaderboard(
         for one in columns
     }
     names = [suite.name for suite in suites]
+    resampling = Resampling(request.resamples, request.seed)
     groups = compute_rank_groups(by_row, wanted, names, resampling, advance)
     results = [entry.record for entries in by_column.values() for entry in entries]
     models = {result.model for result in results}
@@ -171,7 +170,7 @@ def build_leaderboard(
         claims=claims,
         results=len(results),
         newest=max(result.conditions.time for result in results),
-        resamples=resampling.resamples,
+        resamples=request.resamples,
         published=published,
     )
 
@@ -194,7 +193,7 @@ def _column_of(name: str, entries: Sequence[Evaluation]) -> CollectionColumn:
     results = [stored.record for stored in entries]
     mains = [result.main_measure for result in results]
     main = max(dict.fromkeys(mains), key=mains.count)
-    measures = dict.fromkeys([main, *(name for result in results for name in result.measures)])
+    measures = dict.fromkeys([main, *(key for result in results for key in result.measures)])
     protocol = max((result.protocol for result in results), key=lambda one: one.corpus_sha256)
     sizes = (result.documents for result in results if result.documents is not None)
     return CollectionColumn(

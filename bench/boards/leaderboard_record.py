@@ -21,7 +21,6 @@ class Score(msgspec.Struct, frozen=True):
         low, high: 95 % interval (bootstrap over queries); None without per-query scores.
         group: 1 for the best; models in a group do not differ significantly from its best one.
         published: published score of the same checkpoint.
-        source: source of the published score.
     """
 
     value: float
@@ -36,15 +35,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One model on one collection.
 
     Attributes:
-        in_domain: whether the model was trained on the collection.
         judged_at_10: share of judged documents in the top 10.
         tie_low, tie_high: range of the main score over all orders of tied documents.
         index_recall: share of the exact top k that the index found, by depth.
         unanswered: number of queries without retrieved documents.
         tokens_per_s: encoding speed in tokens per second; None if nothing was encoded.
         search_ms: milliseconds per query; None for a run file.
-        facts: facts about this evaluation, such as its time, as text.
-        warnings: warnings that were recorded with the result.
     """
 
     scores: dict[str, Score]
@@ -66,7 +62,6 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         score: mean score; None if a member is missing.
         zero_shot: mean over the members that the model was not trained on.
-        zero_shot_members: number of these members.
         missing: members without a score.
     """
 
@@ -80,10 +75,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A model under one recipe.
 
     Attributes:
-        name: name of the model, with the settings that distinguish rows of the same model.
+        name: name of the model, with the settings that distinguish its rows.
         recipe: settings as text.
-        cells: results by name of column.
-        means: means by suite, then by measure.
         trained_on: collections that its card lists as training data.
         tokens_per_s: encoding speed on the machine ``speed_device``.
         speed_device: machine that encoded most.
@@ -123,10 +116,7 @@ class CollectionColumn(msgspec.Struct, frozen=True, kw_only=True):
         name: name of the column.
         main: whether it represents its collection, also in means.
         official: whether this is the published collection.
-        main_measure: main measure of the collection.
-        measures: measures of any result.
         title_track: track of the collection's titles, if it has several.
-        protocol, about: facts as text.
     """
 
     name: str
@@ -186,10 +176,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     """Models, collections, scores and published scores.
 
     Attributes:
-        measures: measures of any column.
         columns: collections, each under one protocol.
-        suites: suites with a mean.
-        rows: models.
         claims: published scores on the columns and suites shown, also of models without results.
         results: number of evaluations.
         newest: time of the newest one, ISO 8601.

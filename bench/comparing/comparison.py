@@ -16,9 +16,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bench.comparing.pairs import ComparedModel, Comparison, ComparisonSettings, compare_models
+from bench.comparing.pairs import (
+    ComparedModel,
+    Comparison,
+    ComparisonSettings,
+    Forgetting,
+    compare_models,
+    measure_forgetting,
+)
 from bench.comparing.statistics import SAME_SCORE, Resampling
-from bench.comparing.transfer import Forgetting, measure_forgetting
 from bench.evaluation.judging import suites_inner_first
 from bench.evaluation.pipeline import OpenDataset, evaluate_run
 from bench.evaluation.result_record import Evaluation, Protocol

@@ -56,7 +56,6 @@ class Difference(Record, kw_only=True):
     """Paired difference of two models over queries, on one collection or in a mean.
 
     Attributes:
-        on: collection, suite or "mean".
         a, b: names of the models; ``b`` is "" for the mean score of ``a`` alone.
         difference: mean of a minus mean of b, so that above 0 the first model is better.
         low, high: 95 % interval of the difference, see `_interval`. None if all queries differ by

@@ -162,8 +162,7 @@ def score_errors(
     Given scores may be a linear function of predicted ones, the same for all queries.
 
     Args:
-        given: float64 ``(n,)``, scores of pairs of a query and a document.
-        predicted: float64 ``(n,)``, their scores under a set-up.
+        given, predicted: float64 ``(n,)``, scores of pairs of a query and a document.
         queries: int64 ``(n,)``, number of each pair's query, from 0 on without gaps.
         ranks_only: compare ranks within a query, for runs whose scores are only ranks.
     """
@@ -190,13 +189,7 @@ def _ranks(scores: Float64Array, queries: Any) -> Float64Array:
 
 
 def value_fit(given: Float64Array, predicted: Float64Array, tolerances: Float64Array) -> Fit:
-    """Return the fit of scores, each of which agrees within its tolerance.
-
-    Args:
-        given: float64 ``(n,)``, scores as given.
-        predicted: float64 ``(n,)``, scores under a set-up.
-        tolerances: float64 ``(n,)``, largest differences that still agree.
-    """
+    """Return the fit of scores, each of which agrees within its tolerance. All are ``(n,)``."""
     errors = np.abs(given - predicted) / tolerances
     agree = errors <= 1 + 1e-9
     # Mostly anywhere within the tolerance; else Laplace with a scale of 0.05.
@@ -290,7 +283,7 @@ def _alternate(lists: Sequence[Sequence[int]], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class GivenVectors:
-    """Vectors of texts of one role, from a file, a folder or a server.
+    """Vectors of texts of one role, from a file or a server.
 
     Attributes:
         texts: a sample.

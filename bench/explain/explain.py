@@ -156,11 +156,9 @@ def _evidence(request: ExplainRequest, question: Question) -> list[SetupEvidence
 class ServerVectors:
     """Comparison of a server's vectors with its checkpoint's.
 
-    Attributes:
-        answer: what explains the vectors of single requests.
-        cause: reason why they are not as stated, or "". With a reason, there was no load.
-        sent, changed, mixed: number of requests under load, of vectors that changed, and of those
-            that belong to another text.
+    ``cause`` is the reason why the vectors of single requests are not as stated, or "". Without
+    one, requests were ``sent`` under load, vectors ``changed``, and some belong to another text
+    (``mixed``).
     """
 
     answer: Answer
@@ -180,12 +178,8 @@ def examine_server(
 ) -> ServerVectors:
     """Compare the vectors of a server with those of its checkpoint, also under load.
 
-    Args:
-        workspace: folders and device.
-        model: checkpoint of the server.
-        dataset: collection whose texts are sent.
-        encoder: encoder of the server, with the model's prompts. Several threads call it at a time.
-        stated: precision that the server is meant to have, such as ``bfloat16``.
+    ``encoder`` is the server's, with the model's prompts; several threads call it at a time.
+    ``stated`` is the precision that the server is meant to have, such as ``bfloat16``.
     """
     question = Question(
         model,

@@ -31,13 +31,7 @@ PUBLISHED = "published"  # as typed
 
 @dataclass(frozen=True)
 class Reference:
-    """Model that the candidate is compared with.
-
-    Attributes:
-        role: ``baseline`` or ``anchor``.
-        name: as typed, or the name of its results.
-        results: results to compare with, by collection; empty for published scores.
-    """
+    """Baseline or anchor with its results by collection, empty for published scores."""
 
     role: str
     name: str
@@ -49,8 +43,6 @@ class Candidate:
     """Model under test, with its results by collection.
 
     Attributes:
-        name: name in results.
-        results: evaluations by collection.
         failures: reason for each collection without a result.
         queries: queries of each collection that was opened.
         renamed: reason why it has a name that nobody gave it; "" otherwise.
@@ -96,22 +88,11 @@ def evaluate_candidate(
     out: Location,
     measure: str | None,
 ) -> Candidate:
-    """Evaluate the candidate on each collection without a stored result.
+    """Evaluate the candidate on each collection without a ``known`` result.
 
-    A warning names the stored results whose scores cannot be computed again.
-
-    Args:
-        workspace: folders and device.
-        model: the candidate, under its name in results.
-        collections: for each collection, the name or folder that opens it, and the protocol of the
-            result to compare with, which determines split and depth.
-        references: models to compare with, whose stored scores must agree with their rankings.
-        known: stored results of the candidate, which are not evaluated again.
-        out: folder of new results.
-        measure: measure to compute; None for the collection's own.
-
-    Raises:
-        BenchError: a reference was evaluated under another protocol.
+    A warning names the stored results of ``references`` whose scores cannot be computed again. For
+    each of ``collections``, there is the name or folder that opens it, and the protocol of the
+    result to compare with, which determines split and depth.
     """
     gaps, jobs, unchecked = MissingEvaluations(), dict[str, Job](), list[str]()
     for collection, (opens, protocol) in collections.items():
@@ -158,15 +139,10 @@ def check_protocol(
 
 def check_published_use(baseline: object, anchor: object, expect_same: bool) -> None:
     """Raise if published scores are given where per-query scores are needed."""
-    if baseline == PUBLISHED and not expect_same:
+    if anchor == PUBLISHED or (baseline == PUBLISHED and not expect_same):
         raise BenchError(
             "published scores have no per-query scores, so they cannot be tested",
-            "add --expect-same to check that this is the published checkpoint",
-        )
-    if anchor == PUBLISHED:
-        raise BenchError(
-            "published scores have no per-query scores, so they cannot be an anchor",
-            "give --anchor the name of stored results, or use --baseline published",
+            "use --baseline published --expect-same to check that this is the published checkpoint",
         )
 
 

@@ -48,7 +48,6 @@ from bench.gate.decision import (
     upper_bound,
 )
 from bench.requests.deciding import CheckRequest
-from bench.requests.fields import CARD_SETTINGS, ModelFields
 from bench.requests.outcomes import ExitCode, RecordedWarnings
 from bench.result_store.find import choose_results, find_named, find_results
 from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace
@@ -411,33 +410,20 @@ def _explain_command(done: Check, model: LoadedModel, scope: Scope, request: Che
     pairs = zip(done.against, scope.references, strict=True)
     verdict, other = next(pair for pair in pairs if pair[0].outcome == done.outcome)
     row = max(verdict.rows, key=lambda row: (bool(row.failure), abs(row.difference or 0)))
-    words = ["--on", scope.opened_by.get(row.name, row.name)]
+    settings, on = request.typed_settings(), scope.opened_by.get(row.name, row.name)
+    models = [str(request.candidate)]
     if other.name == PUBLISHED:
         failed = [one for one in verdict.rows if one.failure and one.name == row.name]
-        words += [f"--published={one.measure}={one.baseline}" for one in failed]
-        return _format_explain(str(request.candidate), words, request)
-    baseline = other.results[row.name].record
-    unchanged = row.paired and not row.paired.changed
-    if unchanged or baseline.recipe is None or baseline.recipe.kind != "transformer":
-        return ""
-    reference = baseline.model if baseline.model in all_cards() else f"path/to/{baseline.model}"
-    pair = [reference, str(request.candidate)]
-    if request.adapter or _card_settings(request):
-        pair.reverse()  # only the first model can have these
-    return _format_explain(pair[0], [*words, "--checkpoint", pair[1]], request)
-
-
-def _format_explain(model: str, words: Sequence[str], use: ModelFields) -> str:
-    """Return an ``explain`` command for ``model``, with ``words`` and the model options ``use``."""
-    typed = {"--like": use.like, "--adapter": use.adapter, "--dtype": use.dtype}
-    words = [*words, *(word for name, value in typed.items() if value for word in (name, value))]
-    words += [word for pair in _card_settings(use) for word in ("--set", pair)]
-    return shlex.join(["python", "-m", "bench", "explain", model, *words])
-
-
-def _card_settings(use: ModelFields) -> list[str]:
-    """Return the settings of the card that are overridden, as ``--set`` takes them."""
-    default = ModelFields()
-    names = [name for name in CARD_SETTINGS if getattr(use, name) != getattr(default, name)]
-    values = {name: getattr(use, name) for name in names}
-    return [f"{name}={'true' if value is True else value}" for name, value in values.items()]
+        evidence = [f"--published={one.measure}={one.baseline}" for one in failed]
+    else:
+        baseline = other.results[row.name].record
+        unchanged = row.paired and not row.paired.changed
+        if unchanged or baseline.recipe is None or baseline.recipe.kind != "transformer":
+            return ""
+        known = baseline.model in all_cards()
+        models.insert(0, baseline.model if known else f"path/to/{baseline.model}")
+        if request.adapter or "--set" in settings:
+            models.reverse()  # only the first model can have these
+        evidence = ["--checkpoint", models[1]]
+    words = ["python", "-m", "bench", "explain", models[0], "--on", on, *evidence, *settings]
+    return shlex.join(words)

@@ -106,11 +106,9 @@ class PairVerdict(Record, kw_only=True):
 class Sensitivity(Record):
     """Smallest effects that the queries of a check can show.
 
-    Attributes:
-        queries: number of queries.
-        deviation: standard deviation of the differences, an assumption.
-        detectable: mean loss that is significant with a probability of 80 %.
-        provable: bound of the mean loss if no score changes; no smaller margin can be passed.
+    ``deviation`` is the assumed standard deviation of the differences. A mean loss of
+    ``detectable`` is significant with a probability of 80 %, and no margin smaller than
+    ``provable`` can be passed.
     """
 
     queries: int

@@ -26,16 +26,15 @@ large, which is the share of random subsets of the queries with a total loss of 
 these totals grows with each loss. For this, the signs meet the sorted losses, only losses count in
 the family of Holm's correction, and p is never enumerated.
 
-The bound needs no assumption on the distribution of losses. Most losses are zero, some are small
-and a few may be large, and the largest may be missing from the sample. Student's t and the
-bootstrap know only the losses that were seen. Gaffke's bound (2005; Learned-Miller and Thomas,
-2020) adds one more query with the worst possible loss, which is 1: it is the 95 % quantile of the
-mean of all these losses under random weights from a flat Dirichlet distribution. For a weighted
-mean, the weights of each collection are drawn independently, with one worst loss for each. A larger
-loss of any query never lowers the bound, and the order of queries has no influence: the random
-weights are fixed, and meet the sorted losses. If no score changes, the bound is 1 - 0.05^(1/n): 149
-unchanged queries prove a margin of .02. Its coverage is proved for a few distributions and
-conjectured for all. `tests.benchmarks.gate_bound` measures it.
+The bound needs no assumption on the distribution of losses. Student's t and the bootstrap know only
+the losses that were seen, and the largest may be missing from the sample. Gaffke's bound (2005;
+Learned-Miller and Thomas, 2020) adds one more query with the worst possible loss, which is 1: it is
+the 95 % quantile of the mean of all these losses under random weights from a flat Dirichlet
+distribution. For a weighted mean, the weights of each collection are drawn independently. A larger
+loss of any query never lowers the bound: the random weights are fixed, and meet the sorted losses.
+If no score changes, the bound is 1 - 0.05^(1/n): 149 unchanged queries prove a margin of .02. Its
+coverage is proved for a few distributions and conjectured for all, see
+`tests.benchmarks.gate_bound`.
 """
 
 import math
@@ -75,11 +74,7 @@ MOST_QUERIES = 10_000_000  # that `queries_needed` considers
 
 @dataclass(frozen=True, kw_only=True)
 class GateSettings:
-    """Limits of the decision, as described in `bench.requests.deciding.CheckRequest`.
-
-    Raises:
-        BenchError: a limit is outside `WIDEST`, so wide that any model would pass.
-    """
+    """Limits as in `bench.requests.deciding.CheckRequest`, none of which any model would pass."""
 
     margin: float = 0.02
     floor: float = 0.1
@@ -113,11 +108,9 @@ class ScorePair:
 
 @dataclass(frozen=True)
 class Decision:
-    """Outcome with its reasons and figures.
+    """Outcome with its reasons and figures, as in `bench.gate.check_record.PairVerdict`.
 
-    Attributes:
-        outcome, reasons, needed, rows, mean: as in `bench.gate.check_record.PairVerdict`.
-        failures: reason for each collection, or the mean, that decided against the candidate.
+    ``failures`` has the reason for each collection, or the mean, that decided against a candidate.
     """
 
     outcome: Outcome
@@ -149,11 +142,8 @@ class DrawnMeans:
 def draw_means(losses: Float64Array, name: str, draws: int = DRAWS) -> DrawnMeans:
     """Draw the mean loss under random weights, which depend on the number of queries and ``name``.
 
-    Args:
-        losses: float64 ``(queries,)``, baseline minus candidate; at most 1. The benchmark passes
-            ``(queries, samples)``.
-        name: name of the collection. Weights of different names are independent.
-        draws: number of random weights.
+    ``losses`` are baseline minus candidate, float64 ``(queries,)``, at most 1. The benchmark passes
+    ``(queries, samples)``.
     """
     for_means, for_worst = np.random.default_rng(random_stream(name)).spawn(2)
     ordered = np.sort(losses, axis=0)

@@ -219,6 +219,19 @@ class ModelFields(Request):
         names = [each.name for each in attrs.fields(ModelFields)]
         return {name: getattr(self, name) for name in names if name not in without}
 
+    def typed_settings(self) -> list[str]:
+        """Return the options of the command line that give these fields, without defaults."""
+        words, default = list[str](), ModelFields().model_settings()
+        for name, value in self.model_settings().items():
+            if value == default[name]:
+                continue
+            if name in CARD_SETTINGS:
+                words += ["--set", f"{name}={'true' if value is True else value}"]
+            else:
+                words.append(f"--{name.replace('_', '-')}")
+                words += [] if value is True else [str(value)]
+        return words
+
 
 @frozen(kw_only=True, slots=False)
 class MismatchFields(Request):

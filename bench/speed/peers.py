@@ -22,18 +22,10 @@ OPENVINO_HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 class PeerJob:
     """Work of another tool, passed as a JSON argument.
 
-    Attributes:
-        weights: folder of sentence-transformers, or of a transformer alone.
-        pooling: pooling of a transformer alone, as sentence-transformers names it; otherwise "".
-        normalize, lower_case: settings of a transformer alone.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
-        dtype: dtype of the weights, or ``int8``.
-        threads: threads of torch's operators.
-        max_tokens: limit for documents and queries, special tokens included.
-        batch_size: texts per batch.
-        similarity: ``cos`` or ``dot``.
-        folder: folder of the collection.
-        exclude_self: whether the document whose id equals the query's is not an answer.
+    ``pooling``, as sentence-transformers names it, and the settings after it are those of a
+    transformer alone; a folder of sentence-transformers has its own, and then it is "". ``folder``
+    is the collection, and ``exclude_self`` whether the document whose id equals the query's is no
+    answer.
     """
 
     weights: str

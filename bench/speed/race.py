@@ -48,13 +48,9 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class TimedPass:
-    """One pass of some work.
+    """One pass of some work, whose result are vectors float32 ``(n, dim)``, or a score.
 
-    Attributes:
-        seconds: wall-clock time.
-        processor_s: CPU time of all threads.
-        result: vectors float32 ``(n, dim)``, or a score.
-        phases_s: seconds by phase.
+    ``processor_s`` is the CPU time of all threads.
     """
 
     seconds: float
@@ -77,12 +73,8 @@ def time_tools(
 ) -> tuple[ToolTiming, ...]:
     """Run every tool ``repeats`` times in alternation, starting with a different one in each round.
 
-    Args:
-        tools: ours comes first; the others are compared with it.
-        repeats: number of rounds.
-        tolerance: largest absolute difference from our result that counts as agreement.
-        log: called with a line of text after each pass.
-        warm_up: first do the work once, uncounted.
+    The first tool is ours, and the others agree with it if no value of a result differs by more
+    than ``tolerance``. To warm up, the work is first done once, uncounted.
     """
     for entrant in tools if warm_up else ():
         entrant.run()
@@ -231,14 +223,8 @@ def race_tools(
 ) -> ToolComparison:
     """Let every tool evaluate a collection in fresh processes without caches, in alternation.
 
-    Args:
-        dataset: collection to evaluate.
-        job: weights and settings for the other tools.
-        tools: names from `SCORES`; none times our tool alone.
-        arguments: arguments of ``run`` for our model.
-        rounds: number of rounds.
-        scratch: folder for temporary files. Writing to its disk is part of the race.
-        log: called with a line of text after each pass.
+    Without ``tools`` from `SCORES`, ours is timed alone, with ``arguments`` of ``run``. Writing to
+    the disk of ``scratch`` is part of the race.
 
     Raises:
         BenchError: the collection is judged by answer strings, or a tool fails.

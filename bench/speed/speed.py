@@ -20,7 +20,6 @@ from bench.evaluation.cost import mean_tokens, measure_speed, truncated_lengths
 from bench.evaluation.exact import ArrayVectors, exact_search
 from bench.evaluation.pipeline import current_conditions
 from bench.requests.evaluating import SpeedRequest
-from bench.requests.fields import CARD_SETTINGS, ModelFields
 from bench.runner.workspace import Workspace, load_models, open_workspace
 from bench.speed.peers import OPENVINO_HINTS, SCORES
 from bench.speed.race import (
@@ -83,15 +82,8 @@ PQ_CENTROIDS = 256  # per byte of a code; training needs at least as many vector
 class BenchmarkedModel:
     """A model on this machine, ready to be measured.
 
-    Attributes:
-        encoder: its encoder, with the prompts for ``source``.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
-        threads: threads of torch's operators.
-        source: collection whose texts are used.
-        scratch: folder for temporary files. Writing vectors to it is part of the timing.
-        arguments: arguments of ``run`` for this model.
-        against: other tools.
-        repeats: samples of each timing.
+    ``encoder`` has the prompts for ``source``, whose texts are used. Writing vectors to ``scratch``
+    is part of the timing. ``arguments`` are those of ``run`` for this model.
     """
 
     model: Model
@@ -191,24 +183,10 @@ def _benchmarked_model(request: SpeedRequest, workspace: Workspace) -> Benchmark
         threads=threads,
         source=workspace.dataset(SOURCE),
         scratch=scratch,
-        arguments=_run_arguments(request),
+        arguments=("--model", request.model, *request.typed_settings()),
         against=tuple(dict.fromkeys(request.against)),
         repeats=request.repeats,
     )
-
-
-def _run_arguments(request: SpeedRequest) -> tuple[str, ...]:
-    """Return the arguments of ``run`` for the same model."""
-    words, default = ["--model", request.model], ModelFields().model_settings()
-    for name, value in request.model_settings().items():
-        option = f"--{name.replace('_', '-')}"
-        if value == default[name]:
-            continue
-        if name in CARD_SETTINGS:
-            words += ["--set", f"{name}={'true' if value is True else value}"]
-        else:
-            words += [option] if value is True else [option, str(value)]
-    return tuple(words)
 
 
 def measure(
@@ -331,16 +309,10 @@ def measure_latencies(
 
 
 def mix_vectors(real: Float32Array, rows: int) -> Float32Array:
-    """Make vectors that resemble real ones: mixtures of two with noise.
+    """Make vectors that resemble real ones, float32 ``(n, dim)``: mixtures of two with noise.
 
-    Norms are interpolated, so unit vectors give unit vectors.
-
-    Args:
-        real: float32 ``(n, dim)``.
-        rows: number of vectors to make.
-
-    Returns:
-        float32 ``(rows, dim)``.
+    Norms are interpolated, so unit vectors give unit vectors. The result is float32 ``(rows,
+    dim)``.
     """
     rng = np.random.default_rng(0)
     first, second = real[rng.integers(0, len(real), (2, rows))]
@@ -383,12 +355,7 @@ def compare_indexes(
 ) -> IndexCurve:
     """Measure queries per second against recall at 10, with all queries in one call.
 
-    Args:
-        documents: float32 ``(n, dim)``.
-        queries: float32 ``(q, dim)``.
-        repeats: timings of each index.
-        device: device of the search.
-        origin: description of the documents' origin.
+    Documents and queries are float32 ``(n, dim)``. ``origin`` describes where documents are from.
     """
     rows, dim = documents.shape
     ranks, k = np.arange(rows), min(NEIGHBOURS, rows)

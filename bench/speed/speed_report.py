@@ -64,12 +64,10 @@ class ToolComparison(Record, kw_only=True):
 
     Attributes:
         name: such as ``32 tokens`` if all texts have that length, otherwise their origin.
-        documents: number of documents.
         tokens, p95: total and 95th percentile of document lengths as encoded, special tokens
-            included; 0 for a race from process start to scores.
-        counted_in: unit of these; ``words`` if the encoder has no tokenizer.
+            included, in the unit ``counted_in``; 0 for a race from process start to scores.
         queries: 0 if only documents were encoded.
-        measure: empty if vectors are compared.
+        measure: "" if vectors are compared.
         tolerance: largest difference from our result that counts as agreement.
     """
 
@@ -113,7 +111,6 @@ class IndexPoint(Record, kw_only=True):
     Attributes:
         index: ``flat`` is this program's exact search; all others are of FAISS.
         recall: share of the exact top k, mean over queries.
-        queries_per_s: throughput over repeats.
         build_s: seconds of training and adding.
         index_bytes: size of the saved index, or of the vectors for exact search.
     """

@@ -6,10 +6,10 @@ Needs Chromium and selenium (the extra ``test``); skipped with a reason without 
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from bench.boards.leaderboard import build_leaderboard
 from bench.boards.rows import find_distinct_results
-from bench.comparing.statistics import Resampling
 from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
 from datasets_cfg.catalogue import expand_names
@@ -57,9 +57,8 @@ def index(tmp_path_factory) -> Path:
     other = ExpectedScore(dataset=FORUMS[2], measure=MEASURE, value=0.4321, source=long)
     cards = {"alpha": Card(name="alpha", title="Alpha", missing="x", expected=(claim, other))}
     request = LeaderboardRequest(every_measure=True)
-    board = build_leaderboard(
-        find_distinct_results(results), cards, request, Resampling(resamples=99)
-    )
+    request = evolve(request, resamples=99)
+    board = build_leaderboard(find_distinct_results(results), cards, request)
     (place / "page.html").write_text(page(board, ""))
     return place / "page.html"
 
@@ -258,9 +257,8 @@ def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser,
     for model in ("alpha", "beta"):
         store(tmp_path / "results", model, "beir/scifact", [0.5, 0.25])
     request = LeaderboardRequest(every_measure=True, published=("dupmae",))
-    board = build_leaderboard(
-        find_distinct_results(tmp_path / "results"), {}, request, Resampling(resamples=99)
-    )
+    request = evolve(request, resamples=99)
+    board = build_leaderboard(find_distinct_results(tmp_path / "results"), {}, request)
     (tmp_path / "page.html").write_text(page(board, ""))
     opened(browser, tmp_path / "page.html")
     shown = texts(browser, "#table tbody th.model")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from bench.boards.leaderboard import build_leaderboard
 from bench.boards.rows import find_distinct_results
-from bench.comparing.statistics import Resampling
 from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
 from datasets_cfg.catalogue import expand_names
@@ -27,10 +26,8 @@ CLAIM = ExpectedScore(dataset="beir/scifact", measure=MEASURE, value=0.625, sour
 
 
 def board_of(place, measure="", cards=None, published=None):
-    request = LeaderboardRequest(measure=measure, published=published)
-    return build_leaderboard(
-        find_distinct_results(place), cards or {}, request, Resampling(resamples=199)
-    )
+    request = LeaderboardRequest(measure=measure, published=published, resamples=199)
+    return build_leaderboard(find_distinct_results(place), cards or {}, request)
 
 
 def test_the_ranking_shows_groups_intervals_and_marks_what_was_trained_on(tmp_path):

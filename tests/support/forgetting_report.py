@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
+from bench.comparing.pairs import Forgetting, TransferRow, Transfers
 from bench.comparing.statistics import Difference, MeanScore, Resampling
-from bench.comparing.transfer import Forgetting, TransferRow, Transfers
 
 VALUES = {
     "base": {"bio": 0.3, "law": 0.2, "wiki": 0.5},

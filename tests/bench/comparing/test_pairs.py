@@ -23,7 +23,7 @@ from bench.evaluation.result_record import Evaluation, Result
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores
 from bench.result_store import find
-from bench.result_store.find import find_results, recipe_key
+from bench.result_store.find import recipe_key
 from bench.result_store.result import RESULT_FILE, save
 from datasets_cfg.catalogue import expand_names
 from foundation.errors import BenchError
@@ -94,16 +94,6 @@ def only(comparisons: list[Comparison]) -> ComparisonRow:
 # Finding and choosing
 
 
-def test_results_are_found_below_a_folder_and_told_apart_by_model(tmp_path):
-    for model in ("words", "more-words", "a/words", "a"):
-        stored(tmp_path, result(model, collection="beir/scifact"))
-    assert len(find_results(tmp_path)) == 4
-    for model in ("words", "more-words", "a/words", "a"):
-        (found,) = find_results(tmp_path, model)
-        assert found.record.model == model
-    assert find_results(tmp_path / "absent") == []
-
-
 def test_of_copies_of_one_evaluation_the_newest_is_taken(tmp_path):
     later = msgspec.structs.replace(records.CONDITIONS, time="2026-02-01T00:00:00+00:00")
     stored(tmp_path / "b", result())
@@ -114,17 +104,6 @@ def test_of_copies_of_one_evaluation_the_newest_is_taken(tmp_path):
 
 
 HALF = msgspec.structs.replace(RECIPE, dtype="float16")
-
-
-def test_different_evaluations_of_a_collection_are_listed_with_what_differs(tmp_path):
-    folders = [stored(tmp_path, result(recipe=recipe)) for recipe in (RECIPE, HALF)]
-    with pytest.raises(BenchError) as error:
-        results_of("words", tmp_path)
-    message = str(error.value)
-    assert "words has 2 results on beir/scifact, which differ in dtype" in message
-    for folder, dtype in zip(folders, ("float32", "float16"), strict=True):
-        assert f"{folder}: dtype {dtype}" in message
-        assert f"words@dtype={dtype}" in error.value.hint
 
 
 @pytest.mark.parametrize(

@@ -309,12 +309,6 @@ def test_the_mean_over_answered_queries_leaves_the_others_out(question):
     assert answered.mean("R@10") == pytest.approx(values[values > 0].mean())
 
 
-def test_a_pair_with_the_mean_over_answered_queries_is_estimated(question):
-    pair = replace(question.setup, depth=2, answered_only=True, title="none")
-    evidence = question.of_published(["R@10=.4", "nDCG@10=.3"])
-    assert len(evidence.fit(pair, probe=True).errors) == 2
-
-
 def scores_of(bench, folder, oracle, usage, tmp_path, keep_self=False, facts="") -> Any:
     """Scores of the oracle's run by the collection's own scorer, with other facts."""
     run = tmp_path / "oracle.trec"
@@ -409,14 +403,6 @@ def test_a_canary_detects_later_whether_vectors_changed(bench, folder, tmp_path)
     assert "pooling by the first token" in best(json.loads(done.stdout))
 
 
-def test_explain_prints_a_sentence_and_a_table(bench, folder, oracle, tmp_path):
-    path = tmp_path / "theirs.trec"
-    path.write_text(oracle.run(Usage(pooling="mean"), depth=30, keep_self=False))
-    done = bench("explain", folder / "tiny.toml", "--on", folder / "words", "--run-file", path)
-    assert done.stdout.startswith("Best explanation of the run: mean pooling.")
-    assert 'card: pooling = "mean"' in done.stdout
-
-
 def check_server(bench, folder, encode, *words: Any) -> tuple[int, Check]:
     """Exit code and report of a check of a server on the loopback interface."""
     with serving(encode) as (url, _):
@@ -432,8 +418,6 @@ def served(oracle, usage=DEFAULT, change=lambda text: text) -> Callable[[list[st
 
 SERVED: dict[str, tuple[Usage, Callable[[str], str]]] = {
     "mean pooling": (Usage(pooling="mean"), str),
-    "cosine: vectors normalised": (Usage(normalize=True), str),
-    "texts not lower-cased": (Usage(cased=True), str),
     "no token after the text (EOS, [SEP])": (Usage(last=False), str),
     "document prompt missing": (DEFAULT, lambda text: text.removeprefix("beta ")),
 }
@@ -509,15 +493,12 @@ def test_a_malformed_server_address_gives_one_error(bench, folder, url):
 
 def test_the_report_of_a_server_names_it_and_explains(bench, folder, oracle):
     with serving(served(oracle, Usage(pooling="mean"))) as (url, _):
-        words = ("--on", folder / "words")
-        done = bench("check", "--served", url, "--against", folder / "tiny.toml", *words)
-        asked = bench("explain", folder / "tiny.toml", *words, "--served", url)
+        words = ("--on", folder / "words", "--served", url)
+        done = bench("check", "--against", folder / "tiny.toml", *words)
+        asked = bench("explain", folder / "tiny.toml", *words)
     host = url.removeprefix("http://").removesuffix("/v1")
     assert done.stdout.startswith(f"## DRIFT: {host}\n")
-    assert f"{host} does not reproduce the vectors of the checkpoint, tiny: " in done.stdout
-    assert "% of the vectors agree (" in done.stdout
     assert asked.stdout.startswith(f"Best explanation of the vectors of {host}: mean pooling.")
-    assert 'card: pooling = "mean"' in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -525,11 +506,9 @@ def test_the_report_of_a_server_names_it_and_explains(bench, folder, oracle):
     [
         ((), "no evidence"),
         (("--published", "24.4"), "24.4"),
-        (("--published", "nDCG@10=1.5"), "1.5"),
         (("--published", "beir/scifact:.5"), "beir/scifact"),
         (("--run-file", "shifted.trec"), "one lower"),
         (("--vectors", "short.npy"), "3 vectors"),
-        (("--vectors", "flat.npy"), "(5,)"),
         (("--vectors", "nan.npy"), "finite"),
         (("--vectors", "pickle.npy"), "pickle.npy"),
         (("--vectors", "pipe.npy"), "regular file"),
@@ -550,7 +529,6 @@ def test_bad_evidence_is_refused_by_name(bench, folder, tmp_path, monkeypatch, w
     Path("shifted.trec").write_text("".join(lines))
     Path("other.txt").write_text("other 0.5\n")
     np.save("short.npy", np.zeros((3, 32), np.float32))
-    np.save("flat.npy", np.zeros(5))
     np.save("nan.npy", np.full((5, 32), np.nan))
     np.save("pickle.npy", np.array([{}] * 5, dtype=object))
     np.savez("half.npz", **{"document.vectors": np.zeros((5, 32))})

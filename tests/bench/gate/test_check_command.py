@@ -5,7 +5,6 @@ import shutil
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
-from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -130,16 +129,6 @@ def test_python_and_the_command_have_one_verdict(place, tmp_path, monkeypatch):
         assert [row.paired for row in other.against[0].rows] == [
             row.paired for row in named.against[0].rows
         ]
-
-
-def test_a_candidate_cut_at_fewer_tokens_is_said(place, tmp_path):
-    tiny.write_mlm_pickle(tmp_path / "weights")
-    tiny.write_card(tmp_path / "old.toml", checkpoint="weights", pooling="cls")
-    place.bench("run", place.collection, "--model", tmp_path / "old.toml")
-    done = place.run(tmp_path / "old.toml", "old", "--set", "max_document_tokens=4")
-    assert done.code != ExitCode.BAD_INPUT, done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("| max_doc"))
-    assert line.split("|")[3].strip() == "4"
 
 
 def test_another_protocol_is_found_before_anything_is_encoded(place, tmp_path):
@@ -276,25 +265,6 @@ def test_the_scope_is_that_of_the_baseline_whatever_was_checked_before(place):
     assert [row["name"] for row in document["against"][0]["rows"]] == ["tiny"]
 
 
-def test_results_of_other_models_do_not_widen_a_check(place):
-    second = place.another("second")
-    place.bench("run", second, "--model", "hashing")
-    shutil.rmtree(place.bench.results("second", "bm25"))
-    assert place.anywhere("bm25", "bm25", "--expect-same").code == ExitCode.OK
-    other = place.card("other", 64)
-    document = json.loads(place.anywhere(other, "bm25", "--json").stdout)
-    assert [row["name"] for row in document["against"][0]["rows"]] == ["tiny"]
-
-
-def test_on_selects_collections_and_those_left_out_are_reported(place):
-    place.another("second")
-    done = place.run("bm25", "bm25", "--expect-same")
-    assert done.code == ExitCode.OK, done.stderr
-    assert "left out by --on: second" in done.stderr
-    assert "Left out by --on: second." in done.stdout
-    assert json.loads(place.run("bm25", "bm25", "--json").stdout)["left_out"] == ["second"]
-
-
 def test_a_user_folder_is_found_again_without_on(place, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -327,21 +297,6 @@ def test_every_warning_is_in_every_report(place, tmp_path):
     assert text in place.check(warned, "bm25")[1]["warnings"]
 
 
-def test_the_report_begins_with_a_plain_sentence(place):
-    place.bench("run", place.collection, "--model", "hashing")
-    done = place.run(place.card("bad", 2), "hashing")
-    assert done.code == ExitCode.REGRESSION, done.stderr
-    heading, sentence = done.stdout.split("\n\n")[:2]
-    assert heading == "## REGRESSION: bad"
-    assert sentence.startswith("bad is worse than the baseline, hashing: nDCG@10 ")
-    assert " → " in sentence
-    assert "on tiny (60 queries). " in sentence
-    assert ". The queries that lost most: q" in sentence
-    assert "ruled out" not in sentence
-    assert "“word" in sentence
-    assert " p " not in sentence
-
-
 def test_two_folders_of_one_name_are_an_error_before_anything_is_encoded(place, tmp_path):
     other = write_collection(tmp_path / "elsewhere" / "tiny", *SIXTY)
     typed = [str(place.collection), str(other)]
@@ -351,24 +306,3 @@ def test_two_folders_of_one_name_are_an_error_before_anything_is_encoded(place, 
     assert all(folder in done.stderr for folder in typed)
     assert "dataset.toml" in done.stderr
     assert not (place.bench.out / "tiny" / "hashing").exists()
-
-
-def test_folders_of_one_name_are_distinguished_by_declared_names(place, tmp_path):
-    other = write_collection(tmp_path / "elsewhere" / "tiny", *SIXTY)
-    (other / "dataset.toml").write_text('name = "other"')
-    place.bench("run", other, "--model", "bm25")
-    typed = ("--on", place.collection, other)
-    code, document, _ = place.check("bm25", "bm25", *typed, "--expect-same")
-    assert code == 0
-    assert [row["name"] for row in document["against"][0]["rows"]] == ["tiny", "other"]
-
-
-def test_reports_are_written_in_folders_that_are_made(place, tmp_path):
-    junit = tmp_path / "new" / "a.xml"
-    done = place.run("bm25", "bm25", "--expect-same", "--junit", junit)
-    assert done.stdout.startswith("## OK")
-    (suite,) = ElementTree.parse(junit).getroot()
-    assert suite.get("failures") == "0"
-    outputs = {case.get("name"): case.findtext("system-out") for case in suite.iter("testcase")}
-    assert "nDCG@10 1.0000 → 1.0000 (+0.0000)" in outputs["tiny"]
-    assert outputs["outcome"].startswith("bm25 has exactly the scores of the baseline, bm25: ")

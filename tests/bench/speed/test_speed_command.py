@@ -1,10 +1,5 @@
 """``speed`` as a user meets it: what it prints, what it refuses, its exit code."""
 
-import configparser
-import json
-import shlex
-import subprocess
-import sys
 from typing import Any, get_args
 
 import msgspec
@@ -18,7 +13,7 @@ from bench.speed.race import DEFAULT_BATCH
 from bench.speed.speed import PARTS
 from bench.speed.speed_report import SpeedReport
 from foundation.errors import BenchError
-from tests.support.collections import ROOT, typed, write_collection
+from tests.support.collections import typed, write_collection
 from tests.support.tiny_checkpoints import write_bert, write_card
 
 SMALL = ("--repeats", 2, "--device", "cpu")
@@ -58,13 +53,6 @@ def test_the_last_line_is_the_report_after_the_tables(options, capsys):
     assert report.conditions.python
     assert report.processor
     assert sum(line.startswith("|-") for line in tables) == 3
-
-
-@pytest.mark.slow
-def test_json_is_the_only_output(options, capsys):
-    assert speed(*options("--json")) == ExitCode.OK
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["model"] == "hashing"
 
 
 @pytest.mark.slow
@@ -110,37 +98,6 @@ def test_openvino_is_refused_a_dtype_that_it_does_not_compute_in(options, tmp_pa
     assert "--dtype float32, bfloat16 or int8" in caught.value.hint
 
 
-def test_the_race_of_tox_has_the_parts_that_its_tools_need(monkeypatch):
-    monkeypatch.setattr(command, "check_installed", lambda tools: None)
-    tox = configparser.ConfigParser()
-    tox.read(ROOT / "tox.ini")
-    race = tox["testenv:race"]["commands"].replace("{posargs}", "").replace("\\\n", "")
-    words = shlex.split(race)[3:]  # after python -m bench
-    request, _ = typed(*words)
-    command._check_tools(request, request.parts)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("--parts",), ("--against",), ("--against", "ranx"), ("--parts", "all"), ("--repeats", "0")],
-)
-def test_options_that_mean_nothing_are_refused(words):
-    with pytest.raises(BenchError, match=words[-1]):
-        typed("speed", "--model", "hashing", *words)
-
-
 def test_the_command_line_names_the_tools_and_parts_that_there_are():
     assert set(get_args(Tool)) == set(DEFAULT_BATCH)
     assert get_args(Part) == PARTS
-
-
-@pytest.mark.slow
-def test_measuring_imports_no_other_tool():
-    code = (
-        "import sys, bench.cli.commands.evaluating\n"
-        "print({'beir', 'mteb', 'sentence_transformers', 'matplotlib', 'torch'} & set(sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "set()"

@@ -1,14 +1,11 @@
 """Tools take turns; there is no ratio between results that differ; peers read what we read."""
 
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bench.speed.peers import sentence_transformer
 from bench.speed.race import (
@@ -21,8 +18,6 @@ from bench.speed.race import (
     time_tools,
     write_beir_folder,
 )
-from bench.speed.speed import encode_once
-from bench.speed.speed_report import Spread
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
@@ -82,27 +77,6 @@ def test_results_of_every_round_must_agree_before_a_ratio_is_given(results, tole
     assert (other.agrees, other.ratio is not None) == (agrees, agrees)
     assert ours.agrees
     assert other.score == (results[0] if np.ndim(results[0]) == 0 else None)
-
-
-@pytest.mark.slow
-def test_our_encoder_gives_its_vectors_and_the_processor_does_not_wait():
-    class Sleeper:
-        def encode_documents(self, titles, texts):
-            time.sleep(0.3)
-            return VECTORS
-
-    done = encode_once(Sleeper(), ["a", "b", "c"])
-    assert done.result is VECTORS
-    assert done.processor_s < 0.1 < 0.3 <= done.seconds
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=9))
-def test_a_spread_holds_its_samples_in_order_and_their_quartiles(samples):
-    spread = Spread.of(samples)
-    assert spread.samples == tuple(samples)
-    assert (spread.q1, spread.median, spread.q3) == pytest.approx(
-        np.quantile(samples, [0.25, 0.5, 0.75])
-    )
 
 
 def test_a_collection_is_written_with_the_same_content_and_says_that_it_is_a_copy(tmp_path):
