@@ -226,21 +226,17 @@ def _find_entrants(request: CompareRequest, opened: OpenDataset | None) -> list[
         if not isinstance(each, str | Path):
             model = model_of(each)
             entrants.append(_Entrant(model.name, model.name, list(model.results.values())))
-        elif opened and _is_run_file(str(each)):
-            entrants.append(_Entrant(run_file_name(Path(each)), str(each), run_file=Path(each)))
+            continue
+        name, path = str(each), Path(each)
+        is_file = path.exists() and not path.is_dir()  # or a pipe
+        if opened and is_file and path.name != RESULT_FILE:
+            entrants.append(_Entrant(run_file_name(path), name, run_file=path))
         else:
-            name = str(each)
             found = find_named(name, *request.results)
             models = {result.model for result in found}
             is_folder_of_one = len(models) == 1 and parse_location(name).exists()
             entrants.append(_Entrant(models.pop() if is_folder_of_one else name, name, found))
     return entrants
-
-
-def _is_run_file(name: str) -> bool:
-    """Return True for a file or pipe, False for a folder or a stored result."""
-    path = Path(name)
-    return path.exists() and not path.is_dir() and path.name != RESULT_FILE
 
 
 def _choose_models(
@@ -343,7 +339,10 @@ def _find_changed_queries(
     wins, losses = order[gains[order] > SAME_SCORE], order[gains[order] < -SAME_SCORE]
     selected = [queries[row] for row in [*wins[:count], *losses[:count]]]
     dataset = None if isinstance(opened, str) else opened
-    grades = _judged_grades(selected, dataset)
+    grades: dict[str, dict[str, int]] = {query: {} for query in selected}
+    for query, doc_id, grade in dataset.qrels if dataset else ():
+        if query in grades:
+            grades[query][doc_id] = grade
     ranks = {query: [_ranks(one.run, query) for one in evaluations] for query in selected}
     shown = {query: _documents(grades[query], *ranks[query]) for query in selected}
     documents = _document_texts([doc_id for some in shown.values() for doc_id in some], dataset)
@@ -387,14 +386,6 @@ def _ranks(run: Run, query: str) -> dict[str, int]:
     start, end = run.offsets[run.query_ids.index(query) :][:2].tolist()
     ids = run.ids.take(pa.array(run.documents[start:end])).to_pylist()
     return {doc_id: rank for rank, doc_id in enumerate(ids, start=1)}
-
-
-def _judged_grades(selected: Sequence[str], dataset: Dataset | None) -> dict[str, dict[str, int]]:
-    grades: dict[str, dict[str, int]] = {query: {} for query in selected}
-    for query, doc_id, grade in dataset.qrels if dataset else ():
-        if query in grades:
-            grades[query][doc_id] = grade
-    return grades
 
 
 def _documents(grades: Mapping[str, int], a: Mapping[str, int], b: Mapping[str, int]) -> list[str]:

@@ -267,19 +267,14 @@ def compare_models(models: Models, settings: ComparisonSettings) -> list[Compari
     names = {name for model in models for name in model.results if settings.includes(name)}
     matrices = [read_scores(name, models, settings) for name in sorted(names)]
     if not any(len(matrix.columns) > 1 for matrix in matrices):
-        raise _no_shared_collection(models, settings)
+        has = [
+            f"{model.name}: {', '.join(filter(settings.includes, model.results)) or 'none'}"
+            for model in models
+        ]
+        wanted = settings.measure or "results"
+        raise BenchError(f"no two models have {wanted} on the same collection: {'; '.join(has)}")
     settings.resampling.check_enough(sum(len(matrix.columns) > 1 for matrix in matrices))
     return [_compare_pair(pair, matrices, settings) for pair in combinations(models, 2)]
-
-
-def _no_shared_collection(models: Models, settings: ComparisonSettings) -> BenchError:
-    """Return the error for models without a common collection or measure."""
-    has = [
-        f"{model.name}: {', '.join(filter(settings.includes, model.results)) or 'none'}"
-        for model in models
-    ]
-    wanted = settings.measure or "results"
-    return BenchError(f"no two models have {wanted} on the same collection: {'; '.join(has)}")
 
 
 def _compare_pair(

@@ -195,7 +195,18 @@ def measure(
     """Race on each collection, from process start to scores, then measure all parts."""
     load = os.getloadavg()[0]
     # Race first, since other tools may fail: then no other measurement is lost.
-    finished = tuple(_race(target, dataset, rounds, log) for dataset in raced)
+    races = tuple(_race(target, dataset, rounds, log) for dataset in raced)
+    encoding = tuple(_compare_encoding(target, log)) if "encode" in parts else ()
+    latency: tuple[Latency, ...] = ()
+    indexes, device = None, search_device(target.device)
+    if "latency" in parts:
+        log(f"latency of single queries over {ROWS:,} vectors")
+        latency = measure_latencies(target.encoder, target.queries, target.vectors[0], device)
+    if "indexes" in parts:
+        log(f"indexes over {ROWS:,} vectors")
+        documents, origin = target.vectors
+        queries = target.encoder.encode_queries(target.queries)
+        indexes = compare_indexes(documents, queries, target.repeats, device, origin)
     return SpeedReport(
         model=target.model.card.name,
         fingerprint=target.model.recipe.fingerprint,
@@ -205,10 +216,10 @@ def measure(
         torch_threads=target.threads,
         load=load,
         repeats=target.repeats,
-        encoding=tuple(_compare_encoding(target, log)) if "encode" in parts else (),
-        latency=_measure_latency(target, log) if "latency" in parts else (),
-        indexes=_measure_indexes(target, log) if "indexes" in parts else None,
-        races=finished,
+        encoding=encoding,
+        latency=latency,
+        indexes=indexes,
+        races=races,
     )
 
 
@@ -275,13 +286,6 @@ def make_documents(encoder: Encoder, count: int, tokens: int) -> list[str]:
     ]
 
 
-def _measure_latency(target: BenchmarkedModel, log: Log) -> tuple[Latency, ...]:
-    log(f"latency of single queries over {ROWS:,} vectors")
-    documents, _ = target.vectors
-    device = search_device(target.device)
-    return measure_latencies(target.encoder, target.queries, documents, device)
-
-
 def measure_latencies(
     encoder: Encoder, queries: Sequence[str], documents: Float32Array, device: str
 ) -> tuple[Latency, ...]:
@@ -324,14 +328,6 @@ def mix_vectors(real: Float32Array, rows: int) -> Float32Array:
     wanted = share * lengths[0] + (1 - share) * lengths[1]
     mixed *= wanted / np.linalg.norm(mixed, axis=1, keepdims=True)
     return np.ascontiguousarray(mixed, dtype=np.float32)
-
-
-def _measure_indexes(target: BenchmarkedModel, log: Log) -> IndexCurve:
-    log(f"indexes over {ROWS:,} vectors")
-    documents, origin = target.vectors
-    queries = target.encoder.encode_queries(target.queries)
-    device = search_device(target.device)
-    return compare_indexes(documents, queries, target.repeats, device, origin)
 
 
 def suggest_indexes(rows: int, dim: int) -> tuple[IndexSpec, ...]:
