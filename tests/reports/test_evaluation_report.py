@@ -88,10 +88,6 @@ def test_the_published_score_of_the_collection_and_main_measure_is_shown():
     assert "published" not in row_of(RESULT, published)
 
 
-def test_a_model_trained_on_the_collection_is_marked():
-    assert row_of(changed(in_domain=True))["model"] == "words (in-domain)"
-
-
 @given(st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size=1))
 def test_any_name_keeps_the_table_well_formed(name):
     name = " ".join(name.split()) or "x"

@@ -42,14 +42,6 @@ def test_a_gap_is_reported_with_its_reason():
     assert "## Gaps" not in report_markdown(report(REFERENCE, BETTER))
 
 
-def test_an_anchor_that_failed_is_a_gap_and_no_row_is_missing():
-    anchor = row("bm25", 0.6, seeds=1, failed=(0,))
-    text = report_markdown(msgspec.structs.replace(report(REFERENCE, BETTER), anchors=(anchor,)))
-    assert "6 of 7 cells finished" in text
-    (gap,) = notes_of(text.partition("## Gaps")[2].partition("\n## ")[0])
-    assert gap.startswith("bm25, seed 0")
-
-
 def test_one_seed_claims_only_these_checkpoints():
     rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
     text = report_markdown(report(*rows, seeds=1))
@@ -194,18 +186,6 @@ def test_modified_code_is_marked():
     for change in ({"commits": ("c" * 40 + " modified",)}, {"conditions": conditions}):
         (mark,) = warnings_of(report_markdown(msgspec.structs.replace(FULL, **change)))
         assert mark.startswith("Modified code:")
-
-
-def test_the_method_names_leaks_and_code():
-    text = report_markdown(FULL, [("masks-mask.svg", "mask")])
-    for words in (
-        "2 queries read like one that is scored",
-        "Code: 0123456789ab; numpy 2",
-        "1:01:40 of work",
-        "![mask](masks-mask.svg)",
-        "`python -m bench ablate masks`",
-    ):
-        assert words in text
 
 
 def test_other_collections_and_cells_of_different_code_are_named_at_the_top():

@@ -237,22 +237,6 @@ def test_a_gap_looks_different_from_the_lowest_score_in_both_themes(browser, ind
         assert (lowest.endswith("/ 0)"), gap, mark) == (False, "rgba(0, 0, 0, 0)", '"–"')
 
 
-def test_pages_begin_with_scores_and_state_facts_in_words(browser, index):
-    opened(browser, index, "model/alpha")
-    assert texts(browser, "h2")[:4] == [
-        "Means",
-        "Collections",
-        "Sources of published scores",
-        "Recipe",
-    ]
-    facts = texts(browser, "dt")
-    assert {"maximum document tokens", "title and text joined by"} <= set(facts)
-    assert len(facts) == len(set(facts))
-    opened(browser, index, "collection/beir%2Fscifact")
-    assert texts(browser, "main > #table ~ section h2")[0] == "Protocol"
-    assert not {"True", "False"} & set(texts(browser, "dd"))
-
-
 def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser, tmp_path):
     for model in ("alpha", "beta"):
         store(tmp_path / "results", model, "beir/scifact", [0.5, 0.25])

@@ -30,14 +30,6 @@ def test_each_axis_is_drawn_as_svg_and_png(tmp_path):
         assert words in svg
 
 
-@pytest.mark.slow
-def test_the_same_report_gives_the_same_picture(tmp_path):
-    draw_axes(FULL, tmp_path / "a")
-    draw_axes(FULL, tmp_path / "b")
-    name = "masks-mask.svg"
-    assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
 def test_an_axis_of_gaps_is_not_drawn(tmp_path):
     assert draw_axes(report(GAP), tmp_path) == []
 
@@ -81,19 +73,6 @@ def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_poin
     written = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert set(written) == {"gap"}
     assert {axes.get_ylabel() for axes in figure.axes} == {"nDCG@10"}
-
-
-def test_one_seed_has_no_dashes_and_no_word_of_seeds():
-    from matplotlib.figure import Figure
-
-    figure = Figure()
-    rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
-    found = report(*rows, seeds=1)
-    axis = found.axes[0]
-    _draw_panels(figure, found, axis, ["mean"])
-    explained = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert not any("seed" in text for text in explained)
-    assert [line for line in figure.axes[0].lines if line.get_marker() == "_"] == []
 
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -22,9 +22,6 @@ def test_the_heading_names_the_machine():
     conditions = msgspec.structs.replace(REPORT.conditions, dirty=True)
     changed = msgspec.structs.replace(REPORT, conditions=conditions)
     assert "with changes" in speed_tables(changed).splitlines()[0]
-    recipe = msgspec.structs.replace(REPORT.recipe, backend="int8-calibrated")
-    in_int8 = msgspec.structs.replace(REPORT, recipe=recipe)
-    assert ", int8, commit" in speed_tables(in_int8).splitlines()[0]
 
 
 def test_parts_that_were_not_measured_have_no_table():

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from foundation.errors import make_printable, to_one_line
-from reports.format import count, score
-from reports.table import Bold, Column, Table, code, escape, make_table
+from reports.format import count, score, short_text
+from reports.table import Column, Table, code, escape, make_table
 from tests.support.markdown import rows_of
 
 ROWS = [("a|b", 1 / 3, 12_345), ("=x", None, None)]
@@ -44,10 +44,6 @@ def test_a_data_frame_has_the_values_and_the_headers():
     assert frame["nDCG@10"][0] == 1 / 3
     assert frame["queries"].isna().tolist() == [False, True]
     assert frame["nDCG@10"].dtype == "float64"
-
-
-def test_bold_text_is_bold_in_markdown():
-    assert rows_of(make_table(["a"], [[Bold("x|y")]]).markdown()) == [{"a": "**x|y**"}]
 
 
 def test_empty_columns_can_be_left_out():
@@ -111,21 +107,6 @@ def test_markdown_in_a_name_is_escaped(text, shown):
     assert escape(text) == shown
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "beir/scifact",
-        "my_model-v1.2@depth=10",
-        "0.5 [0.4–0.6]",
-        "C++ & Rust (few)",
-        "a * b",
-        "https://x.org",
-    ],
-)
-def test_ordinary_names_and_figures_stay_as_they_are(text):
-    assert escape(text) == text
-
-
 @given(st.text(alphabet="[](){}<>`\\|&;#:/ahtpw.1\n"))
 def test_no_text_becomes_a_link_or_html(text):
     parsed = commonmark.render(f"- {escape(text)}\n\nx {escape(text)}")
@@ -144,3 +125,10 @@ def test_text_becomes_one_printable_line(text):
     assert make_printable(to_one_line(text)) == to_one_line(text)
     assert len(to_one_line(text).splitlines()) <= 1
     assert to_one_line(to_one_line(text)) == to_one_line(text)
+
+
+def test_long_text_is_cut_to_the_width_of_a_terminal():
+    table = Table(["word " * 60], [Column("text", str, short_text)])
+    (row,) = rows_of(table.markdown())
+    assert len(row["text"]) <= 80
+    assert row["text"].endswith("word…")

@@ -1,13 +1,11 @@
 """The curve of a training and the checkpoints of a sequence, as tables and pictures."""
 
-import xml.etree.ElementTree as ET
-
 import numpy as np
 import pytest
 
 from bench.comparing.statistics import MeanScore, Resampling, ScoreMatrix
 from bench.monitor.curve import Curve, CurvePoint, select_checkpoint
-from reports.plots import draw_quality, plot_quality
+from reports.plots import plot_quality
 from reports.training import curve_markdown, forgetting_markdown
 from tests.support.forgetting_report import forgetting
 from tests.support.markdown import added, notes_of, numbers, rows_of, tables_of
@@ -79,16 +77,6 @@ def test_a_single_checkpoint_is_a_table_without_a_choice():
     (row,) = rows_of(curve_markdown(curve(names=("checkpoint-5",))))
     assert list(row) == ["step", "checkpoint", "mean", "tiny", "other"]
     assert row["checkpoint"] == "checkpoint-5"
-
-
-@pytest.mark.slow
-def test_the_picture_is_written_as_svg_and_png_the_same_each_time(tmp_path):
-    pytest.importorskip("matplotlib", reason="needs matplotlib")
-    first, second = (draw_quality(curve(), tmp_path / name / "curve") for name in ("one", "two"))
-    assert [path.name for path in first] == ["curve.svg", "curve.png"]
-    assert first[0].read_bytes() == second[0].read_bytes()
-    assert first[1].read_bytes().startswith(b"\x89PNG")
-    ET.parse(first[0])
 
 
 def test_the_picture_has_a_line_for_each_collection_a_band_and_a_star_on_the_best():

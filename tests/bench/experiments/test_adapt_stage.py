@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from bench.experiments.ablate import prepare_experiment
-from bench.experiments.grid import load_grid
 from bench.experiments.training_stages import (
     CheckpointSequence,
     last_checkpoint,
@@ -18,7 +17,6 @@ from bench.experiments.training_stages import (
 from bench.requests.outcomes import ExitCode
 from bench.requests.training import AblateRequest
 from bench.result_store.find import find_results
-from retrievers.training.continual.sequence import METHODS, read_method
 from retrievers.training.engine.context import LossPoint
 from tests.support.collections import Bench, write_words
 from tests.support.experiments import run_stages_in_this_process
@@ -154,15 +152,6 @@ def test_gained_is_against_the_start_and_forgotten_against_just_after_the_domain
 
 
 @pytest.mark.slow
-def test_the_report_shows_what_was_gained_and_what_was_kept_apart(place, report):
-    text = (place / "ablations/tiny/report.md").read_text()
-    assert "## Gains and forgetting" in text
-    assert text.count("\n# ") == 0  # but the title: one page of a site
-    assert "separate models" in text
-    assert "python -m bench ablate tiny.toml" in text
-
-
-@pytest.mark.slow
 def test_checkpoints_are_used_like_the_start_model(place, report):
     """The start's card pools by the mean; a checkpoint that was pre-trained alone by [CLS]."""
     for path in (place / "ablations" / "evaluate").glob("*/results"):
@@ -196,10 +185,8 @@ def test_a_repeated_command_trains_nothing_and_an_interrupted_one_continues(here
         ('preset = "mlm-small"', 'preset = "retromae-small"', "not retromae", "mlm"),
         ("measured = 3", "measured = 0", "Expected `int` >= 1", ""),
         ("batch_size = 2", "metod = 'ewc'", "unknown field 'metod'", ""),
-        ("batch_size = 2", "seed = 3", "use seeds", ""),
         ("batch_size = 2", "start = { model = 'minilm' }", "start is set", "model ="),
         ("max_tokens = 12\nsteps", "max_tokens = 900\nsteps", "positions, 64", ""),
-        ('"ewc"', '"ewd"', "'ewd'", ""),
         (
             '[evaluate]\non = ["./one", ',
             "[evaluate]\non = [",
@@ -241,19 +228,6 @@ def test_the_loss_is_of_words_alone_over_the_last_tenth_of_the_steps():
     curve = [LossPoint(step, one, 0.1, 1.0, 8) for step, one in enumerate(losses, start=1)]
     assert mean_last_loss(curve) == 1.5
     assert mean_last_loss(curve[:3]) == 9.0
-
-
-@pytest.mark.parametrize("variant", ["", "two-cores"])
-def test_the_shipped_grid_learns_what_it_evaluates_by_every_method_in_a_latin_square(variant):
-    grid = load_grid("three-domains", variant)
-    assert grid.adapt["on"] == grid.evaluate["on"]
-    axes = {axis.title: axis for axis in grid.axes}
-    methods = [read_method(value).name for value in axes["method"].values]
-    assert {*methods} == {*METHODS}
-    orders = axes["order"].values
-    assert orders[0] == grid.adapt["on"]
-    for domains in (*orders, *zip(*orders, strict=True)):
-        assert sorted(domains) == sorted(grid.adapt["on"])
 
 
 GOES_ON = """

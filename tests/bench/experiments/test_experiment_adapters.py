@@ -86,11 +86,6 @@ def test_every_method_moves_its_own_weights_and_none_of_the_base(base, tmp_path,
         assert not any(one.requires_grad for one, _ in frozen), name
 
 
-def test_no_two_rows_are_the_same_recipe(tmp_path):
-    made = [msgspec.json.encode(one) for one in presets("", tmp_path).values()]
-    assert len(set(made)) == len(made)
-
-
 def test_two_cores_goes_on_from_what_pretraining_matters_trained(tmp_path):
     workspace = write_samples(tmp_path)
     chains = []

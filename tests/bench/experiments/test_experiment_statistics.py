@@ -2,14 +2,12 @@
 
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
 from scipy import stats
 
-from bench.evaluation.judging import suite_weights
 from bench.experiments.experiment import plan_experiment, run_experiment
 from bench.experiments.grid import FILES
 from bench.experiments.report import (
@@ -19,7 +17,6 @@ from bench.experiments.report import (
     make_report,
     standard_error,
 )
-from bench.runner.workspace import Workspace
 from tests.support.experiments import FAKES, GRID, in_this_process, read_scores
 from tests.support.results import CONDITIONS
 
@@ -175,23 +172,6 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, se
     expected = np.mean([plain.on_collection(name).score.mean for name in weights])
     assert plain.on_collection(MEAN).score.mean == pytest.approx(expected)
     assert np.mean(report.seed_scores(plain, MEAN)) == pytest.approx(expected)
-
-
-def test_the_forums_of_cqadupstack_weigh_as_one_collection_of_beir(tmp_path, monkeypatch):
-    def opened(places, name, split):
-        return SimpleNamespace(name=name.removeprefix("./"))
-
-    monkeypatch.setattr("bench.runner.workspace._opened_once", opened)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own").mkdir()
-    places = Workspace(tmp_path)
-    found = places.weights(["beir"])
-    assert found == pytest.approx(suite_weights("beir"))
-    forums = [share for name, share in found.items() if "cqadupstack" in name]
-    assert (len(forums), sum(forums)) == (12, pytest.approx(1 / 14))
-    assert places.weights(["beir", "./own"])["own"] == pytest.approx(1 / 15)
-    beside = places.weights(["beir/cqadupstack", "./own"])
-    assert list(beside.values()) == pytest.approx([1 / 13] * 13)
 
 
 def test_one_seed_or_what_does_not_vary_has_a_mean_and_no_interval():

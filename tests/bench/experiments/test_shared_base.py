@@ -171,26 +171,15 @@ def test_a_task_whose_inputs_changed_after_the_start_is_not_run(bench, tmp_path)
         run_task(experiment.stages[task.stage], stale, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (
-            "tokens = 300",
-            'tokens = 300\nstart = { model = "minilm" }',
-            "start is set, but this stage continues",
-        ),
-        ("queries = 4", "queries = 0", "queries is 0: Expected `int` >= 1"),
-        ("[[axes]]", '[[hypotheses]]\nrow = "a"\n[[axes]]', "hypotheses"),
-        ("vocabulary = 120", 'vocabulary = 9\ntokenizer = "bert"', "either tokenizer or vocab"),
-    ],
-)
-def test_bad_input_gives_one_message_before_anything_starts(bench, tmp_path, old, new, message):
-    for name, text in (("grid.toml", GRID), ("base.toml", BASE)):
-        (tmp_path / name).write_text(text.replace(old, new))
-    done = bench(*typed(bench))
-    assert done.code == ExitCode.BAD_INPUT, done.stderr
-    assert message in done.stderr
-    assert not (tmp_path / "ablations").exists()
+def test_each_seed_may_have_a_base_of_its_own(bench, tmp_path):
+    counts = []
+    for first in ("", "base_per_seed = true\n"):
+        (tmp_path / "grid.toml").write_text(first + GRID)
+        experiment, _ = prepare_experiment(
+            AblateRequest("grid.toml", device="cpu", cache_dir=bench.cache)
+        )
+        counts.append(sum(task.stage == "base" for task in experiment.tasks()))
+    assert counts == [1, 2]
 
 
 def test_drawn_queries_are_nested_by_seed_and_keep_their_documents(bench):

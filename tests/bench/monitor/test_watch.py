@@ -167,20 +167,6 @@ def test_other_weights_take_the_place_of_the_first_and_back(place):
 
 
 @pytest.mark.slow
-def test_a_new_checkpoint_is_added_and_other_settings_have_a_curve_of_their_own(place):
-    last = place.training / "checkpoint-6"
-    hidden = last.rename(place.training.parent / "later")
-    assert len(place.curve()["points"]) == 2
-    hidden.rename(last)
-    first = place.curve()
-    assert len(first["points"]) == 3
-    card = write_card(place.bench.place / "mean.toml", checkpoint="x", pooling="mean")
-    other = place.curve("--like", card)
-    assert len(other["points"]) == 3
-    assert place.curve()["points"] == first["points"]
-
-
-@pytest.mark.slow
 def test_several_collections_have_a_mean_that_chooses(place, tmp_path):
     other = write_words(tmp_path / "other", 20)
     curve = place.curve(on=(place.collection, other))
