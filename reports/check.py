@@ -30,12 +30,7 @@ LONGEST = 70  # characters of a query's text
 
 
 def verdict_paragraph(check: Check, verdict: PairVerdict) -> str:
-    """Return the verdict of one comparison in ``check``, as plain text on one line.
-
-    Args:
-        check: complete decision.
-        verdict: the comparison.
-    """
+    """Return the verdict of one comparison in ``check``, as plain text on one line."""
     sentences = (f"{sentence}." for sentence in _sentences(check, verdict))
     return " ".join(" ".join(sentences).split())
 

@@ -24,12 +24,7 @@ def comparison_table(comparison: Comparison) -> str:
 
 
 def settings_table(differences: Sequence[FieldDifference], a: str, b: str) -> str:
-    """Return settings and files in which two models differ, as Markdown.
-
-    Args:
-        differences: fields with the value of each model.
-        a, b: names of the models.
-    """
+    """Return settings and files in which the models ``a`` and ``b`` differ, as Markdown."""
     columns: list[Column[FieldDifference]] = [
         Column("different settings", lambda difference: difference.field),
         Column(a, lambda difference: difference.a or "-", fmt.short_text),

@@ -21,12 +21,7 @@ Published = Mapping[tuple[str, str, str], float]  # (model, collection, measure)
 
 
 def collection_table(results: Sequence[Result], published: Published) -> str:
-    """Return a table of all models on one collection, with the main measure first.
-
-    Args:
-        results: results on one collection.
-        published: published scores by (model, collection, measure).
-    """
+    """Return a table of all models on one collection, with the main measure first."""
     main = results[0].main_measure
     others = dict.fromkeys(name for result in results for name in result.measures if name != main)
     columns: list[Column[Result]] = [
@@ -82,12 +77,7 @@ def _recalls(result: Result) -> str:
 
 
 def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) -> str:
-    """Return a table of suites' means. An incomplete mean is a gap with its missing members.
-
-    Args:
-        means: name of the model, and its mean.
-        published: published scores by (model, suite, measure).
-    """
+    """Return a table of suites' means by model; an incomplete one is a gap that names members."""
     columns: list[Column[tuple[str, SuiteMean]]] = [
         Column("suite", lambda row: row[1].suite, fmt.display_name),
         Column("mean of", lambda row: _mean_of(row[1])),
@@ -145,12 +135,7 @@ def costs_table(rows: Sequence[EncodingCost]) -> str:
 
 
 def cache_table(rows: Sequence[ModelUsage], now: float) -> str:
-    """Return a table of the size of each model's vectors, and their total.
-
-    Args:
-        rows: usage by model.
-        now: current time in seconds since the epoch.
-    """
+    """Return a table of the size of each model's vectors, and their total; ``now`` in seconds."""
     total = ModelUsage(
         model=TOTAL,
         fingerprint="",

@@ -46,11 +46,7 @@ def numeric(figure: str) -> str:
 
 
 def display_name(name: str) -> str:
-    """Return the name of a collection or suite, without folder and ending of a user's suite file.
-
-    Args:
-        name: name, or path of a TOML file.
-    """
+    """Return the name of a collection or suite, without folder and ending of a user's TOML file."""
     return PurePath(name).stem if name.endswith(".toml") else name
 
 
@@ -112,11 +108,7 @@ def win_tie_loss(pair: "Difference | None") -> str:
 
 
 def score_in_domain(scored: tuple[float | None, bool]) -> str:
-    """Format a ``scored`` model, marked if it was trained on the collection.
-
-    Args:
-        scored: score, and whether the collection is in-domain.
-    """
+    """Format a score, marked if the model was trained on the collection."""
     value, in_domain = scored
     return score(value) + (" (in-domain)" if in_domain and value is not None else "")
 
@@ -155,9 +147,5 @@ def intervals_legend(resamples: int, seed: int | None = None) -> str:
 
 
 def tests_legend(family: str) -> str:
-    """Return the legend of p-values.
-
-    Args:
-        family: tests that Holm's correction counts, such as "the collections of a pair".
-    """
+    """Return the legend of p-values, corrected for a ``family`` of tests."""
     return f"p: paired randomisation (sign flips); Holm: corrected for {family}"

@@ -69,10 +69,7 @@ def heading(column: ScoreColumn, measure: str) -> str:
 
 
 def score_cell(row: Row, column: ScoreColumn, measure: str) -> str:
-    """Format the score of ``row`` in ``column`` by ``measure``, with an asterisk if in-domain.
-
-    An incomplete mean lists how many members are missing.
-    """
+    """Format the score of ``row`` in ``column``: * if in-domain, members missing from a mean."""
     score = row.score_in(column, measure)
     if isinstance(column, CollectionColumn):
         in_domain = column.name in row.cells and row.cells[column.name].in_domain
@@ -225,12 +222,7 @@ def system_name(system: SystemClaims) -> str:
 def scores(board: Leaderboard, measure: str) -> Table[Sequence[Any]]:
     """Return a table of unrounded scores: models by rank, then published systems.
 
-    Each column of the leaderboard is a column here, with None for a gap. Intervals are in
-    ``board``.
-
-    Args:
-        board: the leaderboard.
-        measure: measure to show; "" for the main one of each column.
+    Each column of the leaderboard is a column here, with None for a gap.
     """
     headline = board.headline(measure)
     rows: list[list[Any]] = []
@@ -255,10 +247,6 @@ def page(board: Leaderboard, measure: str) -> str:
 
     Names in results are not trusted: scripts set them only as text, and the content security policy
     forbids any other script.
-
-    Args:
-        board: the leaderboard.
-        measure: measure selected when the page opens; "" for the main ones.
     """
     theme, style = _read_asset("theme.js"), _read_asset("style.css")
     code = "\n".join([*(_read_asset(f"{name}.js") for name in SCRIPTS), "start();"])

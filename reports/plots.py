@@ -84,13 +84,7 @@ def legend_entry(label: str, **style: Any) -> "Line2D":
 
 
 def legend_below(figure: "Figure", columns: int = 2, entries: Sequence["Line2D"] = ()) -> None:
-    """Draw the legend of ``figure`` under the axes: labelled lines, then further ``entries``.
-
-    Args:
-        figure: figure with its axes.
-        columns: number of columns of the legend.
-        entries: additional entries.
-    """
+    """Draw the legend of ``figure`` under the axes: labelled lines, then further ``entries``."""
     known = dict.fromkeys(
         handle for axes in figure.axes for handle in axes.get_legend_handles_labels()[0]
     )
@@ -98,17 +92,13 @@ def legend_below(figure: "Figure", columns: int = 2, entries: Sequence["Line2D"]
 
 
 def save(stem: Path, size: tuple[float, float], fill: Draw, *, grid: bool = False) -> list[Path]:
-    """Save a figure as SVG and PNG, and return the two files.
+    """Save the figure that ``fill`` draws as SVG and PNG, and return the two files.
 
     Args:
         stem: path without ending.
         size: width and height in inches.
         fill: function that draws into the figure.
         grid: True for grid lines.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: the files cannot be written.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -134,11 +124,6 @@ def plot_differences(figure: "Figure", lines: Sequence[tuple[str, Difference]], 
     """Draw a forest plot: each difference as a point with its 95 % interval, the first at the top.
 
     Significant differences (5 % level) are blue and filled, the others grey and hollow.
-
-    Args:
-        figure: figure to draw into.
-        lines: label and difference.
-        title: title of the plot.
     """
     axes = figure.subplots()
     axes.axvline(0, color=INK, lw=0.8)
@@ -281,15 +266,7 @@ SHOWN = 6  # collections with their own line, in addition to the headline
 
 
 def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
-    """Draw each loss against the training steps, and return the files.
-
-    Args:
-        curve: at least one point; a loss missing from some points has gaps there.
-        path: path of the pictures without ending.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+    """Draw each loss against the training steps as ``path``.svg and .png. There may be gaps."""
     return save(path, SIZE, lambda figure: plot_losses(figure, curve), grid=True)
 
 
@@ -318,10 +295,7 @@ def draw_quality(curve: Curve, path: Path) -> list[Path]:
 
 
 def plot_quality(figure: "Figure", curve: Curve) -> None:
-    """Plot a line for each collection in ``curve`` into ``figure``.
-
-    The headline has its interval, and the best checkpoint is marked.
-    """
+    """Plot a line for each collection in ``curve``, the headline's interval, and the best."""
     axes = figure.subplots()
     others = [name for name in curve.collections if name != curve.headline][:SHOWN]
     for place, name in enumerate(others, start=1):

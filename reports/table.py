@@ -76,12 +76,7 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True)
 class Table(Generic[Row]):
-    """Rows and columns of a table.
-
-    Attributes:
-        rows: one item for each row.
-        columns: header, value and format of each column.
-    """
+    """Rows and columns of a table."""
 
     rows: Sequence[Row]
     columns: Sequence[Column[Row]]
@@ -123,14 +118,7 @@ def columns_for(
     format: Callable[[Any], str] = as_text,
     header: str = "{}",
 ) -> list[Column[Row]]:
-    """Return a column for each name.
-
-    Args:
-        names: names of the columns.
-        value: function from a row and a name to a value.
-        format: format of the values.
-        header: header, with ``{}`` in place of the name.
-    """
+    """Return a column for each name, whose ``header`` has ``{}`` in place of the name."""
 
     def column(name: str) -> Column[Row]:
         return Column(header.replace("{}", name), lambda row: value(row, name), format)

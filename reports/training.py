@@ -197,12 +197,7 @@ P_LEVELS = (0.001, 0.01, 0.05)
 
 
 def report_markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
-    """Return the complete report.
-
-    Args:
-        report: results of the experiment.
-        pictures: file, relative to the report, and title of each picture.
-    """
+    """Return the complete report with ``pictures``: file, relative to the report, and title."""
     parts = [f"# {escape(report.title or report.name)}", _summary(report)]
     for name in reversed(report.collections):
         parts += [f"## {escape(_heading(report, name))}", score_table(report, name)]
@@ -426,12 +421,7 @@ def describe_commit(code: str) -> str:
 
 
 def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, int, int]]) -> str:
-    """Return tables of the rows and tasks of a plan.
-
-    Args:
-        rows: name, reference row, and change.
-        tasks: stage, total number of tasks, and number of finished tasks.
-    """
+    """Return tables of the rows and tasks of a plan."""
     work = [[name, str(total), str(done), str(total - done)] for name, total, done in tasks]
     tables = [
         make_table(["row", "against", "change"], rows),
@@ -486,13 +476,7 @@ def difference_columns(
     header: str = "difference",
     gap: str = "",
 ) -> list[Column[Row]]:
-    """Return columns for a difference, its interval and p.
-
-    Args:
-        of: function from a row to its scores; None for a gap.
-        header: header of the difference.
-        gap: text shown for a gap.
-    """
+    """Return columns for a difference, its interval and p; ``of`` returns None for a gap."""
     return [
         Column(header, of, lambda on: _signed(on) if on else gap),
         Column("95 % interval", lambda row: (on := of(row)) and on.difference, fmt.interval),

@@ -77,10 +77,7 @@ def ablate(
     """Run the unfinished tasks of a grid, and return its report.
 
     The same request continues an interrupted experiment; finished cells are not computed again.
-
-    Args:
-        request: the grid and its folder.
-        write: called with the report and its folder.
+    ``write`` is called with the report and its folder.
 
     Raises:
         BenchError: the grid is invalid, a collection or model is missing, or a training query is
@@ -98,11 +95,7 @@ def ablate(
 
 
 def plan(request: AblateRequest) -> Plan:
-    """Check a grid and return its plan. Nothing is trained.
-
-    Raises:
-        BenchError: as `ablate`.
-    """
+    """Check a grid and return its plan. Nothing is trained."""
     experiment, _ = prepare_experiment(request)
     outcome = load_outcome(experiment, request.out)
     tasks = []
@@ -120,11 +113,7 @@ def plan(request: AblateRequest) -> Plan:
 
 
 def prepare_experiment(request: AblateRequest) -> tuple[Experiment, Conditions]:
-    """Load a grid, plan its experiment, and check its data, device and leaks.
-
-    Raises:
-        BenchError: invalid settings, an unavailable device, or training queries that are evaluated.
-    """
+    """Load a grid, plan its experiment, and check its data, device and leaks."""
     grid = load_grid(request.grid, request.variant, request.seeds)
     workspace = open_workspace(request)
     here = _environment(grid, current_conditions(workspace.device))
@@ -182,8 +171,7 @@ def check_leaks(
 ) -> tuple[str, ...]:
     """Describe the overlaps between training queries and evaluated queries, a sentence each.
 
-    Raises:
-        BenchError: a row is trained on queries that it is evaluated on.
+    It is an error if a row is trained on queries that it is evaluated on.
     """
     tables = [row.settings["finetune"] for row in experiment.rows if "finetune" in row.settings]
     tuned = {(tuple(table["on"]), table["split"], COMMAND in table) for table in tables}

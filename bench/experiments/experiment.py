@@ -70,10 +70,7 @@ class ExperimentStage(ABC):
 
     @abstractmethod
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
-        """Return the complete settings of the stage, with all defaults.
-
-        Args:
-            table: table of the grid, or complete settings.
+        """Return the complete settings of the stage for a table of the grid, with all defaults.
 
         Raises:
             BenchError: an unknown field, a wrong value, or a collection or checkpoint that does not
@@ -114,11 +111,8 @@ class CellTask:
     """One stage of one cell. Cells share the tasks in which their settings agree.
 
     Attributes:
-        stage: name of the stage.
-        settings: complete settings.
         key: hash of the settings, the inputs, the libraries and the previous task.
-        before: previous task; None for the first.
-        model: name of the initial model, if there is no previous task.
+        before: previous task; None for the first, which starts from ``model``.
         inputs: hashes of the inputs, which are part of the key.
     """
 
@@ -155,18 +149,10 @@ class GridCell:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run of a grid: all rows and cells.
+    """A run of a grid: its rows, axes, cells and anchors (evaluations of finished models).
 
-    Cells are ordered by seed, so that an interrupted experiment has complete comparisons.
-
-    Attributes:
-        grid: the grid.
-        stages: stages by name; a row may use only some of them.
-        rows: recipes, the reference first.
-        axes: axes with their rows.
-        cells: rows with seeds.
-        anchors: evaluations of finished models, whose names take the place of the row's.
-        leaks, differing, weights: see `bench.experiments.report.Report`.
+    Cells are ordered by seed, so that an interrupted experiment has complete comparisons. For
+    ``leaks``, ``differing`` and ``weights`` see `bench.experiments.report.Report`.
     """
 
     grid: Grid
@@ -203,9 +189,6 @@ def plan_experiment(
         stages: stages by name.
         here: further influences on results, such as library versions and the device.
         anchors: fingerprint of each anchor, by its name.
-
-    Raises:
-        BenchError: invalid settings, see `make_rows`.
     """
     here = here or {}
     rows, axes = make_rows(
@@ -248,10 +231,6 @@ class FinishedTask(Record, kw_only=True):
     """The record of a finished task.
 
     Attributes:
-        stage: name of the stage.
-        key: key of the task.
-        settings: complete settings.
-        cost: time, tokens and size.
         time: end of the task, ISO 8601 in UTC.
         commit: code that ran the task: a git commit, marked if it was modified, or an installed
             version; "" if it is unknown.
@@ -266,11 +245,7 @@ class FinishedTask(Record, kw_only=True):
 
 
 def read_finished(task: CellTask, out: Path) -> FinishedTask | None:
-    """Read the record of ``task`` below ``out``, or return None if it is unfinished.
-
-    Raises:
-        BenchError: the record is damaged.
-    """
+    """Read the record of ``task`` below ``out``, or return None if it is unfinished."""
     path = task.folder(out) / DONE_FILE
     if not path.is_file():
         return None
@@ -308,12 +283,7 @@ def write_failure(task: CellTask, out: Path, error: Exception) -> str:
 
 @dataclass
 class ExperimentOutcome:
-    """Finished and failed tasks of an experiment.
-
-    Attributes:
-        finished: records of finished tasks by key.
-        failed: errors of failed tasks by key, as one line each.
-    """
+    """Records of finished tasks, and errors of failed tasks as one line each, by key."""
 
     finished: dict[str, FinishedTask] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -362,7 +332,7 @@ def run_experiment(
         commit: code that runs the tasks, for the records.
 
     Raises:
-        Exception: error of ``run`` if the disk is full, because all other cells would fail, too.
+        Exception: the disk is full, because all other cells would fail, too.
     """
     outcome = load_outcome(experiment, out)
     cells = [

@@ -203,14 +203,7 @@ def format_label(value: Any) -> str:
 
 @dataclass(frozen=True)
 class GridRow:
-    """One recipe of a grid.
-
-    Attributes:
-        name: ``AXIS=LABEL``, or `REFERENCE`.
-        settings: complete settings by stage.
-        against: name of the row that it differs from in one field; "" for the reference.
-        change: the field, its value in ``against`` and its value in this row.
-    """
+    """One recipe: complete settings by stage, and the change from the row it is compared with."""
 
     name: str
     settings: Mapping[str, Table]
@@ -236,9 +229,7 @@ class AxisResult(Record, kw_only=True):
 def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[AxisResult, ...]]:
     """Make all rows of a grid, the reference first, and the rows that belong to each axis.
 
-    Args:
-        grid: the grid.
-        resolve: function of a stage's name and table that returns complete settings.
+    ``resolve`` returns complete settings for the name and the table of a stage.
 
     Raises:
         BenchError: an unknown field, settings that contradict each other, or two equal rows.
@@ -289,11 +280,7 @@ def _label_of_compared(axis: Axis, against: GridRow) -> str:
 
 
 def _change_row(against: GridRow, axis: Axis, label: str, resolve: Resolve) -> GridRow:
-    """Return the row of one value: ``against`` with one field changed, and no other.
-
-    Raises:
-        BenchError: an unknown field, or a value that changes other fields, too.
-    """
+    """Return the row of one value: ``against`` with one field changed, and no other."""
     name, value = f"{axis.title}={label}", axis.points[label]
     stage, _, path = axis.field.partition(".")
     is_stage = not path and stage != "evaluate" and isinstance(value, Mapping)
@@ -336,11 +323,7 @@ def _resolve_stage(resolve: Resolve, stage: str, table: Mapping[str, Any], name:
 
 
 def set_field(table: Mapping[str, Any], path: str, value: Any, source: str) -> Table:
-    """Return a copy of the complete settings ``table`` with ``value`` at the dotted ``path``.
-
-    Raises:
-        BenchError: the field does not exist. The message calls the table ``source``.
-    """
+    """Return a copy of ``table`` with ``value`` at the dotted ``path``; ``source`` names it."""
     key, _, rest = path.partition(".")
     if key not in table:
         hint = did_you_mean(key, table, f"there are: {', '.join(table)}")

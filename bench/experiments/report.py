@@ -2,12 +2,8 @@
 
 The score of a recipe is a mean over training seeds and over queries. All seeds answer the same
 queries, so the two factors are crossed: a resample draws seeds and, for all of them alike, queries.
-With the differences ``d[s, q]`` of two recipes trained with the same seeds, the variance of their
-mean has three parts,
-
-    seeds / S  +  queries / Q  +  (seeds x queries) / (S Q),
-
-and a test over queries alone, or over seeds alone, covers only one of the first two. Plain
+The variance of a mean difference has three parts, seeds / S + queries / Q + (seeds x queries) /
+(S Q), and a test over queries alone, or over seeds alone, covers one of the first two. Plain
 resampling fails with the few seeds that people can afford: its variance is (S - 1) / S of the true
 one, it counts the third part three times, and its percentiles cannot leave the range of the seeds.
 Here each level is resampled with one unit fewer than it has, which makes its part unbiased
@@ -252,13 +248,7 @@ TINY = 1e-12
 
 @dataclass(frozen=True)
 class CheckpointScores:
-    """Scores of a checkpoint on one collection.
-
-    Attributes:
-        measure: name of the measure.
-        query_ids: ids of the queries.
-        values: float64 ``(queries,)``, values of the measure.
-    """
+    """Scores of a checkpoint on one collection; ``values`` is float64 ``(queries,)``."""
 
     measure: str
     query_ids: tuple[str, ...]
@@ -273,9 +263,8 @@ class SequenceScores:
     """Earlier scores of a cell that was trained on one domain after the other.
 
     Attributes:
-        start: name of the initial model.
         losses: loss of masked language modelling at the end of each domain's training, in nats.
-        before: scores of the initial model on each domain.
+        before: scores of the initial model, which is called ``start``, on each domain.
         learnt: scores on all domains but the last, each right after the training on it; empty if
             each domain keeps its own model.
     """
@@ -306,14 +295,7 @@ def make_report(
     command: str,
     conditions: Conditions,
 ) -> Report:
-    """Make the report of the finished cells.
-
-    Args:
-        experiment: all rows and cells.
-        outcome: finished and failed tasks.
-        read: function that reads the scores of a finished evaluation.
-        command: command line that makes the report.
-        conditions: libraries and machine.
+    """Make the report of the finished cells, whose scores ``read`` returns.
 
     Raises:
         BenchError: cells were scored on different queries.
@@ -432,9 +414,7 @@ def compare_seeds(
     Args:
         title: name of the collection or the mean.
         shares: weight of each collection in the mean; they sum to 1.
-        row: scores of the row, by seed and collection.
-        against: scores of the row that it is compared with, on the seeds that both have; None for
-            no comparison.
+        row, against: scores by seed and collection. Seeds that both have are compared.
 
     Raises:
         BenchError: cells were scored on different queries.
@@ -492,11 +472,7 @@ def _score_matrix(
 
 
 def add_verdicts(on: Mapping[str, OnCollections]) -> dict[str, OnCollections]:
-    """Add verdicts at 5 % to rows, with p-values corrected over all rows compared on a collection.
-
-    Args:
-        on: results by row.
-    """
+    """Add verdicts at 5 %, with p-values corrected over all rows compared on a collection."""
     families: dict[str, dict[str, float]] = {}
     for row, compared in on.items():
         for each in compared:

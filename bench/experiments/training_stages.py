@@ -104,12 +104,7 @@ def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 
 class TrainingSource(Record):
-    """Data and preset of a training stage.
-
-    Attributes:
-        on: collections or suites.
-        preset: name of a shipped preset, or path of a .toml file; "" if the settings are complete.
-    """
+    """Collections or suites to train on, and a preset; "" if the settings are complete."""
 
     on: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     preset: str = ""
@@ -154,10 +149,6 @@ def complete_settings(
         kind: record of the data source.
         presets: presets that the table may name and change.
         fixed: fields that do not influence the training, or that another stage decides.
-
-    Raises:
-        BenchError: an unknown field, no ``on``, a wrong value, or no preset although the settings
-            are incomplete.
     """
     table, records = rename_options(table), (kind, presets.record)
     for name in table:
@@ -175,11 +166,7 @@ def complete_settings(
 
 
 def continue_from(table: Mapping[str, Any], model: str) -> Table:
-    """Return the start of a stage that continues from ``model``, the result of the stage before.
-
-    Raises:
-        BenchError: the ``table`` of the stage has a start.
-    """
+    """Return the start of a stage that continues from ``model``, or raise if it has a start."""
     if "start" in table:
         raise BenchError(
             "start is set, but this stage continues from the model before it",
@@ -207,13 +194,9 @@ def read_finetuning(settings: Table) -> Finetuning:
 
 @dataclass(frozen=True)
 class PretrainStage(ExperimentStage):
-    """Pre-training on corpora.
+    """Pre-training on corpora, also called ``base``.
 
-    Attributes:
-        workspace: folders and device.
-        name: ``base`` or ``pretrain``, for messages.
-        shared: True for a ``base`` that all seeds share.
-        after_base: True if it continues from ``base`` and has no start itself.
+    All seeds share a base if ``shared``. A stage ``after_base`` has no start itself.
     """
 
     workspace: Workspace
@@ -257,8 +240,6 @@ class CheckpointSequence(Record, kw_only=True):
     """An initial model and a checkpoint after each domain.
 
     Attributes:
-        start: initial model: card, folder or Hub id.
-        domains: names of the collections, in training order.
         checkpoints: folders next to this record, one for each domain.
         losses: loss of masked language modelling alone at the end of each training, in nats.
         separate: whether each domain keeps its own model or adapter, trained from the initial
@@ -272,10 +253,7 @@ class CheckpointSequence(Record, kw_only=True):
     separate: bool
 
     def searched_with(self, collection: str) -> str:
-        """Return the checkpoint that searches ``collection`` after the sequence.
-
-        It is the last one, or the domain's own checkpoint if each domain keeps one.
-        """
+        """Return the checkpoint, of the last or of its own domain, that searches ``collection``."""
         own = dict(zip(self.domains, self.checkpoints, strict=True)) if self.separate else {}
         return own.get(collection, self.checkpoints[-1])
 
@@ -286,11 +264,7 @@ def write_sequence(sequence: CheckpointSequence, folder: Path) -> None:
 
 
 def read_sequence(folder: Path) -> CheckpointSequence | None:
-    """Read the record of a sequence from ``folder``, or return None.
-
-    Raises:
-        BenchError: the record is damaged.
-    """
+    """Read the record of a sequence from ``folder``, or return None."""
     path = folder / SEQUENCE_FILE
     return read_json(path, CheckpointSequence) if path.is_file() else None
 
@@ -303,12 +277,9 @@ def last_checkpoint(model: str) -> str:
 
 @dataclass(frozen=True)
 class AdaptStage(ExperimentStage):
-    """Continual pre-training.
+    """Continual pre-training on domains, all of which are among the ``evaluated`` collections.
 
-    Attributes:
-        workspace: folders and device.
-        evaluated: collections of the evaluation, which include every domain.
-        start: initial model; "" if an earlier stage trains it.
+    ``start`` is the initial model, or "" if an earlier stage trains it.
     """
 
     workspace: Workspace
@@ -385,12 +356,7 @@ def mean_last_loss(curve: Sequence[LossPoint]) -> float:
 
 @dataclass(frozen=True)
 class FinetuneStage(ExperimentStage):
-    """Fine-tuning on judged queries.
-
-    Attributes:
-        workspace: folders and device.
-        held_out: collections of the evaluation, whose queries are not trained on.
-    """
+    """Fine-tuning on judged queries, without those of the ``held_out`` collections."""
 
     workspace: Workspace
     held_out: tuple[str, ...]
@@ -466,11 +432,7 @@ def hash_plugin(role: str, plugin: Objective | Method) -> dict[str, str]:
 
 
 def hash_checkpoint(model: str, role: str = "") -> dict[str, str]:
-    """Return the SHA-256 of each file of ``model``, by name with the prefix ``role``.
-
-    Raises:
-        BenchError: the checkpoint does not exist, or its files are damaged.
-    """
+    """Return the SHA-256 of each file of ``model``, by name with the prefix ``role``."""
     checkpoint, _ = find_checkpoint(model)
     return {f"{role}{name}": digest for name, digest in checkpoint.hashes.items()}
 
@@ -523,14 +485,7 @@ class CommandSettings(Record, kw_only=True):
 
 @dataclass(frozen=True)
 class CommandStage(ExperimentStage):
-    """Training by another program.
-
-    Attributes:
-        name: name of the stage.
-        workspace: folders of the collections.
-        follows: whether the stage continues from a model.
-        seeds: number of seeds of the grid.
-    """
+    """Training by another program, which ``follows`` another stage or model."""
 
     name: str
     workspace: Workspace

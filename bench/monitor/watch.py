@@ -46,13 +46,7 @@ FileStates = Mapping[str, tuple[int, int]]  # size and time of change in ns, by 
 
 @dataclass(frozen=True)
 class Watched:
-    """Result of a watch.
-
-    Attributes:
-        out: folder of the curve.
-        curve: quality by step; None if no checkpoint was evaluated.
-        interrupted: name of a checkpoint whose evaluation was interrupted; "" otherwise.
-    """
+    """Folder and curve of a watch, and the checkpoint whose evaluation was interrupted, or ""."""
 
     out: Path
     curve: Curve | None
@@ -64,9 +58,7 @@ def watch(
 ) -> Watched:
     """Evaluate checkpoints until stopped.
 
-    Args:
-        request: what to watch.
-        draw: called with the curve and its folder after each evaluation, and at the end.
+    ``draw`` is called with the curve and its folder after each evaluation, and at the end.
 
     Raises:
         BenchError: wrong input, another process watches this training, or no checkpoint could be
@@ -122,13 +114,7 @@ def _no_checkpoint(folder: Path, why: Mapping[str, str]) -> BenchError:
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """Checkpoint at one scan.
-
-    Attributes:
-        folder: folder of the checkpoint.
-        files: size and modification time of its files. A change means a new checkpoint.
-        missing: reason why it is incomplete; "" if it is complete.
-    """
+    """Checkpoint at one scan, and why it is incomplete, or "" if it is complete."""
 
     folder: Path
     files: FileStates
@@ -215,16 +201,10 @@ class Watcher:
 
     Attributes:
         training: prefix of names in results, as in ``retromae/checkpoint-500``.
-        opened: collections to evaluate on.
-        weights: weight of each collection in the mean; they sum to 1.
-        measure: measure on all collections.
-        results: location of stored results, old and new.
-        workspace: folders of collections and models, and a folder for the vectors of one checkpoint
-            at a time, since those of a long training would fill the disk.
-        like: card whose settings the checkpoints use; None for their own.
+        workspace: its vectors are those of one checkpoint at a time, since those of a long training
+            would fill the disk.
         evaluations: evaluations by checkpoint and collection, including deleted checkpoints.
-        left_out: reason why a checkpoint was not evaluated, by name.
-        waiting: reason why a checkpoint is not evaluated yet, by name.
+        left_out, waiting: reason why a checkpoint is not evaluated, or not yet, by name.
         interrupted: checkpoint under evaluation when Ctrl-C was pressed; "" if none.
     """
 
@@ -246,13 +226,7 @@ class Watcher:
         return not checkpoint.missing and self._handled.get(checkpoint.name) != checkpoint.files
 
     def leave_out(self, name: str, why: str, waiting: bool = False) -> None:
-        """Report that a checkpoint is not evaluated, once per reason.
-
-        Args:
-            name: name of the checkpoint.
-            why: reason.
-            waiting: whether it may still become complete.
-        """
+        """Report that a checkpoint is not evaluated, or not yet, once per reason."""
         reasons = self.waiting if waiting else self.left_out
         if reasons.get(name) != why:
             start, verb = ("", "waits") if waiting else ("warning: ", "is left out")
