@@ -385,8 +385,7 @@ def update_top_k(best: Any, queries: IntArray, values: Any, unfilled: float) -> 
     """Update ``best``, the k largest values of each query ``(q, k)``, in place.
 
     ``queries`` has the query of each of the further ``values``, sorted. ``unfilled`` is smaller
-    than
-    all values.
+    than all values.
     """
     count, k = best.shape
     counts = np.bincount(queries, minlength=count)

@@ -125,8 +125,7 @@ class Run:
         """Make a run of Arrow columns in any order of rows.
 
         Queries keep the order of their first rows, or of their dictionary. Ids are ``large_string``
-        or
-        dictionary-encoded, scores float32.
+        or dictionary-encoded, scores float32.
 
         Raises:
             BenchError: a document repeats within a query, or a dictionary has a query id twice.

@@ -39,7 +39,8 @@ from retrievers.models.resolve import Model
 
 # Environment variables that Ray's workers need with the values of this process.
 SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")
-POLL_S = 5.0
+POLL_S = 1.0  # Ray ends this process some seconds after the head is gone
+CONNECT_S = 5.0
 TASKS_PER_WORKER = 2  # one running, one waiting
 RETRIES = 5  # if a worker or node is lost
 
@@ -338,7 +339,7 @@ def _is_listening(address: str) -> bool:
     """Return whether something listens at ``host:port``."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), POLL_S).close()
+        socket.create_connection((host, int(port)), CONNECT_S).close()
     except OSError:
         return False
     return True
@@ -366,8 +367,7 @@ def _encode_in_worker(
     """Encode documents in a worker of the cluster, and return errors as values.
 
     Paths are relative to ``folder``, if it exists there. ``tokens_sha256`` is the hash of the token
-    ids
-    of fixed documents in the coordinating process, which must be the worker's, too.
+    ids of fixed documents in the coordinating process, which must be the worker's, too.
     """
     try:
         with suppress(OSError):

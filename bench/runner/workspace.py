@@ -252,8 +252,7 @@ class Workspace:
         """Check an evaluation so that `bench.evaluation.pipeline.evaluate` can rely on it.
 
         A result of the same program, libraries and kind of machine is looked up in ``out``; or one
-        with
-        the same scores, from any machine, in ``known``.
+        with the same scores, from any machine, in ``known``.
 
         Raises:
             BenchError: a measure that cannot be computed, a model or index that does not fit, too
@@ -313,8 +312,7 @@ def load_models(
     """Load models, which share the network of a common base, or wrap Python objects.
 
     ``like`` applies only to models without a card, and ``endpoint_model`` only to URLs, if there
-    are
-    such models.
+    are such models.
 
     Raises:
         BenchError: a model cannot be used, or a setting applies to none of the models.
@@ -337,8 +335,7 @@ def open_endpoint(url: str, endpoint_model: str | None, model: LoadedModel) -> E
     """Return an encoder that sends texts of ``model`` to a server, to compare their vectors.
 
     The host of the ``url`` is its name. ``endpoint_model`` is the name of the model on the server;
-    None
-    for the checkpoint's.
+    None for the checkpoint's.
     """
     card = card_of_endpoint(
         url,

@@ -442,8 +442,7 @@ class Planner:
         """Find texts in the shards of a folder, and split the missing ones into shards.
 
         Damaged shards are removed. ``folder`` belongs to one side of a recipe, ``recipe``. ``keys``
-        are
-        uint64 ``(n, 2)``. The shards to read and to make have the digest ``tokens_sha256``.
+        are uint64 ``(n, 2)``. The shards to read and to make have the digest ``tokens_sha256``.
         """
         present = dict(read_shards(folder, tokens_sha256))
         while True:

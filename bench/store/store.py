@@ -297,8 +297,7 @@ def adopt_shards(
 
     ``missing`` are the keys, uint64 ``(n, 2)``, of the texts without a vector of the digest
     ``tokens_sha256``, and ``encode`` encodes the texts at some of its rows. Shards that disagree
-    are
-    added to ``refused``.
+    are added to ``refused``.
     """
     known = [pair for pair in read_shards(folder, "") if pair[0] not in refused]
     if not known:
