@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from textwrap import indent
 
-from bench.evaluation.cost import EncodingCost
 from bench.evaluation.judging import SuiteMean
 from bench.evaluation.result_record import Result
 from bench.requests.outcomes import MissingEvaluation
+from bench.runner.run import EncodingCost
 from bench.store.usage import ModelUsage
 from datasets_cfg.verify import Finding
 from foundation.errors import format_count, format_names

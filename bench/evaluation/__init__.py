@@ -7,12 +7,11 @@
 - `collection_search`: `EvaluationOptions`, `LoadedModel`, the preflight of an encoder, encoding
   with the vector store, and the two retrievers, `VectorRetriever` and `BM25Retriever`. The method
   ``search(dataset, depth)`` of either returns a `SearchResult` without self-matches.
-- `index_search`: exact search within the available memory, and FAISS indexes. The package `exact`
-  has the arithmetic, and `retrievers.index.hits` the canonical order.
+- `index_search`: exact search within the available memory, and FAISS indexes. `exact` searches
+  tiles on the CPU, `torch_engine` on a GPU, and `certificate` has the arithmetic of both.
 - `runs`: `Run`, the ranking of each query, and its two file formats.
 - `judging`: the protocol of a collection applied to a run, and means over suites.
 - `scoring`: measures and `Scores`.
 - `result_record`: `Evaluation`, with its `Result` (means, `Protocol`, recipe, `Timings`,
   `Conditions`), the scores of each query and its ranking.
-- `cost`: an estimate of the encoding that an evaluation needs.
 """

@@ -2,10 +2,11 @@
 
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -33,7 +34,7 @@ from bench.store.shards import StoredVectors
 from bench.store.store import VectorStore
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
-from foundation.arrays import Float32Array
+from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.machine import format_size, library_version
 from retrievers.encoders.bm25 import BM25, index_bytes
@@ -47,6 +48,8 @@ from retrievers.models.resolve import Model, count_parameters, resolve_model
 
 FLAT = IndexSpec.parse("flat")
 PYTORCH_BYTES = 1 << 30  # the library, its caches and a batch
+SAMPLE_DOCUMENTS = 2_000  # whose tokens are counted
+FIRST_CHUNK = 64
 
 
 @dataclass(frozen=True)
@@ -428,3 +431,43 @@ def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> 
             bar.update(min(documents, plan.missing_rows - bar.n))
 
         return store.documents(encoder, dataset.corpus, plan, advance)
+
+
+def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
+    """Measure the encoding speed in tokens per second of wall-clock time, on a seeded sample.
+
+    The weights are loaded before the measurement, which takes ``budget_s`` seconds. Batches grow
+    until one takes a second, so that a fast device reaches its full speed.
+    """
+    titles, texts = sample_documents(corpus, SAMPLE_DOCUMENTS)
+    order = np.random.default_rng(0).permutation(len(texts))  # the probe may use a part only
+    titles, texts = [titles[i] for i in order], [texts[i] for i in order]
+    lengths = truncated_lengths(encoder, titles, texts)
+    encoder.encode_documents(titles[:4], texts[:4])  # loads the weights and warms up
+    tokens, spent, chunk, start = 0, 0.0, FIRST_CHUNK, 0
+    while spent < budget_s and start < len(texts):
+        some = slice(start, start + chunk)
+        before = time.perf_counter()
+        encoder.encode_documents(titles[some], texts[some])
+        took = time.perf_counter() - before
+        tokens, spent, start = tokens + int(lengths[some].sum()), spent + took, start + chunk
+        if took < 1.0:
+            chunk *= 2
+    return tokens / spent
+
+
+def mean_tokens(encoder: Encoder, corpus: Corpus) -> float:
+    """Return the mean number of tokens of a document, estimated on a seeded sample."""
+    return float(truncated_lengths(encoder, *sample_documents(corpus, SAMPLE_DOCUMENTS)).mean())
+
+
+def truncated_lengths(encoder: Encoder, titles: Sequence[str], texts: Sequence[str]) -> Int64Array:
+    """Count the tokens of documents, int64 ``(n,)``, as ``encoder`` truncates them.
+
+    Words are counted if it has no tokenizer.
+    """
+    count = getattr(encoder, "count_document_tokens", None)
+    if count is None:  # an encoder without a tokenizer, such as hashing
+        return np.array([len(f"{a} {b}".split()) for a, b in zip(titles, texts, strict=True)])
+    lengths = np.array(cast("list[int]", count(titles, texts)), dtype=np.int64)
+    return np.minimum(lengths, encoder.recipe.max_document_tokens or lengths)

@@ -2,10 +2,12 @@
 
 import hashlib
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,10 @@ from bench.evaluation.collection_search import (
     EvaluationOptions,
     LoadedModel,
     encode_documents,
+    mean_tokens,
+    measure_speed,
     run_preflight,
 )
-from bench.evaluation.cost import EncodingCost, announce_encoding, estimate_costs
 from bench.evaluation.judging import SuiteMean, suite_mean, suites_inner_first
 from bench.evaluation.pipeline import Job, evaluate_run
 from bench.evaluation.pipeline import evaluate as evaluate_job
@@ -45,6 +48,10 @@ from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.files import replace_folder
 from retrievers.index.faiss_index import IndexSpec
+
+PROBE_S = 5.0
+WORTH_AN_ESTIMATE = 20_000  # documents that take long to encode
+ITEM_BYTES = {"float32": 4, "float16": 2}
 
 Claims = Mapping[tuple[str, str, str], float]  # by model, collection and measure
 Means = tuple[tuple[str, SuiteMean], ...]
@@ -126,6 +133,78 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
     names, model = (request.dataset,), (request.model,)
     report = run(RunRequest(names=names, model=model, results=request.results, **shared))
     return report.evaluations[0]
+
+
+class EncodingCost(msgspec.Struct, frozen=True, kw_only=True):
+    """The cost of one model on one collection, on this machine.
+
+    Attributes:
+        model: name of the model.
+        collection: name of the collection.
+        documents: number of documents in the collection.
+        to_encode: distinct texts without stored vectors. Texts that several evaluations share count
+            for the first.
+        tokens: tokens to encode, after truncation, with special tokens.
+        encode_s: wall-clock time of the encoding, in seconds.
+        memory_bytes: peak memory of this process.
+        disk_bytes: size of the new vectors.
+    """
+
+    model: str
+    collection: str
+    documents: int
+    to_encode: int = 0
+    tokens: int = 0
+    encode_s: float = 0.0
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+
+
+def estimate_costs(jobs: Iterable[Job], least: int = 0) -> Iterator[EncodingCost]:
+    """Estimate the cost of each of the ``jobs`` that encodes at least ``least`` documents.
+
+    Token counts come from a sample and the real tokenizer, the encoding speed from a probe of the
+    real encoder on this machine.
+    """
+    speeds: dict[str, float] = {}  # tokens a second, by the model's name
+    seen = set()
+    for job in jobs:
+        corpus, recipe, encoder = job.dataset.corpus, job.recipe, job.prompted_model.encoder
+        texts = recipe.side("document").fingerprint, corpus.sha256
+        known = job.stored is not None or texts in seen or len(corpus) < least
+        missing = 0 if known else job.retriever.missing(job.dataset)
+        if missing < least:
+            continue
+        tokens, encode_s, disk_bytes = 0, 0.0, 0
+        if missing and encoder is not None:
+            if job.name not in speeds:
+                speeds[job.name] = measure_speed(encoder, corpus, PROBE_S)
+            tokens = round(missing * mean_tokens(encoder, corpus))
+            encode_s = tokens / speeds[job.name]
+            disk_bytes = missing * (encoder.dim * ITEM_BYTES[recipe.store_dtype] + 16)
+        seen.add(texts)
+        yield EncodingCost(
+            model=job.name,
+            collection=job.dataset.name,
+            documents=len(corpus),
+            to_encode=missing,
+            tokens=tokens,
+            encode_s=encode_s,
+            memory_bytes=job.memory_bytes,
+            disk_bytes=disk_bytes,
+        )
+
+
+def announce_encoding(jobs: Iterable[Job], machines: int = 1) -> None:
+    """Print how long encoding will take on ``machines`` like this one, if it is long."""
+    rows = list(estimate_costs(jobs, WORTH_AN_ESTIMATE))
+    if rows:
+        seconds = sum(row.encode_s for row in rows) / machines
+        print(
+            f"encoding {sum(row.to_encode for row in rows):,} documents will take about "
+            f"{timedelta(seconds=round(seconds))} on this machine; it can be stopped and resumed",
+            file=sys.stderr,
+        )
 
 
 def estimate(request: RunRequest) -> tuple[list[EncodingCost], list[MissingEvaluation]]:

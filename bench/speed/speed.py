@@ -15,8 +15,14 @@ import numpy as np
 from tqdm import tqdm
 
 from bench import __version__
-from bench.evaluation.collection_search import faiss_device, sample_documents, search_device
-from bench.evaluation.cost import mean_tokens, measure_speed, truncated_lengths
+from bench.evaluation.collection_search import (
+    faiss_device,
+    mean_tokens,
+    measure_speed,
+    sample_documents,
+    search_device,
+    truncated_lengths,
+)
 from bench.evaluation.exact import ArrayVectors, exact_search
 from bench.evaluation.pipeline import current_conditions
 from bench.requests.evaluating import SpeedRequest

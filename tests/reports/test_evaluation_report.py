@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluation.cost import EncodingCost
 from bench.evaluation.judging import suite_mean
 from bench.evaluation.result_record import Result
+from bench.runner.run import EncodingCost
 from datasets_cfg.catalogue import expand_names, suite_for
 from datasets_cfg.verify import Finding
 from reports.evaluation import (

@@ -8,7 +8,6 @@ import msgspec
 
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import print_json, print_result
-from bench.evaluation.cost import announce_encoding
 from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Result
 from bench.monitor import watch as watch_case
@@ -23,6 +22,7 @@ from bench.requests.evaluating import (
 from bench.requests.outcomes import ExitCode
 from bench.requests.training import WatchRequest
 from bench.runner import run as run_case
+from bench.runner.run import announce_encoding
 from bench.speed import speed as speed_case
 from foundation.files import read_file, replace_file
 from reports.evaluation import collection_table, costs_table, gaps_list, means_table
