@@ -11,12 +11,12 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from foundation.errors import BenchError, closest_names, did_you_mean
-from foundation.records import Record, decode_toml, read_toml
+from foundation.records import Record, convert_table, decode_toml, read_toml
 
 SUITES = "suites.toml"
 ENVIRONMENT = "BENCH_DATA"
@@ -145,18 +145,6 @@ class Suite(Record):
     mean: bool = True
 
 
-class _Suites(Record):
-    suites: tuple[Suite, ...]
-
-
-class _UserSuite(Record):
-    """A suite of the user, named by the path of its file (see `Suite`)."""
-
-    members: tuple[str, ...]
-    title: str = ""
-    weights: tuple[Weight, ...] = ()
-
-
 def dataset_names() -> tuple[str, ...]:
     """Return the names of all declared collections, sorted."""
     return tuple(sorted(_fact_files()))
@@ -204,9 +192,10 @@ def suite_for(name: str) -> Suite:
         return _suites()[name]
     if not is_suite(name):
         raise unknown_name_error(name, suite_names())
-    suite = read_toml(Path(name).expanduser(), _UserSuite)
+    table = read_toml(Path(name).expanduser(), dict[str, Any])
+    suite = convert_table({"title": name, **table, "name": name}, Suite, name)
     _check_members(suite.members, suite.weights, name)
-    return Suite(name, suite.title or name, suite.members, suite.weights)
+    return suite
 
 
 def _check_members(members: Sequence[str], weights: Sequence[float], path: str) -> None:
@@ -364,4 +353,5 @@ def _facts(name: str) -> Facts:
 @cache
 def _suites() -> dict[str, Suite]:
     content = (files("datasets_cfg") / "collections" / SUITES).read_bytes()
-    return {suite.name: suite for suite in decode_toml(content, _Suites, SUITES).suites}
+    suites = decode_toml(content, dict[str, tuple[Suite, ...]], SUITES)["suites"]
+    return {suite.name: suite for suite in suites}

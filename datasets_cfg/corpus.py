@@ -188,8 +188,15 @@ class Corpus:
     def check_sources(self) -> None:
         """Compare the complete source files with their checksums."""
         with self._discarded_if_damaged():
-            for source in self.checksums.sources:
-                check_source(source)
+            for known in self.checksums.sources:
+                try:
+                    same = sha256_of_file(Path(known.path)) == known.sha256
+                except OSError as error:
+                    reason = f"{known.path} cannot be read: {error.strerror}"
+                    raise DamagedBlockError(reason) from error
+                if not same:
+                    reason = f"{known.path} has changed since the corpus was built from it"
+                    raise DamagedBlockError(reason)
 
     def _compare_texts(self) -> None:
         with self._discarded_if_damaged():
@@ -474,20 +481,6 @@ def read_checked(path: Path, sha256: str) -> bytes:
     if hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedBlockError(f"{path.name} has a different checksum")
     return content
-
-
-def check_source(known: SourceChecksum) -> None:
-    """Compare a source with its checksum ``known`` from the build of the corpus.
-
-    Raises:
-        DamagedBlockError: the file differs, or cannot be read.
-    """
-    try:
-        same = sha256_of_file(Path(known.path)) == known.sha256
-    except OSError as error:
-        raise DamagedBlockError(f"{known.path} cannot be read: {error.strerror}") from error
-    if not same:
-        raise DamagedBlockError(f"{known.path} has changed since the corpus was built from it")
 
 
 def _sha256(mapped: mmap.mmap, start: int, end: int) -> str:

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -66,12 +66,6 @@ def reader_of_layout(name: str) -> type[Reader]:
     return READERS[name]
 
 
-def _corpora_below(folder: Path, tells: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the corpus files of collections one or two levels below a folder."""
-    patterns = (f"{above}/{file}*" for file in tells.values() for above in ("*", "*/*"))
-    return (path for pattern in patterns for path in folder.glob(pattern))
-
-
 def detect_layout(folder: Path) -> str:
     """Return the layout of ``folder``, identified by its corpus file.
 
@@ -86,8 +80,9 @@ def detect_layout(folder: Path) -> str:
     ]
     if len(found) == 1:
         return found[0]
-    inner = [] if found else sorted({path.parent for path in _corpora_below(folder, tells)})
-    if inner:
+    patterns = [f"{above}/{file}*" for file in tells.values() for above in ("*", "*/*")]
+    inner = sorted({path.parent for pattern in patterns for path in folder.glob(pattern)})
+    if inner and not found:
         raise BenchError(
             f"{folder} is not a collection, but a folder with "
             f"{format_count(len(inner), 'collection', 'collections')}",

@@ -179,27 +179,16 @@ def refuse_ignored_options(
     for name, conditions in command.only_if.items():
         option = options[name].typed_name
         for other, needed in conditions.items() if option in typed else ():
-            if not _is_satisfied(values[other], options[other], needed):
-                raise BenchError(
-                    f"{option} has no effect without {_describe(options[other], needed)}"
-                    if needed is not False
-                    else f"{option} has no effect with {options[other].typed_name}",
-                    f"leave {option} out",
-                )
-
-
-def _is_satisfied(value: Any, option: Option, needed: Any) -> bool:
-    """Return True if the value of an option is as needed."""
-    if isinstance(needed, bool):
-        return bool(value != option.default) == needed
-    return needed in (value if isinstance(value, tuple) else (value,))
-
-
-def _describe(option: Option, needed: Any) -> str:
-    """Return a condition as it is typed."""
-    if isinstance(needed, bool):
-        return option.typed_name
-    return str(needed) if option.positional else f"{option.typed_name} {needed}"
+            value, condition = values[other], options[other].typed_name
+            if isinstance(needed, bool):
+                satisfied = (value != options[other].default) == needed
+            else:
+                satisfied = needed in (value if isinstance(value, tuple) else (value,))
+                condition = needed if options[other].positional else f"{condition} {needed}"
+            if not satisfied:
+                link = "with" if needed is False else "without"
+                problem = f"{option} has no effect {link} {condition}"
+                raise BenchError(problem, f"leave {option} out")
 
 
 def check_outputs(options: Any, values: Mapping[str, Any]) -> None:

@@ -72,11 +72,6 @@ def parse_whole_number(text: str, least: int = 0) -> int:
     return int(text)
 
 
-def parse_worker_number(text: str) -> int:
-    """Parse ``text`` as a number of workers, where ``auto`` is 0."""
-    return 0 if text == "auto" else parse_whole_number(text, least=1)
-
-
 def parse_number(text: str) -> float:
     """Parse ``text`` as a finite number."""
     value = float(text)
@@ -124,7 +119,9 @@ Resamples = Annotated[PositiveInt, Parameter(validator=validators.Number(lte=1_0
 Duration = Annotated[float, _parse_one(parse_duration, "TIME")]
 Size = Annotated[int, _parse_one(parse_size, "SIZE")]
 Device = Annotated[str, _parse_one(parse_device, "DEVICE")]
-WorkerNumber = Annotated[int, _parse_one(parse_worker_number, "auto|N")]
+WorkerNumber = Annotated[
+    int, _parse_one(lambda text: 0 if text == "auto" else parse_whole_number(text, 1), "auto|N")
+]
 LocalPath = Annotated[Path, _parse_one(parse_local_path, "FOLDER")]
 OutFolder = Annotated[LocalPath, OutputMark("folder")]
 OutFile = Annotated[LocalPath, OutputMark("file"), Parameter(metavar="FILE")]

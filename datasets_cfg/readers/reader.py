@@ -240,13 +240,8 @@ def decode_line(path: Path, number: int, line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise not_utf8(path, number, error) from error
-
-
-def not_utf8(path: Path, number: int, error: UnicodeDecodeError) -> BenchError:
-    """Return an error that names the first byte of a line that is not UTF-8."""
-    wrong = f"not UTF-8 (byte 0x{error.object[error.start]:02x} at column {error.start + 1})"
-    return line_error(path, number, wrong, "convert the file to UTF-8")
+        wrong = f"not UTF-8 (byte 0x{line[error.start]:02x} at column {error.start + 1})"
+        raise line_error(path, number, wrong, "convert the file to UTF-8") from error
 
 
 def check_id(path: Path, number: int, id_: str) -> str:

@@ -3,7 +3,7 @@
 Only declarations are read: no model and no collection is opened.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain, starmap
 from typing import Any, get_args
 
@@ -11,7 +11,7 @@ import msgspec
 
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import as_json, format_columns, print_result
-from bench.requests.data import ListRequest, ModelGroup, ShowRequest
+from bench.requests.data import Listed, ListRequest, ModelGroup, ShowRequest
 from datasets_cfg.catalogue import (
     dataset_names,
     declaration_text,
@@ -54,7 +54,7 @@ def list_names(request: ListRequest, output: OutputOptions) -> int:
     """Print the names of one kind as a table or as JSON."""
     lines = [
         line
-        for line in LISTS[request.what]()
+        for line in list_lines(request.what)
         if request.match.lower() in f"{line.name} {line.about} {line.licence}".lower()
         and (not request.group or line.group in request.group)
     ]
@@ -84,12 +84,6 @@ def group_of(card: Card) -> ModelGroup:
     return "ready" if all(find_local(*tower, card.package) for tower in needed) else "download"
 
 
-def _list_models() -> Iterable[NameLine]:
-    order: list[str] = list(GROUPS)
-    lines = map(_describe_model, all_cards().values())
-    return sorted(lines, key=lambda line: (order.index(line.group), line.name))
-
-
 def _describe_model(card: Card) -> NameLine:
     notes = [card.title]
     if card.missing:
@@ -108,18 +102,6 @@ def _describe_dataset(name: str) -> NameLine:
     sizes = [f"{count:,} {what}" for count, what in counts if count is not None]
     access = [] if facts.public else ["licensed: see `show`"]
     return NameLine(name, "; ".join([facts.title, facts.main_measure, *sizes, *access]))
-
-
-def _list_measures() -> Iterable[NameLine]:
-    from bench.evaluation.scoring import list_measures
-
-    return starmap(NameLine, list_measures().items())
-
-
-def _list_indexes() -> Iterable[NameLine]:
-    from retrievers.index.faiss_index import INDEX_EXAMPLES
-
-    return starmap(NameLine, INDEX_EXAMPLES.items())
 
 
 class _TitleAndVariants(msgspec.Struct):
@@ -144,21 +126,28 @@ def _preset_and_grid_files() -> tuple[TomlFiles[Any], TomlFiles[Any], TomlFiles[
     return PRETRAIN_PRESETS, FINETUNE_PRESETS, GRIDS
 
 
-def _list_presets() -> Iterable[NameLine]:
-    """Yield a line per preset, for pre-training first."""
-    pretrain, finetune, _ = _preset_and_grid_files()
+def list_lines(what: Listed) -> Iterable[NameLine]:
+    """Return the lines of a list: models by availability, others in their own order."""
+    if what == "models":
+        order: list[str] = list(GROUPS)
+        lines = map(_describe_model, all_cards().values())
+        return sorted(lines, key=lambda line: (order.index(line.group), line.name))
+    if what == "datasets":
+        return map(_describe_dataset, dataset_names())
+    if what == "suites":
+        return (NameLine(name, suite_for(name).title) for name in suite_names())
+    if what == "measures":
+        from bench.evaluation.scoring import list_measures
+
+        return starmap(NameLine, list_measures().items())
+    if what == "indexes":
+        from retrievers.index.faiss_index import INDEX_EXAMPLES
+
+        return starmap(NameLine, INDEX_EXAMPLES.items())
+    pretrain, finetune, grids = _preset_and_grid_files()
+    if what == "grids":
+        return _list_titles(grids)
     return chain(_list_titles(pretrain, "pretrain: "), _list_titles(finetune, "finetune: "))
-
-
-LISTS: dict[str, Callable[[], Iterable[NameLine]]] = {
-    "models": _list_models,
-    "datasets": lambda: map(_describe_dataset, dataset_names()),
-    "suites": lambda: (NameLine(name, suite_for(name).title) for name in suite_names()),
-    "measures": _list_measures,
-    "indexes": _list_indexes,
-    "presets": _list_presets,
-    "grids": lambda: _list_titles(_preset_and_grid_files()[2]),
-}
 
 
 def show(request: ShowRequest, output: OutputOptions) -> int:

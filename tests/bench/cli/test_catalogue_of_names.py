@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.commands.names import GROUPS, LISTS, describe, group_of
+from bench.cli.commands.names import GROUPS, describe, group_of, list_lines
 from bench.cli.main import run_command
 from bench.evaluation.scoring import parse_measure
 from datasets_cfg.catalogue import dataset_names, suite_names
@@ -35,11 +35,11 @@ def test_every_declared_name_is_listed_once_with_a_line_about_it(what, names, ca
 
 
 def test_every_listed_measure_and_index_is_understood():
-    names = [line.name for line in LISTS["measures"]()]
+    names = [line.name for line in list_lines("measures")]
     assert {"nDCG@k", "R@k", "RR@k"} <= {*names}
     for name in names:
         parse_measure(name.replace("@k", "@10"))
-    specs = [line.name for line in LISTS["indexes"]()]
+    specs = [line.name for line in list_lines("indexes")]
     assert specs[0] == "flat"
     for spec in specs:
         assert IndexSpec.parse(str(IndexSpec.parse(spec))) == IndexSpec.parse(spec)
@@ -49,7 +49,7 @@ def test_names_that_show_prints_are_unique():
     names = [
         line.name
         for what in ("models", "datasets", "suites", "presets", "grids")
-        for line in LISTS[what]()
+        for line in list_lines(what)
     ]
     assert [name for name in names if names.count(name) > 1] == []
 
@@ -82,7 +82,7 @@ def test_a_user_suite_is_shown(tmp_path, capsys):
 
 def test_models_are_listed_in_groups_by_what_it_takes_to_use_them(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    lines = list(LISTS["models"]())
+    lines = list(list_lines("models"))
     groups = {line.name: line.group for line in lines}
     assert {groups[name] for name in ("minilm", "bm25", "hashing")} == {"ready"}
     assert groups["retromae"] == "download"
