@@ -67,9 +67,9 @@ class Counts(Record):
         documents: documents of the corpus, empty ones included.
         queries: queries with judgements, the denominator of every mean.
         judgements: rows of the qrels.
-        dangling_judgements: rows of the qrels whose document is not in the corpus. A difference in
-            this count is reported. A difference in any other count means a different collection,
-            which is refused.
+        dangling_judgements: rows of the qrels whose document is not in the corpus. A difference is
+            reported; a difference in any other count means a different collection, which is
+            refused.
     """
 
     documents: Count | None = None
@@ -239,12 +239,8 @@ def user_members(suite: str, data_dir: Path | None = None) -> dict[str, Path]:
 def user_folder(name: str, data_dir: Path | None = None) -> Path | None:
     """Return the folder of a collection of the user, or None if ``name`` is declared or unknown.
 
-    The name is a path, or a path below ``data_dir`` or BENCH_DATA. ``./beir`` is always the folder.
-    Below those two, the last part of a declared name is not accepted, since ``scifact`` would not
-    be scored by the rules of ``beir/scifact``.
-
-    Raises:
-        BenchError: ``data_dir`` or BENCH_DATA is not a folder.
+    The name is a path, or a path below ``data_dir`` or BENCH_DATA. The last part of a declared name
+    is not accepted, since ``scifact`` would not be scored by the rules of ``beir/scifact``.
     """
     if name in _fact_files() or name in _suites():
         return None
@@ -258,11 +254,7 @@ def user_folder(name: str, data_dir: Path | None = None) -> Path | None:
 
 
 def data_folders(data_dir: Path | None) -> list[Path]:
-    """Return the folders that hold collections: ``data_dir``, then BENCH_DATA.
-
-    Raises:
-        BenchError: one of them is not a folder.
-    """
+    """Return the folders that hold collections: ``data_dir``, then BENCH_DATA."""
     named = {"--data-dir": data_dir, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
     folders = {source: Path(value).expanduser() for source, value in named.items() if value}
     for source, folder in folders.items():

@@ -396,9 +396,6 @@ def write_documents(documents: Iterable[Document], path: Path) -> tuple[int, int
 
     Returns:
         The number of documents, the number without title and text, and the content hash.
-
-    Raises:
-        UnicodeEncodeError: a field cannot be written as UTF-8 (a lone surrogate).
     """
     digest = hashlib.sha256()
     count = empty = 0
@@ -472,11 +469,7 @@ def check_blocks(mapped: mmap.mmap, blocks: Sequence[Block], texts: bool) -> Non
 
 
 def read_checked(path: Path, sha256: str) -> bytes:
-    """Return the content of the small file ``path`` if its checksum is ``sha256``.
-
-    Raises:
-        DamagedBlockError: the checksum differs.
-    """
+    """Return the content of the small file ``path``, or raise if its checksum is not ``sha256``."""
     content = read_file(path, max_bytes=None)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedBlockError(f"{path.name} has a different checksum")

@@ -203,9 +203,6 @@ def facts_of_folder(folder: Path) -> Facts:
 
     A folder that claims the name of a declared collection may change only the split, since its
     scores appear next to published ones.
-
-    Raises:
-        BenchError: ``dataset.toml`` is invalid, or claims a name with different facts.
     """
     path, stated, name = folder / FACTS_FILE, _read_facts_file(folder), name_in_results(folder)
     if "name" in stated and name in suite_names():

@@ -129,7 +129,7 @@ def find_files(
         with_corpus: whether documents are needed, or only queries and judgements.
 
     Raises:
-        BenchError: the files are missing. The hint says how to obtain them and which folder to use.
+        BenchError: the files are missing. The hint says how to obtain them.
     """
     given = data_folders(data_dir)
     for root in given:
@@ -260,8 +260,8 @@ def download(url: str, target: Path, md5: str = "", size: int = 0) -> Path:
             the server states, else half of the free disk.
 
     Raises:
-        BenchError: the server cannot be reached or refuses, the connection keeps breaking, the
-            checksum is wrong or the file too large (it is then removed), or the disk is full.
+        BenchError: the server refuses or cannot be reached, the checksum is wrong, or the file is
+            too large for the disk or its size.
     """
     part = target.with_name(f"{target.name}.part")
     try:
@@ -276,11 +276,7 @@ def download(url: str, target: Path, md5: str = "", size: int = 0) -> Path:
 
 
 def check_md5(path: Path, md5: str, source: str) -> None:
-    """Compare a file with its checksum, unless that is "", and remove the file if it differs.
-
-    Raises:
-        BenchError: the checksum differs.
-    """
+    """Compare a file with its checksum, unless that is "", and remove the file if it differs."""
     if not md5:
         return
     with path.open("rb") as file:

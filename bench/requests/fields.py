@@ -72,11 +72,7 @@ def to_optional_text(path: str | Path | None) -> str | None:
 
 @frozen(kw_only=True, slots=False)
 class Request:
-    """Base of all requests, which checks the types of the fields.
-
-    Raises:
-        TypeError: a value has another type than its field.
-    """
+    """Base of all requests, which raises a TypeError if a value has another type than its field."""
 
     section: ClassVar[tuple[str, int]] = ("Arguments and options", 0)
 

@@ -44,7 +44,6 @@ class MissingEvaluations:
     """Errors of several evaluations, collected in ``missing`` so that the others can continue."""
 
     def __init__(self, stop: bool = False) -> None:
-        """Collect errors, or raise the first one if ``stop`` is True."""
         self.missing: list[MissingEvaluation] = []
         self._stop = stop
 
@@ -53,10 +52,7 @@ class MissingEvaluations:
         """Catch an error of the block, record it for ``collection`` and ``model``, and warn.
 
         Only bad input and failures of the machine are caught, such as a full disk or a lack of
-        memory. Any other error is a defect of this program.
-
-        Raises:
-            Exception: the block failed, and ``stop`` is True.
+        memory.
         """
         try:
             yield
@@ -78,11 +74,7 @@ class MissingEvaluations:
         return {missing.collection: missing.reason for missing in self.missing}
 
     def require_any(self, left: bool) -> None:
-        """Raise if there are errors and nothing is ``left``.
-
-        Raises:
-            BenchError: nothing was evaluated, with the reason of the first error.
-        """
+        """Raise the reason of the first error if nothing is ``left``."""
         if self.missing and not left:
             first = self.missing[0]
             raise BenchError(

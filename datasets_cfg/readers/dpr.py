@@ -1,9 +1,8 @@
 """DPR's layout for open-domain question answering (Karpukhin et al., EMNLP 2020).
 
-``psgs_w100.tsv`` holds passages of 100 words with the columns id, text, title.
-``nq-<split>.qa.csv`` holds questions with their accepted answers. Despite their names, both are
-tab-separated with CSV quoting. ``biencoder-nq-train.json`` holds the questions to train on, with
-relevant passages and hard negatives.
+``psgs_w100.tsv`` holds passages of 100 words, ``nq-<split>.qa.csv`` questions with their accepted
+answers. Despite their names, both are tab-separated with CSV quoting. ``biencoder-nq-train.json``
+holds the questions to train on, with relevant passages and hard negatives.
 """
 
 import ast
@@ -55,10 +54,7 @@ class DprReader(Reader):
         return (find_file(self.folder, [name]),)
 
     def judgements(self) -> Judgements:
-        """Return all questions with their answers or, to train on, with their passages.
-
-        The qrels are empty if answers decide.
-        """
+        """Return all questions with their answers or, to train on, with their passages."""
         if self.split == _TRAIN:
             return judge_examples(self.examples())
         return read_questions(*self.judgement_files())

@@ -139,12 +139,7 @@ def _unknown_layout(file: Path, number: int, found: str) -> BenchError:
 
 
 def _parse(row: dict[str, Any], layout: Layout) -> TrainingExample:
-    """Return a record as an example.
-
-    Raises:
-        ValueError: a field is missing or has a wrong number of values.
-        msgspec.ValidationError: a field has a wrong type.
-    """
+    """Return a record as an example."""
     queries, *sides = (
         _values(row, field) for field in (layout.query, layout.positives, layout.negatives)
     )
@@ -170,12 +165,7 @@ def _parse(row: dict[str, Any], layout: Layout) -> TrainingExample:
 def _find_scores(
     row: dict[str, Any], layout: Layout, sides: Sequence[Sequence[_Passage | str | int]]
 ) -> tuple[float, ...]:
-    """Return a teacher's scores of the positives, then of the negatives, or () for none.
-
-    Raises:
-        ValueError: a passage has no score and others have one, or a score is not finite.
-        msgspec.ValidationError: a score is not a number.
-    """
+    """Return a teacher's scores of the positives, then of the negatives, or () for none."""
     scores = [_values(row, field) for field in layout.scores]
     if layout.name == "Tevatron":
         passages = [[each for each in side if isinstance(each, _Passage)] for side in sides]

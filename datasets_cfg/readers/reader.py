@@ -80,12 +80,12 @@ class Qrels:
 
 
 class TrainingExample(NamedTuple):
-    """A training query with its passages.
+    """A training query with its passages, whose unknown ids, titles and texts are "".
 
     Attributes:
         id: id of the query; "" if unknown.
         query: text of the query; "" if unknown.
-        positives: relevant passages. Unknown ids, titles and texts are "".
+        positives: relevant passages.
         negatives: hard negatives.
         scores: a teacher's scores of the positives, then of the negatives; () for none.
     """
@@ -99,10 +99,9 @@ class TrainingExample(NamedTuple):
 
 @dataclass(frozen=True)
 class Judgements:
-    """The queries of a collection, with the judgements or answers that score them.
+    """The queries that have judgements, in file order, with the qrels or answers that score them.
 
     Attributes:
-        queries: the queries that have judgements, in file order.
         qrels: relevance judgements; empty if answers decide.
         answers: accepted answers of each query id; None if qrels decide.
     """
@@ -201,9 +200,6 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple[int, list[str]]]:
     """Yield ``(line number, fields)`` of each line that is not blank. None separates by white
     space.
-
-    Raises:
-        BenchError: a line with a different number of columns, or not in UTF-8.
     """
     for number, line in read_lines(path):
         text = decode_line(path, number, line)
@@ -232,11 +228,7 @@ def read_json_lines(path: Path, kind: type[Line], hint: str) -> Iterator[tuple[i
 
 
 def decode_line(path: Path, number: int, line: bytes) -> str:
-    """Decode ``line`` as UTF-8.
-
-    Raises:
-        BenchError: the line is not UTF-8.
-    """
+    """Decode ``line`` as UTF-8, or raise an error that names the first wrong byte."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:
@@ -245,11 +237,7 @@ def decode_line(path: Path, number: int, line: bytes) -> str:
 
 
 def check_id(path: Path, number: int, id_: str) -> str:
-    """Return an id if it is valid.
-
-    Raises:
-        BenchError: the id is empty or contains NUL.
-    """
+    """Return an id, or raise if it is empty or contains NUL."""
     if not id_:
         raise line_error(path, number, "the id is empty", "give it an id")
     if "\0" in id_:
@@ -290,11 +278,7 @@ def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgeme
 
 
 def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries:
-    """Collect queries from rows ``(line number, id, text)``.
-
-    Raises:
-        BenchError: an id occurs twice or is invalid.
-    """
+    """Collect queries from rows ``(line number, id, text)``, or raise if an id occurs twice."""
     texts: dict[str, str] = {}
     for number, id_, text in rows:
         if check_id(path, number, id_) in texts:

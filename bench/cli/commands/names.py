@@ -35,6 +35,7 @@ class NameLine(msgspec.Struct, omit_defaults=True):
     """Line of a list. Fields that only models have are empty for other names.
 
     Attributes:
+        name: name to type.
         about: title, with notes and warnings.
         group: availability of a model, one of `GROUPS`.
         parameters: approximate number of parameters; 0 if the card does not state it.
