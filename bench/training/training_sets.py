@@ -106,10 +106,9 @@ def _is_blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 class TrainSplit:
     """Training split of one collection, without the queries that cannot be trained on.
 
-    Attributes:
-        dataset: collection that contains only queries with a relevant document in the corpus.
-        positives: for each query, the sorted rows of its relevant documents, int64.
-        negatives: hard negatives that come with the queries, or None.
+    ``dataset`` has only queries with a relevant document in the corpus, ``positives`` the sorted
+    rows of these documents, int64. ``negatives`` are hard negatives that come with the queries, or
+    None.
     """
 
     dataset: Dataset
@@ -120,12 +119,10 @@ class TrainSplit:
     def of(cls, dataset: Dataset, without: frozenset[str] = frozenset()) -> "TrainSplit":
         """Return the usable part of a split. Documents with a grade of 1 or more are relevant.
 
-        Args:
-            dataset: collection, opened with the split to train on.
-            without: ids of queries to leave out.
+        Queries with the ids ``without`` are left out.
 
         Raises:
-            BenchError: If no query is left.
+            BenchError: no query is left.
         """
         rows = dataset.corpus.rows_of(dataset.qrels.doc_ids)
         relevant: dict[str, list[int]] = {}
@@ -153,17 +150,14 @@ class TrainSplit:
         )
 
     def with_given(self, examples: Iterable[TrainingExample], keep: int) -> "TrainSplit":
-        """Return the queries of ``examples`` with their negatives.
+        """Return the queries of ``examples`` with their first ``keep`` negatives each.
 
         An example's relevant documents are added to the judged ones. If they have a teacher's
-        scores, they replace the judged ones, which have none.
-
-        Args:
-            examples: passages of queries, by the ids of the collection. None give the split itself.
-            keep: number of negatives to keep for each query, the first ones.
+        scores, they replace the judged ones, which have none. Without examples, the split itself is
+        returned.
 
         Raises:
-            BenchError: If a passage has no id, or no example fits the collection.
+            BenchError: a passage has no id, or no example fits the collection.
         """
         given = _find_given(self.dataset, examples, keep)
         if given is None:
@@ -195,11 +189,7 @@ _GIVEN = np.dtype([("query", "i8"), ("row", "i8"), ("relevant", "?"), ("score", 
 def _find_given(
     dataset: Dataset, examples: Iterable[TrainingExample], keep: int
 ) -> npt.NDArray[np.void] | None:
-    """Return the passages of ``examples`` that the collection contains, or None without examples.
-
-    Raises:
-        BenchError: If a passage has no id, or no example fits the collection.
-    """
+    """Return the passages of ``examples`` that the collection has, or None without examples."""
     numbers = {id_: number for number, id_ in enumerate(dataset.queries.ids)}
     free = [keep] * len(numbers)  # negatives that a query can still take
     blocks, block, ids, read, taken = list[Any](), list[Any](), list[str](), 0, 0
@@ -270,17 +260,12 @@ def _select_queries(dataset: Dataset, rows: Sequence[int]) -> Dataset:
 
 
 def draw_queries(splits: Sequence[TrainSplit], count: int, seed: int) -> tuple[TrainSplit, ...]:
-    """Draw queries at random from all splits together.
+    """Draw ``count`` queries at random from all splits together, and drop splits without any.
 
     The queries drawn for a smaller ``count`` are also drawn for a larger one.
 
-    Args:
-        splits: the splits to draw from. Splits without a drawn query are dropped.
-        count: total number of queries.
-        seed: seed of the draw.
-
     Raises:
-        BenchError: If the splits have fewer queries.
+        BenchError: the splits have fewer queries.
     """
     ends = np.cumsum([0, *(len(split.positives) for split in splits)])
     if count > ends[-1]:
@@ -322,14 +307,10 @@ def training_set(splits: Sequence[TrainSplit]) -> TrainingSet:
 
 
 def leaked_queries(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset[str]:
-    """Return the ids of training queries to leave out, with warnings that name them.
-
-    Args:
-        training: collection, opened with the split to train on.
-        evaluated: collections that the model will be scored on.
+    """Return the ids of training queries that read like an evaluated one, with warnings.
 
     Raises:
-        BenchError: If a training query is itself evaluated, see `find_leaks`.
+        BenchError: a training query is itself evaluated, see `find_leaks`.
     """
     left_out: set[str] = set()
     for other in evaluated:
@@ -353,14 +334,10 @@ def count_queries(count: int, kind: str = "") -> str:
 def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
     """Return the ids of training queries that have the text of an evaluated query.
 
-    Only queries are compared: any two splits of a collection share its documents.
-
-    Args:
-        training: collection, opened with the split to train on.
-        evaluated: collection, opened with the split to score.
+    Each collection is opened with its split. Documents are not compared: any two splits share them.
 
     Raises:
-        BenchError: If a training query is itself evaluated.
+        BenchError: a training query is itself evaluated.
     """
     related = same_collections(training.name) == same_collections(evaluated.name)
     same = related or _same_files(training, evaluated)
@@ -379,11 +356,8 @@ def shared_queries(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the ids of training queries that are evaluated, first by id, then by text.
 
-    Args:
-        training: queries to train on.
-        evaluated: queries to score.
-        ids_count: whether both come from one collection. Equal ids of two collections are a
-            coincidence.
+    ``ids_count`` tells whether both come from one collection. Equal ids of two collections are a
+    coincidence.
     """
     ids = set(evaluated.ids) if ids_count else set()
     texts = {normalise_query(text) for text in evaluated.texts}

@@ -85,8 +85,7 @@ def pretrain_on(
     """Pre-train on the corpora of collections, without reading their queries or judgements.
 
     Raises:
-        BenchError: no collection has a document with a word, or a reason listed in
-            `Dataset.corpus` and `retrievers.training.pretrain.pretrain`.
+        BenchError: no collection has a document with a word, or a reason listed in `pretrain`.
     """
     texts = CorpusTexts([dataset.corpus for dataset in datasets])
     if not len(texts):
@@ -114,12 +113,7 @@ def adapt(request: AdaptRequest) -> tuple[PretrainResult, ...]:
 def adapt_on(
     preset: Pretraining, datasets: Sequence[Dataset], method: Method, context: TrainingContext
 ) -> tuple[PretrainResult, ...]:
-    """Pre-train on the corpus of each collection in turn, without reading queries or judgements.
-
-    Raises:
-        BenchError: a reason listed in `Dataset.corpus` and
-            `retrievers.training.continual.sequence.adapt`.
-    """
+    """Pre-train on the corpus of each collection in turn, without reading queries or judgements."""
     domains = [
         Domain(dataset.name, CorpusTexts([dataset.corpus]), trained_collections([dataset.name]))
         for dataset in datasets
@@ -198,13 +192,12 @@ def finetune_on(
         context: device and output folder of the training.
         evaluated: collections that the result will be scored on.
         negatives: training file with ids of the only collection. Its queries are trained on.
-        queries: number of training queries, drawn with the preset's seed from all collections. None
-            uses all of them.
-        max_memory: bytes that a search may use, see `CorpusSearch`.
+        queries: number of queries, drawn with the preset's seed. None uses all of them.
+        max_memory: bytes that a search may use. None takes most of the free memory.
 
     Raises:
         BenchError: a training split is itself evaluated, there is too little to train on, or a
-            reason listed in `retrievers.training.finetune.finetune.finetune`.
+            reason listed in `finetune`.
     """
     if negatives is not None and len(training) > 1:
         raise BenchError(
@@ -268,14 +261,8 @@ def apply_prompts(model: Model, names: Sequence[str]) -> Model:
 class CorpusSearch:
     """Exact search for negatives that looks up the queries of each collection in its own corpus.
 
-    Attributes:
-        splits: the splits that the training set was made from, in order.
-        store: vectors of models that other commands use too.
-        training_folder: output folder of the training. It gets the vectors of models below it,
-            which training still changes, until their search ends.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        max_memory: bytes that this process may use during a search. None takes most of the free
-            memory.
+    The vectors of models below ``training_folder``, which training still changes, stay there until
+    their search ends. Those of other models are in ``store``, which other commands share.
     """
 
     splits: tuple[TrainSplit, ...]

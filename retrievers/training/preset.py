@@ -337,11 +337,7 @@ class UsageSettings(Record, kw_only=True):
     lower_case: bool | msgspec.UnsetType = msgspec.UNSET
 
     def of(self, card: Card) -> Card:
-        """Return ``card`` with these settings applied.
-
-        Raises:
-            BenchError: the card would contradict itself.
-        """
+        """Return ``card`` with these settings applied, or raise if it would contradict itself."""
         fields = msgspec.to_builtins(self).items()  # leaves out unset fields
         return replace_fields(card, {name: set_ for name, set_ in fields if set_ is not None})
 
@@ -423,13 +419,10 @@ class Finetuning(Record, kw_only=True):
             raise ValueError("refreshed negatives have no teacher's scores: drop refresh_steps")
 
     def with_file(self, scored: bool) -> "Finetuning":
-        """Return the preset for queries that come with negatives.
+        """Return the preset for queries that come with negatives, ``scored`` by a teacher or not.
 
         These replace BM25's. For a distillation, scores in the file replace the teacher, and then
         the negatives of all rounds are the file's. A preset that names ``file`` stays as it is.
-
-        Args:
-            scored: whether a teacher's scores come with the negatives.
         """
         if any("file" in mining.sources for mining in self.rounds) or not self.hard_negatives:
             return self
@@ -450,12 +443,7 @@ class Finetuning(Record, kw_only=True):
         return msgspec.structs.replace(self.optimizer, lr=trained.lr or self.optimizer.lr)
 
     def steps_for(self, mining: Mining, queries: int) -> int:
-        """Return the number of steps of a round.
-
-        Args:
-            mining: settings of the round.
-            queries: number of training queries.
-        """
+        """Return the number of steps of a round with this ``mining`` on so many ``queries``."""
         if self.steps is not None:
             return self.steps
         epochs = self.epochs if mining.epochs is None else mining.epochs

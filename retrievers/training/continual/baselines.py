@@ -79,9 +79,7 @@ class Replay(Method, kw_only=True):
 class MixedTexts(LazyTexts):
     """Texts of several corpora in a given order, each read when it is accessed.
 
-    Attributes:
-        corpora: the corpora.
-        locations: number of the corpus and row in it of each text, int64 ``(texts, 2)``.
+    ``locations`` has the corpus and the row in it of each text, int64 ``(texts, 2)``.
     """
 
     def __init__(self, corpora: Sequence[Sequence[str]], locations: Int64Array) -> None:
@@ -101,13 +99,9 @@ def mix_replay(
 ) -> MixedTexts:
     """Return the texts of a domain followed by enough repetitions of the buffer to reach its share.
 
-    Args:
-        earlier: corpora of earlier domains. A text in the buffer of one domain was also in the
-            buffer of the domain before.
-        texts: texts of the current domain.
-        buffer: number of texts kept from all earlier domains together, at least one from each.
-        share: share of the buffer in the texts that training reads, between 0 and 1.
-        seed: seed of the choice of texts for the buffer.
+    The buffer has equally many texts of each corpus of ``earlier``, at least one, and ``buffer`` in
+    all. A text in the buffer of one domain was also in the buffer of the domain before. ``share``
+    is that of the buffer in the texts that training reads, between 0 and 1.
     """
     quota = max(1, buffer // len(earlier))
     parts = []

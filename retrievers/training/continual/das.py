@@ -166,8 +166,8 @@ def unit_weights(encoder: MaskedLM) -> Iterator[tuple[torch.nn.Parameter, str, i
     map after it. Neurons have their rows and biases.
 
     Yields:
-        Parameter, kind of unit (see `KINDS`), layer, and the dimension of the parameter along which
-        the units lie (`ROWS` or `COLUMNS`). Each head covers `head_width` consecutive positions.
+        Parameter, kind of unit (see `KINDS`), layer, and the dimension along which the units lie
+        (`ROWS` or `COLUMNS`). Each head covers `head_width` consecutive positions.
     """
     for number, layer in enumerate(_layers(encoder)):
         attention = layer.attention.self
@@ -191,9 +191,8 @@ def _layers(encoder: MaskedLM) -> list[Any]:
 def general_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
     """Compute the importance of units to general knowledge, between 0 and 1.
 
-    Args:
-        encoder: encoder with dropout, in training mode.
-        batches: masked batches of any texts.
+    ``encoder`` has dropout and is in training mode, and ``batches`` are masked batches of any
+    texts.
 
     Raises:
         BenchError: the encoder has no dropout.
@@ -228,13 +227,10 @@ def gate_gradients(encoder: MaskedLM, batches: Iterable[Batch], loss: Loss) -> U
 
 
 def normalise(gradients: Units) -> Units:
-    """Turn gradients into importance: standardise, then take tanh and the absolute value.
+    """Turn gradients of the gates into importance: standardise, take tanh and the absolute value.
 
     Standardisation is within each layer and kind of unit. A layer whose units all have the same
     gradient gets an importance of 0.
-
-    Args:
-        gradients: gradients of the gates, ``(layers, units)`` for each kind.
     """
     importance = {}
     for kind in KINDS:

@@ -97,11 +97,7 @@ class EWC(MLM, kw_only=True):
     strength: Above0 = 5_000.0
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """Build the training module around ``encoder``.
-
-        Raises:
-            BenchError: the state belongs to a different model.
-        """
+        """Build the training module around ``encoder``, to whose weights the state must fit."""
         return EWCTraining(encoder, read_fisher(encoder, self.state), self.strength)
 
 
@@ -109,13 +105,7 @@ class EWCTraining(MLMTraining):
     """Encoder with its head, and the penalty on its weights."""
 
     def __init__(self, encoder: MaskedLM, fisher: Mapping[str, Tensor], strength: float) -> None:
-        """Attach the penalty to an encoder.
-
-        Args:
-            encoder: encoder to train.
-            fisher: Fisher information and centre of each parameter, see `accumulate_fisher`.
-            strength: λ.
-        """
+        """Attach the penalty to ``encoder``. For ``fisher`` see `accumulate_fisher`."""
         super().__init__(encoder)
         self.strength = strength
         for number, (name, parameter) in enumerate(encoder.named_parameters()):
@@ -141,14 +131,10 @@ class EWCTraining(MLMTraining):
 
 
 def estimate_fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tensor]:
-    """Estimate the diagonal of the empirical Fisher information.
+    """Estimate the diagonal of the empirical Fisher information, by name of parameter.
 
-    Args:
-        encoder: encoder, in evaluation mode for gradients without dropout.
-        texts: batches of one text each, masked as in training.
-
-    Returns:
-        One tensor for each parameter of the encoder, by name and in its shape.
+    ``encoder`` is in evaluation mode for gradients without dropout, and ``texts`` are batches of
+    one text each, masked as in training.
     """
     named = dict(encoder.named_parameters())
     total, count = {name: torch.zeros_like(weight) for name, weight in named.items()}, 0
@@ -165,14 +151,10 @@ def estimate_fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tens
 def accumulate_fisher(
     encoder: MaskedLM, information: Mapping[str, Tensor], before: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor]:
-    """Return F and θ̄ after a domain, under `FISHER` and `CENTRE` followed by the parameter's name.
+    """Return F and θ̄ after a domain, under `FISHER` and `CENTRE` and the parameter's name.
 
-    If F is 0 at a weight, the centre is its current value.
-
-    Args:
-        encoder: encoder with the weights after the domain.
-        information: F_t, by name of parameter.
-        before: F and θ̄ after the previous domain. None after the first domain.
+    ``information`` is F_t, and ``before`` F and θ̄ after the previous domain if there is one. If F
+    is 0 at a weight of ``encoder``, the centre is its current value.
     """
     state: dict[str, Tensor] = {}
     for name, weight in encoder.named_parameters():
@@ -232,11 +214,7 @@ class Distill(MLM, kw_only=True):
     temperature: Above0 = 2.0
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """Build the training module around ``encoder`` and load the teacher.
-
-        Raises:
-            BenchError: the teacher cannot be loaded.
-        """
+        """Build the training module around ``encoder`` and load the teacher."""
         teacher = open_start(Start(model=self.teacher), seed=0)
         teacher.build_module(MLM(mask=self.mask), seed=0)
         return DistillTraining(encoder, teacher.encoder, self.weight, self.temperature)
@@ -272,10 +250,8 @@ class DistillTraining(nn.Module):
 def kl_divergence(logits: Tensor, answers: Tensor, temperature: float) -> Tensor:
     """Return the KL divergence of softened predictions from a teacher's, averaged over tokens.
 
-    Args:
-        logits: the student's logits, ``(tokens, vocabulary)``. The divergence of 0 tokens is 0.
-        answers: the teacher's logits, ``(tokens, vocabulary)``.
-        temperature: T.
+    The student's ``logits`` and the teacher's ``answers`` are ``(tokens, vocabulary)``. The
+    divergence of 0 tokens is 0.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     softened, target = (

@@ -125,17 +125,10 @@ def read_method(table: Any) -> Method:
 def adapt(
     preset: Pretraining, domains: Sequence[Domain], method: Method, context: TrainingContext
 ) -> tuple[PretrainResult, ...]:
-    """Pre-train on one domain after the other.
+    """Pre-train on one domain after the other, each once, and return one result for each.
 
-    Args:
-        preset: objective, start and length of each training.
-        domains: domains in the order in which they are learnt, each once.
-        method: continual learning method.
-        context: output folder of the sequence. It gets one checkpoint per domain, see
-            `domain_folder`, and the folder ``states`` if the method stores state.
-
-    Returns:
-        One result for each domain, in order.
+    The folder of the context gets one checkpoint per domain, see `domain_folder`, and the folder
+    ``states`` if the method stores state.
 
     Raises:
         BenchError: the method cannot use the preset or the model, the folder holds a different
@@ -160,9 +153,8 @@ def domain_folder(out: Path, index: int, name: str) -> Path:
 def check_sequence(preset: Pretraining, domains: Sequence[Domain], method: Method) -> None:
     """Raise before any work if a sequence cannot be trained.
 
-    Raises:
-        BenchError: the method cannot use the preset, several processes train, a domain is repeated
-            or empty, or the preset's length exceeds the model's.
+    The method cannot use the preset, several processes train, a domain is repeated or empty, or the
+    preset's length exceeds the model's.
     """
     method.check(preset)
     if world_size() > 1:
@@ -247,10 +239,7 @@ class DomainStep:
     ) -> str:
         """Return the file with the state before this training, and measure the state if necessary.
 
-        Args:
-            method: method that needs the state.
-            measured: number of texts that the measurement reads.
-            measure: function that computes the tensors of the file.
+        ``measure`` computes the tensors of the file from ``measured`` texts.
 
         Raises:
             BenchError: the file was measured for a different sequence.
@@ -284,12 +273,9 @@ class DomainStep:
         return started.encoder.to(pick_device(self.context.device)), started.tokenizer
 
     def batches(self, tokenizer: Any, measured: int, size: int) -> Iterator[Batch]:
-        """Yield masked batches of the previous domain's texts, as training reads them.
+        """Yield masked batches of ``size`` of the previous domain's texts, as training reads them.
 
-        Args:
-            tokenizer: tokenizer of the encoder.
-            measured: number of texts to read, at most all of them.
-            size: texts of a batch.
+        At most ``measured`` texts are read.
         """
         preset, device = self.preset, pick_device(self.context.device)
         collate = self.mlm.collator(tokenizer, preset.max_tokens)
@@ -310,12 +296,7 @@ class DomainStep:
 
 
 def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Read the tensors of a state file.
-
-    Args:
-        path: the file.
-        like: tensors by name, whose shapes the file must have. The result has their dtype and
-            device.
+    """Read the tensors of a state file with the names, shapes, dtypes and devices of ``like``.
 
     Raises:
         BenchError: the file belongs to a different model.

@@ -32,11 +32,7 @@ def check_packages(*names: str) -> None:
 
 
 def check_device(name: str) -> None:
-    """Raise if the device ``name`` is a GPU other than the first visible one, which trainers use.
-
-    Raises:
-        BenchError: the device is another GPU.
-    """
+    """Raise if the device ``name`` is not the first visible GPU, which trainers use."""
     number = name.partition(":")[2]
     if number and int(number):
         raise BenchError(
@@ -116,9 +112,7 @@ def append_point(path: Path, point: LossPoint) -> None:
 
 
 def read_curve(path: Path) -> list[LossPoint]:
-    """Read all points of the loss curve ``path``, at least one.
-
-    An incomplete last line, left by a killed training, is skipped.
+    """Read all points of the loss curve ``path``. The incomplete last line of a kill is skipped.
 
     Raises:
         BenchError: the file is missing, empty or not a loss curve.

@@ -86,11 +86,9 @@ class Manifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Output folder, and the training that wants to use it.
+    """Output folder ``path``, which need not exist, and the training that wants to use it.
 
-    Attributes:
-        path: path of the folder, which need not exist.
-        training: record of everything that decides the result.
+    ``training`` is the record of everything that decides the result.
     """
 
     path: Path
@@ -144,10 +142,7 @@ class RunFolder:
             yield
 
     def finish(self, result: msgspec.Struct) -> None:
-        """Write ``result`` as the record of the finished training, and remove the checkpoints.
-
-        The model must have been written before.
-        """
+        """Write ``result`` as the record of the training, whose model was written before."""
         if is_first():
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
             files = {
@@ -208,11 +203,7 @@ class RunFolder:
 
 
 def lock_folder(path: Path) -> FileLock:
-    """Lock the folder ``path`` for training until the process ends. Create it if necessary.
-
-    Raises:
-        BenchError: another process holds the lock.
-    """
+    """Lock the folder ``path`` for training until the process ends. Create it if necessary."""
     path.mkdir(parents=True, exist_ok=True)
     lock = FileLock.try_acquire(path / LOCK)
     if lock is None:
@@ -282,15 +273,10 @@ def checkpoint_step(checkpoint: Path | None) -> int:
 
 
 def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
-    """Write a checkpoint that ``python -m bench run ... --model OUT`` accepts.
+    """Write a Hugging Face encoder without heads so that ``run --model OUT`` accepts it.
 
-    The card is written last, so a folder with a card is complete.
-
-    Args:
-        model: Hugging Face encoder without heads.
-        tokenizer: tokenizer of the encoder.
-        out: folder to write.
-        card: card of the result. Its name and checkpoint are replaced by the folder's.
+    The card is written last, so a folder with a card is complete. Its name and checkpoint are
+    replaced by the folder's.
     """
     save_files(model, tokenizer, out, card)
     write_card(card, out)
@@ -380,10 +366,7 @@ def read_size(folder: Path) -> ModelSize | None:
 
 
 def load_array(path: Path, compute: Callable[[], Array]) -> Array:
-    """Read an array from the NumPy file ``path``.
-
-    The first process computes the array if the file is missing or damaged.
-    """
+    """Read an array from the NumPy file ``path``, which the first process computes if necessary."""
     if not is_first():
         wait_for_file(path)
         computed: Array = np.load(path, allow_pickle=False)

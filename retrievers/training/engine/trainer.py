@@ -72,11 +72,7 @@ class SharedArguments(TrainingArguments):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        """Device of this process.
-
-        On a CPU each of several processes gets a numbered device such as ``cpu:1``, onto which
-        checkpoints cannot be loaded. It is replaced by ``cpu``.
-        """
+        """Device of this process: ``cpu`` and not ``cpu:1``, onto which checkpoints cannot load."""
         device: torch.device = super().device
         return torch.device("cpu") if device.type == "cpu" else device
 
@@ -165,22 +161,14 @@ def supported_precision(precision: Precision, on_cpu: bool) -> Precision:
 
 
 def count_loaders(on_cpu: bool) -> int:
-    """Return the number of data loader processes, 0 if ``on_cpu``.
-
-    A batch depends only on its index in the training, so the number of loaders changes nothing.
-    """
+    """Return the number of data loader processes, which has no influence on the batches."""
     cores = len(os.sched_getaffinity(0)) // world_size()
     return 0 if on_cpu else max(0, min(MOST_LOADERS, cores - 1))
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """Duration of a training.
-
-    Attributes:
-        seconds: wall-clock seconds of this call.
-        resumed_at: step that this call resumed from, 0 if it started from scratch.
-    """
+    """Wall-clock seconds of a call, and the step that it resumed from, 0 at the start."""
 
     seconds: float
     resumed_at: int
@@ -188,15 +176,9 @@ class FitResult:
 
 @dataclass
 class LossMeter:
-    """Sums of losses and tokens since the last point of the curve, kept on the device.
+    """Sums of losses and tokens over the batches since the last point of the curve.
 
-    Reading a value from a GPU waits for pending work, so it is done only once per point.
-
-    Attributes:
-        sums: sum of each loss over the batches, by name.
-        batches: number of batches.
-        tokens: sum of tokens, which is a tensor after the first batch.
-        since: time of the last point, from ``time.perf_counter``.
+    They are kept on the device: reading a value from a GPU waits for pending work.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -235,10 +217,6 @@ class FiniteLossMixin:
     """Mixin of all trainers, which resume, save complete checkpoints and stop at NaN.
 
     A checkpoint is written only if the loss and all weights are finite, so the last one is usable.
-
-    Attributes:
-        settings: settings of the current call of `fit`.
-        meter: losses since the last point of the curve.
     """
 
     model: nn.Module
@@ -251,9 +229,7 @@ class FiniteLossMixin:
     def fit(self, settings: FitSettings, until: int | None = None) -> FitResult:
         """Train from the last complete checkpoint, or from the start if there is none.
 
-        Args:
-            settings: settings of the training.
-            until: step after which to save and stop. None for the last step.
+        After the step ``until``, if it is not None, the training is saved and stops.
 
         Raises:
             BenchError: memory or disk space runs out, or the loss is not finite.
@@ -279,12 +255,7 @@ class FiniteLossMixin:
         return FitResult(time.perf_counter() - began, resumed_at)
 
     def check_finite(self, step: int) -> None:
-        """Raise if the loss or a weight at ``step`` is not finite.
-
-        Raises:
-            BenchError: a number is not finite. The message names the last checkpoint, which is
-                usable.
-        """
+        """Raise if the loss or a weight at ``step`` is not finite, and name the last good model."""
         weights = (parameter.isfinite().all() for parameter in self.model.parameters())
         if self.meter.finite and all(map(bool, weights)):
             return
@@ -366,11 +337,7 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
 
 @contextmanager
 def explain_errors(path: Path) -> Iterator[None]:
-    """Replace errors of torch and safetensors by a message that names ``path`` and the reason.
-
-    Raises:
-        BenchError: the block cannot write.
-    """
+    """Replace errors of torch and safetensors by a message that names ``path`` and the reason."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:

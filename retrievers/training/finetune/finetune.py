@@ -198,10 +198,7 @@ def _use_given_negatives(preset: Finetuning, given: NegativePool | None) -> Fine
 class Round:
     """Round ``number`` (from 1) of a fine-tuning, whose encoder mines the next round's negatives.
 
-    Attributes:
-        start: model that every round starts from.
-        card: card of the result.
-        whole: context of the whole training.
+    Every round begins with ``start``. ``whole`` is the context of the whole training.
     """
 
     preset: Finetuning

@@ -49,13 +49,8 @@ def build_loss(
     """Build a loss for sentence-transformers' trainer.
 
     ``forward(features, labels)`` takes the tokenised queries, relevant documents and further
-    documents. Labels are the teacher's scores ``(batch, 1 + negatives)`` or None.
-
-    Args:
-        settings: loss and its settings.
-        model: a SentenceTransformer.
-        temperature: temperature of the similarities.
-        devices: number of devices. If greater than 1, documents of all devices are negatives.
+    documents. Labels are the teacher's scores ``(batch, 1 + negatives)`` or None. With several
+    ``devices``, documents of all of them are negatives.
     """
     if isinstance(settings, Contrastive) and not settings.in_batch:
         return HardNegativesLoss(model, temperature)
@@ -185,9 +180,8 @@ class RerankerArguments(SharedArguments, CrossEncoderTrainingArguments):  # type
 class IndexedTrainer(FiniteLossMixin):
     """Trainer of sentence-transformers whose examples are indices into the order of the training.
 
-    Attributes:
-        arguments: class of its arguments.
-        may_have_unused: whether the model may have parameters that the loss does not depend on.
+    ``may_have_unused`` tells whether the model may have parameters that the loss does not depend
+    on.
     """
 
     arguments: ClassVar[type[SharedArguments]]

@@ -34,12 +34,9 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Student:
-    """Model that is trained, with the selection of trained weights.
+    """SentenceTransformer ``model`` that is trained, with the selection of trained weights.
 
-    Attributes:
-        model: a SentenceTransformer.
-        adapted: its network with an adapter. None without one.
-        inputs: tokenization of its queries and documents.
+    ``adapted`` is its network with an adapter, or None, and ``inputs`` the tokenization.
     """
 
     def __init__(self, preset: Finetuning, start: Model, card: Card) -> None:

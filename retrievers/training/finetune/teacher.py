@@ -55,15 +55,9 @@ BLOCK = 256  # queries whose scores are stored at a time
 
 @dataclass(frozen=True, eq=False)
 class CrossEncoderTeacher:
-    """Teacher of a preset.
+    """Teacher of a preset, which is written to the context's folder if it is trained.
 
-    Attributes:
-        settings: model or training of the teacher.
-        student: start model of the retriever, which the teacher starts from unless the settings
-            name a start.
-        examples: queries and relevant documents.
-        context: context whose folder gets a teacher that is trained.
-        seed: seed of its training.
+    It starts from ``student``, the start model of the retriever, unless the settings name a start.
     """
 
     settings: Teacher
@@ -73,11 +67,9 @@ class CrossEncoderTeacher:
     seed: int
 
     def score(self, rows: Int64Array, scores_folder: Path) -> tuple[TrainingSet, NegativePool]:
-        """Return the queries that have negatives, and these negatives with their scores.
+        """Return the queries that have negatives, and these with scores, which are stored.
 
-        Args:
-            rows: rows of the negatives of each query, int64 ``(q, keep)``, -1 if unfilled.
-            scores_folder: folder in which the scores are stored.
+        ``rows`` are those of the negatives of each query, int64 ``(q, keep)``, -1 if unfilled.
 
         Raises:
             BenchError: the teacher is missing or cannot be trained, or no negative is left.
@@ -140,11 +132,8 @@ class CrossEncoderTeacher:
 class TextPairs:
     """Collator of the cross-encoder's trainer: texts of queries and documents, and labels.
 
-    Attributes:
-        examples: queries and relevant documents.
-        pairs: query, document and label (1 relevant, 0 not) of each example, int64 ``(n, 3)``, or
-            of each document of a list, ``(n, documents, 3)``.
-        valid_label_columns: required by the trainer.
+    ``pairs`` has query, document and label (1 relevant, 0 not) of each example, int64 ``(n, 3)``,
+    or of each document of a list, ``(n, documents, 3)``.
     """
 
     examples: TrainingSet
@@ -201,11 +190,7 @@ def plan_pairs(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed:
 def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, seed: int = 0) -> Any:
     """Load a CrossEncoder with one score, on the CPU.
 
-    Args:
-        checkpoint: checkpoint of a cross-encoder, or of an encoder that gets a new head.
-        max_tokens: longest pair in tokens.
-        trained: whether the checkpoint must already have a head.
-        seed: seed of a new head.
+    If ``trained``, the checkpoint must have a head. Otherwise it gets a new one from ``seed``.
 
     Raises:
         BenchError: the checkpoint cannot be loaded, has no head, or has several scores.
@@ -246,14 +231,9 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
 def score_pool(
     teacher: Any, examples: TrainingSet, rows: Int64Array, context: TrainingContext, batch_size: int
 ) -> NegativePool:
-    """Return the negatives with the teacher's scores, which are stored as they are computed.
+    """Return the negatives at ``rows`` with the teacher's scores.
 
-    Args:
-        teacher: a CrossEncoder.
-        examples: queries and relevant documents.
-        rows: rows of the negatives of each query, int64 ``(q, keep)``, -1 if unfilled.
-        context: context whose folder gets the scores.
-        batch_size: pairs of one forward pass.
+    Scores are stored in the context's folder as they are computed.
     """
     scores = np.full(rows.shape, -np.inf, np.float32)
     positive_scores: list[Float32Array] = []

@@ -148,13 +148,9 @@ class TrainingSet:
 
 @dataclass(frozen=True, eq=False)
 class TextKeys:
-    """Hashes of document texts, which show which rows have the same text.
+    """Hashes of document texts (64 bits of BLAKE2b), which are equal for equal title and text.
 
-    Equal keys mean equal title and text (64 bits of BLAKE2b).
-
-    Attributes:
-        rows: sorted rows, int64 ``(m,)``.
-        keys: hashes, uint64 ``(m,)``.
+    ``rows`` are sorted, int64 ``(m,)``, and ``keys`` uint64 ``(m,)``.
     """
 
     rows: Int64Array
@@ -183,11 +179,9 @@ class TextKeys:
 class MinedHits:
     """Results of a search for all queries of a training set.
 
-    Attributes:
-        hits: hits in descending order of score, ``(q, depth)``. Rows refer to the documents of the
-            training set, -1 if unfilled.
-        lowest: lowest score of a relevant document of each query, float32 ``(q,)``. Infinite if it
-            was not computed (BM25).
+    ``hits`` are ``(q, depth)`` with rows of the training set's documents, -1 if unfilled.
+    ``lowest`` is the lowest score of a relevant document of each query, float32 ``(q,)``, infinite
+    for BM25.
     """
 
     hits: Hits
@@ -205,10 +199,8 @@ class NegativeSearch(Protocol):
 def select_negatives(mined: MinedHits, examples: TrainingSet, settings: Mining) -> Int64Array:
     """Select hard negatives of each query, the best ones first.
 
-    ``settings`` has the number of negatives, the ranks to skip and the margin.
-
-    Returns:
-        Rows, int64 ``(q, keep)``, -1 if there are fewer.
+    ``settings`` has the number of negatives, the ranks to skip and the margin. Rows of the result,
+    int64 ``(q, keep)``, are -1 if unfilled.
 
     Raises:
         BenchError: no query has a negative.
@@ -235,14 +227,10 @@ def given_hits(pool: NegativePool) -> MinedHits:
 
 
 def merge_negatives(pools: Sequence[Int64Array], queries: int) -> Int64Array:
-    """Merge the negatives of several sources, without repetition.
-
-    Args:
-        pools: one array of rows for each source, int64 ``(q, keep)``, -1 if unfilled.
-        queries: number of queries.
+    """Merge the negatives of several sources, int64 ``(q, keep)`` each, without repetition.
 
     Returns:
-        Rows, int64 ``(q, most)``, -1 if there are fewer.
+        Rows, int64 ``(q, most)``, -1 if unfilled, as in ``pools``.
     """
     both = np.concatenate([np.empty((queries, 0), np.int64), *pools], axis=1)
     kept = [np.array(list(dict.fromkeys(row[row >= 0].tolist())), np.int64) for row in both]
@@ -284,13 +272,10 @@ def _update_digest(digest: "hashlib._Hash", text: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class BatchOrder:
-    """Queries of each step, and the relevant document shown with each.
+    """Queries of each step and a relevant document of each, int64 ``(steps, batch)``.
 
-    Attributes:
-        queries: numbers of the queries, int64 ``(steps, batch)``.
-        positives: rows of their relevant documents, int64 ``(steps, batch)``.
-        conflicting_batches: number of batches in which a document is relevant to two queries,
-            because no batch without such a document was found.
+    In ``conflicting_batches`` a document is relevant to two queries, because no other batch was
+    found.
     """
 
     queries: Int64Array
@@ -307,19 +292,10 @@ class BatchOrder:
 class Batches:
     """Collator of sentence-transformers' trainer.
 
-    The columns are ``query``, ``document_0`` (relevant), ``document_1`` and so on. Random draws
-    depend only on the seed and the index in the order, so a resumed training sees the batches that
-    it would have seen.
-
-    Attributes:
-        examples: queries and relevant documents.
-        order: queries of each step.
-        pool: negatives to draw from.
-        keys: keys of the texts of all relevant documents and all negatives.
-        inputs: tokenization of queries and documents.
-        count: negatives of each query.
-        seed: seed of the draws.
-        valid_label_columns: required by the trainer.
+    The columns are ``query``, ``document_0`` (relevant), ``document_1`` and so on, with ``count``
+    negatives of each query. Random draws depend only on the seed and the index in the order, so a
+    resumed training sees the batches that it would have seen. ``keys`` cover all relevant documents
+    and negatives. The trainer requires ``valid_label_columns``.
     """
 
     examples: TrainingSet
@@ -385,11 +361,7 @@ class Batches:
 def plan_order(
     examples: TrainingSet, keys: TextKeys, batch_size: int, steps: int, seed: int
 ) -> BatchOrder:
-    """Choose the queries of each batch. ``keys`` cover all relevant documents.
-
-    Raises:
-        BenchError: there are fewer queries than ``batch_size``.
-    """
+    """Choose the queries of each batch. ``keys`` cover all relevant documents."""
     check_batch_size(len(examples), batch_size)
     relevant = [frozenset(keys.of(rows).tolist()) for rows in examples.positives]
     stream, waiting = _shuffled_epochs(examples, keys, seed), deque[_Example]()
@@ -411,11 +383,7 @@ def check_batch_size(queries: int, batch_size: int) -> None:
 
 
 def per_device(batch_size: int) -> int:
-    """Return the number of examples of a batch of ``batch_size`` that each device gets.
-
-    Raises:
-        BenchError: the devices cannot share a batch evenly.
-    """
+    """Return each device's share of a batch, or raise if the devices cannot share it evenly."""
     count, rest = divmod(batch_size, world_size())
     if rest:
         raise BenchError(
@@ -428,17 +396,11 @@ def per_device(batch_size: int) -> int:
 def draw_negatives(
     pool: Int64Array, banned: Sequence[int], keys: TextKeys, count: int, rng: np.random.Generator
 ) -> Int64Array:
-    """Draw negatives of a query at random, without repetition if there are enough.
+    """Draw ``count`` negatives of a query from ``pool``, without repetition if there are enough.
 
-    Args:
-        pool: rows of the query's negatives, int64, -1 if unfilled.
-        banned: keys of texts that are relevant to a query of the batch.
-        keys: keys of the texts of all negatives.
-        count: number of negatives.
-        rng: random generator.
-
-    Returns:
-        Rows, int64 ``(count,)``, all -1 if no negative is allowed.
+    ``pool`` are rows, int64, -1 if unfilled. ``banned`` are keys of texts that are relevant to a
+    query of the batch. All rows of the result, int64 ``(count,)``, are -1 if no negative is
+    allowed.
     """
     rows = pool[pool >= 0]
     rows = rows[~np.isin(keys.of(rows), np.array(banned, np.uint64))]
@@ -453,10 +415,8 @@ def random_negatives(
 ) -> Int64Array:
     """Draw ``count`` of ``documents`` documents that are not relevant. Rows may repeat.
 
-    ``relevant`` are the sorted rows of the relevant documents, int64.
-
-    Returns:
-        Rows, int64 ``(count,)``.
+    ``relevant`` are the sorted rows of the relevant documents, and the result is int64
+    ``(count,)``.
 
     Raises:
         BenchError: all documents are relevant.

@@ -135,13 +135,7 @@ class CondenserTraining(nn.Module):
         return late[:, 0], at_head, at_last.expand_as(at_head)
 
     def total(self, head: Tensor, late: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Turn sums over texts into means over all masked tokens of the batch.
-
-        Args:
-            head: sums of cross-entropies at the head, ``(texts,)``.
-            late: sums of cross-entropies at the last layer, ``(texts,)``.
-            labels: int64 ``(texts, length)``, -100 at tokens that are not masked.
-        """
+        """Turn sums over texts, ``(texts,)``, into means over all masked tokens of the batch."""
         masked = (labels != IGNORED).sum().clamp(min=1)
         losses = {"head_mlm": head.sum() / masked}
         if self.late_mlm:

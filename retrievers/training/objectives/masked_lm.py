@@ -105,11 +105,9 @@ class MaskedLM(nn.Module):
         return positions
 
     def predict(self, states: Tensor, labels: Tensor) -> Tensor:
-        """Return the logits of tokens with a label, ``(tokens, vocabulary)``.
+        """Return the logits of tokens with a label other than -100, ``(tokens, vocabulary)``.
 
-        Args:
-            states: hidden states, ``(texts, length, width)``.
-            labels: int64 ``(texts, length)``, -100 for tokens without a label.
+        States are ``(texts, length, width)`` and labels int64 ``(texts, length)``.
         """
         logits: Tensor = self.head(states[labels != IGNORED])
         return logits
@@ -120,12 +118,7 @@ class MaskedLM(nn.Module):
 
 
 def masked_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of predictions, 0 if no token has a label.
-
-    Args:
-        logits: result of `MaskedLM.predict`, ``(tokens, vocabulary)``.
-        labels: int64 ``(texts, length)``, -100 for tokens without a label.
-    """
+    """Return the mean cross-entropy of predictions, see `MaskedLM.predict`, 0 without a label."""
     chosen = labels != IGNORED
     total = functional.cross_entropy(logits, labels[chosen], reduction="sum")
     return total / chosen.sum().clamp(min=1)
@@ -250,13 +243,8 @@ def span_contrast(vectors: Tensor) -> Tensor:
 def gather_vectors(vectors: Tensor) -> tuple[Tensor, int]:
     """Return the vectors of all processes, and the first row of this process.
 
-    Gradients flow back to the process of each vector, summed over all processes.
-
-    Args:
-        vectors: vectors of this process, ``(n, width)``, with the same n in every process.
-
-    Returns:
-        Vectors, ``(processes * n, width)``, and a row.
+    Each process has equally many vectors, ``(n, width)``. Gradients flow back to the process of
+    each vector, summed over all processes.
     """
     if not distributed.is_available() or not distributed.is_initialized():
         return vectors, 0

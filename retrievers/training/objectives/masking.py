@@ -81,13 +81,7 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> TokenBatc
 
 
 def pad(ids: Sequence[Int64Array], words: Sequence[Int64Array], padding_id: int) -> TokenBatch:
-    """Make a batch of tokenized texts.
-
-    Args:
-        ids: token ids of each text, including special tokens, int64.
-        words: number of the word at each token, ascending int64, -1 at special tokens.
-        padding_id: id of the padding token.
-    """
+    """Make a batch of texts from their token ids and words, int64, -1 at special tokens."""
     lengths = np.array([len(row) for row in ids])
     real = np.arange(lengths.max()) < lengths[:, None]
     padded_ids = np.full(real.shape, padding_id, dtype=np.int64)
@@ -115,14 +109,8 @@ def draw_spans(
 
     The two spans of a text are equally long: the maximal length or, for a short text, half of its
     tokens. They are cut between tokens, so every part of a text can be drawn. A text with fewer
-    than two tokens is both spans itself. Each text is tokenized once, as a whole.
-
-    Args:
-        tokenizer: fast Hugging Face tokenizer.
-        texts: complete documents.
-        max_tokens: longest span in tokens, including special tokens.
-        contexts: kinds of contexts, see `draw_starts`. One is drawn for each text.
-        rng: random generator.
+    than two tokens is both spans itself. Each text is tokenized once, as a whole. One of
+    ``contexts`` is drawn for each text, see `draw_starts`.
 
     Returns:
         A batch whose rows 2i and 2i + 1 are the spans of text i, in the order of the text.
@@ -168,20 +156,16 @@ def draw_starts(
 
 
 def whole_word_mask(words: Int64Array, rate: float, rng: np.random.Generator) -> BoolArray:
-    """Mask whole words until a given share of the tokens of each text is masked.
+    """Mask whole words until a share ``rate`` of the tokens of each text is masked.
 
     Words are taken in random order while they fit into ``rate`` times the text's tokens (special
     tokens are not counted). The word that would exceed this number is taken with a probability
     equal to the fraction of it that fits, so that the expected share is ``rate`` for every text. If
     no word was taken, the first one is.
 
-    Args:
-        words: numbers of words, int64 ``(texts, length)``, see `TokenBatch`.
-        rate: share of tokens to mask, between 0 and 1.
-        rng: random generator.
-
     Returns:
-        bool ``(texts, length)``, True if masked. A text without words has no masked token.
+        bool ``(texts, length)`` like ``words``, True if masked. A text without words has no masked
+        token.
     """
     sizes = _word_sizes(words)
     masked = _masked_words(sizes, rate, rng)
@@ -223,11 +207,7 @@ def replace_masked(
 ) -> Int64Array:
     """Replace masked tokens: 80 % by the mask token, 10 % by a random token, 10 % by themselves.
 
-    Args:
-        ids: token ids, int64 ``(texts, length)``, which is also the shape of the result.
-        masked: bool ``(texts, length)``.
-        vocabulary: size and mask token of the vocabulary.
-        rng: random generator.
+    Ids, int64, and ``masked``, bool, are ``(texts, length)``.
     """
     shown = ids.copy()
     texts, columns = masked.nonzero()
@@ -242,17 +222,9 @@ def replace_masked(
 def mask_tokens(
     tokens: TokenBatch, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the inputs and labels of a masked language model.
+    """Return input ids and labels of a masked language model, int64 ``(texts, length)``.
 
-    Args:
-        tokens: tokens of the texts.
-        rate: share of tokens to mask, between 0 and 1.
-        vocabulary: size and mask token of the vocabulary.
-        rng: random generator.
-
-    Returns:
-        Input ids and labels, int64 ``(texts, length)``. Labels are -100 at tokens that are not
-        masked.
+    A share ``rate`` of the tokens is masked. Labels are -100 at tokens that are not masked.
     """
     masked = whole_word_mask(tokens.words, rate, rng)
     inputs = replace_masked(tokens.ids, masked, vocabulary, rng)

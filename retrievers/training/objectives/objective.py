@@ -165,9 +165,6 @@ def read_plugin(table: Any, base: type[T], modules: Mapping[str, str], kind: str
         base: base class of the settings.
         modules: modules of this program by the names of their classes.
         kind: what the name is called in messages.
-
-    Raises:
-        BenchError: the name or a setting is missing, unknown or of the wrong type.
     """
     table = {"name": table} if isinstance(table, str) else table
     name = table.get("name") if isinstance(table, Mapping) else None
@@ -218,12 +215,7 @@ def hash_code(plugin: object) -> dict[str, str]:
 
 
 def check_batch(batch: Any, objective: str, forward: Callable[..., object] | None = None) -> None:
-    """Raise if a batch is not what `Objective.batch` describes.
-
-    Args:
-        batch: arrays or tensors by name.
-        objective: name of the objective, for messages.
-        forward: function that takes the batch, whose arguments are compared.
+    """Raise if a batch is not what `Objective.batch` describes, or not what ``forward`` takes.
 
     Raises:
         BenchError: an array is missing, has the wrong dtype or is not an argument of ``forward``.

@@ -204,10 +204,7 @@ class RetroMAETraining(nn.Module, ABC):
     def further_losses(self, states: Tensor, real: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Return losses in addition to encoder and decoder losses. RetroMAE has none.
 
-        Args:
-            states: last hidden states, ``(texts, length, width)``.
-            real: bool ``(texts, length)``, False at padding.
-            tokens: the decoder's labels, int64 ``(texts, length)``, -100 at special tokens.
+        ``states`` are the encoder's last ones, and ``tokens`` the decoder's labels.
         """
         return {}
 
@@ -243,12 +240,7 @@ class EnhancedDecoding(RetroMAETraining):
         return stream
 
     def queries(self, cls: Tensor, length: int) -> Tensor:
-        """Return H1 for texts of ``length`` tokens, ``(texts, length, width)``.
-
-        Args:
-            cls: h_0, ``(texts, 1, width)``.
-            length: number of positions.
-        """
+        """Return H1 for texts of ``length`` tokens, ``(texts, length, width)``, from h_0."""
         return cls + self.encoder.positions(length)
 
 

@@ -261,12 +261,8 @@ def pretrained_card(
 ) -> Card:
     """Return the card of the finished checkpoint.
 
-    Args:
-        preset: preset of the training.
-        steps: optimizer steps so far, for the title.
-        trained_on: collections that the model was trained on.
-        like: card whose usage is adopted. None for ``[CLS]`` pooling, the similarity of the
-            objective and the length of the training.
+    It is used like ``like``, or with ``[CLS]`` pooling, the similarity of the objective and the
+    length of the training.
     """
     cosine = preset.objective.similarity == "cos"
     card = Card(

@@ -55,13 +55,10 @@ CHARACTERS = 1_000  # the most frequent ones: words with others become unknown
 
 @dataclass(frozen=True)
 class StartModel:
-    """Encoder that a training begins with.
+    """Encoder with its language-model head that a training begins with.
 
-    Attributes:
-        encoder: encoder and its language-model head.
-        tokenizer: Hugging Face tokenizer.
-        folder: folder of the checkpoint. None for a new model.
-        trained_on: collections that the checkpoint was trained on.
+    ``folder`` is that of the checkpoint, None for a new model, and ``trained_on`` lists its
+    collections.
     """
 
     encoder: MaskedLM
@@ -78,12 +75,7 @@ class StartModel:
         return limit
 
     def build_module(self, objective: Objective, seed: int) -> nn.Module:
-        """Build the module of ``objective`` with the checkpoint's heads, or new ones from ``seed``.
-
-        Raises:
-            BenchError: the heads do not fit, see `load_heads`, or the objective does not support
-                the encoder.
-        """
+        """Build the objective's module with the checkpoint's heads, or new ones from ``seed``."""
         torch.manual_seed(seed)
         module = objective.build_module(self.encoder)
         if self.folder is not None:
@@ -92,12 +84,7 @@ class StartModel:
 
 
 def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> StartModel:
-    """Load a checkpoint or make a new model.
-
-    Args:
-        start: initial weights.
-        seed: seed of random weights.
-        documents: documents to train a vocabulary on, if the start asks for one.
+    """Load a checkpoint or make a new model, with a vocabulary of ``documents`` if it asks for one.
 
     Raises:
         BenchError: the checkpoint is missing, damaged or of an unsupported architecture, or a
@@ -184,13 +171,9 @@ def _load_checkpoint(checkpoint: Checkpoint) -> Any:
 
 
 def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any) -> None:
-    """Write the weights outside the encoder to a separate file, so that pre-training can continue.
+    """Write the weights of ``module`` outside ``encoder`` to a separate file in ``out``.
 
-    Args:
-        module: module of an objective.
-        encoder: part of the module that `save_checkpoint` writes.
-        out: folder of the checkpoint.
-        objective: settings of the objective, which are saved with the weights.
+    The settings of the objective are saved with them, so that pre-training can continue.
     """
     tensors = {name: value.detach().cpu() for name, value in _head_parameters(module, encoder)}
     with replace_entries(out / HEADS) as folder:
@@ -234,15 +217,10 @@ def _head_parameters(module: nn.Module, encoder: nn.Module) -> list[tuple[str, n
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> Any:
-    """Train BERT's uncased tokenizer with a new vocabulary.
+    """Train BERT's uncased tokenizer with a new vocabulary, and return a fast tokenizer.
 
-    Args:
-        texts: texts to train on.
-        size: size of the vocabulary in pieces, including the five special tokens. Texts with few
-            words give a smaller vocabulary.
-
-    Returns:
-        A fast Hugging Face tokenizer.
+    ``size`` is that of the vocabulary in pieces, including the five special tokens. Texts with few
+    words give a smaller vocabulary.
 
     Raises:
         BenchError: the texts have no characters, or more than fit into ``size`` pieces.
