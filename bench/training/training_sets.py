@@ -284,7 +284,7 @@ def training_set(splits: Sequence[TrainSplit]) -> TrainingSet:
     """Combine ``splits`` of several collections into one training set.
 
     Raises:
-        BenchError: If several splits come with negatives.
+        BenchError: several splits come with negatives.
     """
     if len(splits) > 1 and any(split.negatives is not None for split in splits):
         raise BenchError(

@@ -76,14 +76,14 @@ class CrossEncoderTeacher:
         """
         examples, settings = self.examples, self.settings
         device = pick_device(self.context.device)  # before any training
-        teacher = self._open(rows).to(device.type)
+        teacher = self.open(rows).to(device.type)
         context = self.context.with_folder(scores_folder)
         pool = score_pool(teacher, examples, rows, context, settings.pairs_at_once)
         if settings.margin is not None:
             pool = drop_close_negatives(pool, settings.margin)
         return drop_queries_without_negatives(examples, pool)
 
-    def _open(self, rows: Int64Array) -> Any:
+    def open(self, rows: Int64Array) -> Any:
         """Load the named cross-encoder, or train one once on negatives at ``rows``."""
         settings, folder = self.settings, self.context.out
         if settings.model:

@@ -15,7 +15,6 @@ from retrievers.training.finetune.student import (
     trained_card,
     training_recipe,
 )
-from retrievers.training.preset import FINETUNE_PRESETS
 from tests.support.small_finetuning import (
     MINED,
     QUERIES,
@@ -181,17 +180,3 @@ def test_a_part_has_a_learning_rate_of_its_own(tmp_path):
         0.1,
     )
     assert preset(text.replace(", lr = 0.5", "")).effective_optimizer() == settings.optimizer
-
-
-def test_the_shipped_presets_of_parts_differ_from_dpr_small_in_the_part_alone():
-    dpr = FINETUNE_PRESETS.load("dpr-small")
-    parts = {
-        name: own for name in FINETUNE_PRESETS.names() if (own := FINETUNE_PRESETS.load(name)).part
-    }
-    assert {own.part.__struct_config__.tag for own in parts.values()} == {
-        *("biases", "last-layers")
-    }
-    for own in parts.values():
-        fields = ("rounds", "batch_size", "hard_negatives", "steps", "max_document_tokens")
-        assert all(getattr(own, field) == getattr(dpr, field) for field in fields)
-    assert FINETUNE_PRESETS.convert({"title": "t", "steps": 1}, "t").part is None

@@ -4,11 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.monitor.watch import CheckpointScanner, model_folder
 from foundation.errors import BenchError
-from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine import trainer
 from retrievers.training.engine.context import TrainingContext, read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.training_data import select_negatives
@@ -17,7 +14,6 @@ from tests.support.processes import run_in_two
 from tests.support.small_finetuning import (
     DOCUMENTS,
     MINED,
-    TEXTS,
     Search,
     examples,
     first_words_found,
@@ -66,15 +62,26 @@ def test_processes_that_share_a_training_resume_together(tmp_path):
     assert same_weights(tmp_path / "killed", tmp_path / "whole")
 
 
+OWN_NEGATIVES = (
+    REFRESHED.replace("= 2\n", "= 20\n")
+    + """
+[loss]
+name = "contrastive"
+in_batch = false
+"""
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("table", ["", BM25 + "[loss]\nname = 'contrastive'\nchunk = 2\n"])
-def test_training_finds_the_relevant_documents(tmp_path, table):
+@pytest.mark.parametrize(
+    ("table", "steps"),
+    [("", 50), (BM25 + "[loss]\nname = 'contrastive'\nchunk = 2\n", 50), (OWN_NEGATIVES, 200)],
+)
+def test_training_finds_the_relevant_documents(tmp_path, table, steps):
     run(tmp_path, table, "before", steps=1, search=Search())
-    run(tmp_path, table, "after", steps=50, search=Search())
-    assert first_words_found(tmp_path / "after") > 0.8
-    assert first_words_found(tmp_path / "before") < 0.7
+    run(tmp_path, table, "after", steps=steps, search=Search())
+    assert first_words_found(tmp_path / "after") > first_words_found(tmp_path / "before") + 0.2
     losses = [one.losses["loss"] for one in read_curve(tmp_path / "after" / "losses.jsonl")]
-    assert len(losses) == 50
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
 
 
@@ -91,68 +98,6 @@ def test_a_round_has_epochs_of_its_own(tmp_path):
     assert trained.steps == 4
     stepped = FINETUNE_PRESETS.changed(settings, {"steps": 5}, "test")
     assert [stepped.steps_for(mining, 7) for mining in stepped.rounds] == [5, 5]
-
-
-ANCE = """
-[loss]
-name = "contrastive"
-in_batch = false
-[optimizer]
-lr = 0.01
-warmup = 0.0
-weight_decay = 0.0
-"""
-
-
-@pytest.mark.slow
-def test_a_training_without_the_batch_finds_the_relevant_documents(tmp_path):
-    start = model(tmp_path)
-    for name, steps in (("before", 1), ("after", 120)):
-        settings = preset(REFRESHED.replace("= 2\n", "= 20\n") + ANCE, steps=steps)
-        finetune(settings, start, examples(), on_cpu(tmp_path / name), search=Search())
-    assert first_words_found(tmp_path / "after") > first_words_found(tmp_path / "before") + 0.2
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_weights(tmp_path):
-    for name in ("one", "two"):
-        run(tmp_path, BM25, name, search=Search())
-    run(tmp_path, f"seed = 1\n{BM25}", "other", search=Search())
-    assert same_weights(tmp_path / "one", tmp_path / "two")
-    assert not same_weights(tmp_path / "one", tmp_path / "other")
-
-
-@pytest.mark.slow
-def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(tmp_path):
-    seen = {}
-
-    def scan(progress):
-        for scanner in [
-            CheckpointScanner(found.parent) for found in tmp_path.rglob("checkpoint-*")
-        ]:
-            for one in (each for each in (scanner.scan(), scanner.scan())[1] if not each.missing):
-                encoder = open_encoder(resolve_model(str(model_folder(one.folder))), "cpu")
-                seen[one.step] = encoder.encode_queries(TEXTS[:3])
-
-    run(tmp_path, BM25, progress=scan, search=Search(), save_every=2)
-    assert {2, 4} <= set(seen)
-    assert not np.array_equal(seen[2], seen[4])
-
-
-@pytest.mark.slow
-def test_a_training_stopped_between_mining_and_its_checkpoint_continues(tmp_path):
-    run(tmp_path, REFRESHED, "whole", search=Search())
-
-    class Failing(Search):
-        def __call__(self, model, depth):
-            if self.asked:
-                raise KilledError
-            return super().__call__(model, depth)
-
-    with pytest.raises(KilledError):
-        run(tmp_path, REFRESHED, search=Failing())
-    run(tmp_path, REFRESHED, search=Search())
-    assert same_weights(tmp_path / "whole", tmp_path / "out")
 
 
 def test_refreshed_negatives_are_those_of_the_model_as_trained_so_far(tmp_path):
@@ -213,26 +158,12 @@ def test_a_training_stopped_in_its_second_round_keeps_the_first(tmp_path):
     assert same_weights(tmp_path / "whole", tmp_path / "out")
 
 
-def test_finished_stages_are_not_repeated(tmp_path):
-    first = run(tmp_path, BM25, search=Search())
-    search = Search()
-    assert run(tmp_path, BM25, search=search) == first
-    assert search.asked == []
-
-
 def test_another_training_in_the_same_folder_is_refused(tmp_path):
     run(tmp_path)
     with pytest.raises(BenchError, match="different training: preset"):
         run(tmp_path, steps=7)
     with pytest.raises(BenchError, match="different training: examples"):
         finetune(preset(QUICK), model(tmp_path), examples(5), on_cpu(tmp_path / "out"))
-
-
-def test_a_nan_loss_stops_training_and_keeps_the_last_good_checkpoint(tmp_path):
-    settings = preset("[loss]\nname = 'contrastive'\ntemperature = 1e-38\n" + QUICK, steps=8)
-    with pytest.raises(BenchError, match="not a finite number at step 1"):
-        finetune(settings, model(tmp_path), examples(), on_cpu(tmp_path / "out"))
-    assert not (tmp_path / "out" / "card.toml").exists()
 
 
 @pytest.mark.slow
@@ -243,14 +174,6 @@ def test_bfloat16_applies_to_one_training_and_gradient_checkpointing_trains_too(
     assert not same_weights(tmp_path / "before", tmp_path / "out")
     assert same_weights(tmp_path / "before", tmp_path / "after")
     assert resolve_model(str(tmp_path / "out")).recipe.dtype == "float32"
-
-
-@pytest.mark.slow
-def test_processes_that_make_the_batches_change_nothing(tmp_path, monkeypatch):
-    run(tmp_path, BM25, name="alone", search=Search())
-    monkeypatch.setattr(trainer, "count_loaders", lambda on_cpu: 2)
-    run(tmp_path, BM25, search=Search())
-    assert same_weights(tmp_path / "alone", tmp_path / "out")
 
 
 @pytest.mark.slow

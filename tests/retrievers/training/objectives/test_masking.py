@@ -125,24 +125,6 @@ def test_a_row_sees_position_0_never_itself_never_padding_and_words_whole(
                 assert len(set(visible[others & (words == word)])) <= 1
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.5, 0.7])
-def test_each_other_word_is_hidden_from_a_row_at_the_rate(rate: float) -> None:
-    words = [-1, *range(30), -1]
-    seen = context_mask(tokens_of(words, 200), rate, np.random.default_rng(0))
-    inner = seen[:, 1:-1, 1:-1][:, ~np.eye(30, dtype=bool)]
-    assert 1 - inner.mean() == pytest.approx(rate, abs=0.005)
-    assert np.abs(1 - inner.mean(axis=0) - rate).max() < 0.2  # no column is special
-
-
-@pytest.mark.parametrize("rate", [0.3, 0.5, 0.7])
-def test_every_row_has_the_same_number_of_tokens_hidden(rate: float) -> None:
-    """Where a coin was tossed for each token, between 6 and 24 of 30 were hidden at 50 %."""
-    words = [-1, *range(30), -1]
-    seen = context_mask(tokens_of(words, 50), rate, np.random.default_rng(0))
-    hidden = (~seen[:, 1:-1, 1:-1]).sum(axis=2)  # a row's own token is hidden besides
-    assert set(hidden.ravel()) == {round(30 * rate), round(30 * rate) + 1}
-
-
 def test_rows_have_one_of_256_masks_of_their_text() -> None:
     words = [-1, *range(400), -1]
     seen = context_mask(tokens_of(words, 1), 0.5, np.random.default_rng(0))[0, 1:-1, 1:-1]
@@ -151,14 +133,6 @@ def test_rows_have_one_of_256_masks_of_their_text() -> None:
     masks = len({tuple(np.flatnonzero(row)) for row in agree})
     # 400 rows draw from 256 masks: 256 (1 - (255 / 256)^400) of them are drawn on average.
     assert masks == pytest.approx(202, abs=25)
-
-
-def test_contexts_of_rows_are_drawn_independently() -> None:
-    """But that two rows have the same mask once in as many times as there are masks."""
-    words = [-1, *range(40), -1]
-    seen = context_mask(tokens_of(words, DRAWS // 4), 0.5, np.random.default_rng(0))
-    first, second = seen[:, 1, 3], seen[:, 2, 3]  # whether words 0 and 1 see word 2
-    assert (first & second).mean() == pytest.approx(0.25 + 0.25 / 42, abs=0.03)
 
 
 def test_contexts_have_the_distribution_of_a_loop_over_tokens() -> None:

@@ -89,41 +89,38 @@ def test_the_code_of_an_objective_is_its_file_and_those_that_it_extends() -> Non
     assert found["condenser.py"] == hashlib.sha256(source).hexdigest()
 
 
+RIGHT = '{"input_ids": tokens.ids, "attention_mask": tokens.real}'
+
+
 @pytest.mark.parametrize(
-    ("returned", "message"),
+    ("right", "wrong", "message"),
     [
-        ("3", "is int, not a dictionary"),
-        ("{'input_ids': tokens.ids}", "has no int64 or bool array whose name ends in _mask"),
-        ("{'input_ids': 'text', 'attention_mask': tokens.real}", "has input_ids as str"),
+        ('"loss"', '"cost"', "returns no loss"),
+        (RIGHT, "3", "is int, not a dictionary"),
+        (RIGHT, "{'input_ids': tokens.ids}", "has no int64 or bool array whose name ends in _mask"),
+        (RIGHT, "{'input_ids': 'text', 'attention_mask': tokens.real}", "has input_ids as str"),
         (
+            RIGHT,
             "{'input_ids': tokens.ids.astype('int32'), 'attention_mask': tokens.real}",
             "has input_ids as int32, not int64, bool, float32",
         ),
-        ("{'ids': tokens.ids, 'attention_mask': tokens.real}", "missing a required argument"),
+        (
+            RIGHT,
+            "{'ids': tokens.ids, 'attention_mask': tokens.real}",
+            "missing a required argument",
+        ),
     ],
 )
-def test_a_wrong_batch_is_refused_before_the_training(
-    returned: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_objective_that_breaks_the_rules_is_refused(
+    right: str, wrong: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    right = '{"input_ids": tokens.ids, "attention_mask": tokens.real}'
-    (tmp_path / "shrink.py").write_text(FIRST_WORDS.replace(right, returned))
+    (tmp_path / "shrink.py").write_text(FIRST_WORDS.replace(right, wrong))
     start = small.write_start(tmp_path / "bert", small.texts())
     preset = small.preset(start, objective={"name": str(tmp_path / "shrink.py")}, steps=2)
     with pytest.raises(BenchError, match=message):
         pretrain(preset, small.texts(), small.on_cpu(tmp_path / "out"))
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_module_without_a_loss_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "shrink.py").write_text(FIRST_WORDS.replace('"loss"', '"cost"'))
-    start = small.write_start(tmp_path / "bert", small.texts())
-    preset = small.preset(start, objective={"name": str(tmp_path / "shrink.py")}, steps=2)
-    with pytest.raises(BenchError, match="returns no loss"):
-        pretrain(preset, small.texts(), small.on_cpu(tmp_path / "out"))
+    assert (tmp_path / "out").exists() == (right != RIGHT)  # a batch is checked before the training
 
 
 EVERY = [read_objective({"name": name}) for name in OBJECTIVES]

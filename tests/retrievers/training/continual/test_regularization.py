@@ -1,13 +1,26 @@
-"""Distillation from the model before a domain: the paper's formula, its gradient, its teacher."""
+"""EWC and distillation: Fisher information, penalty and divergence against their formulas."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn import functional
 
-from retrievers.training.continual.regularization import Distill, DistillTraining, kl_divergence
+from foundation.errors import BenchError
+from retrievers.training.continual.regularization import (
+    CENTRE,
+    EWC,
+    FISHER,
+    Distill,
+    DistillTraining,
+    EWCTraining,
+    accumulate_fisher,
+    estimate_fisher,
+    kl_divergence,
+)
 from retrievers.training.continual.sequence import Domain, adapt, read_method
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import IGNORED
@@ -18,6 +31,115 @@ from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny
 from tests.support.small_starts import have_equal_weights, on_cpu, weights
 
+Batch = dict[str, Tensor]
+STRENGTH = 30.0
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[Batch]:
+    collate = MLM(mask=0.4).collator(tiny.tokenizer(tmp_path), 16)
+    return [collate(tiny.examples([text], place)) for place, text in enumerate(tiny.TEXTS)]
+
+
+def moved(encoder: MaskedLM, seed: int) -> MaskedLM:
+    """The same encoder elsewhere."""
+    drawn = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for one in encoder.parameters():
+            one += 0.1 * torch.randn(one.shape, generator=drawn, dtype=one.dtype)
+    return encoder
+
+
+def arrays(encoder: MaskedLM) -> dict[str, np.ndarray]:
+    return {name: one.detach().numpy().copy() for name, one in encoder.named_parameters()}
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+def test_fisher_is_the_mean_of_squared_gradients_of_single_texts(architecture, texts):
+    encoder = tiny.encoder(architecture)
+    expected = {name: np.zeros(one.shape) for name, one in encoder.named_parameters()}
+    for text in texts:
+        encoder.zero_grad()
+        logits = encoder.model(
+            input_ids=text["input_ids"], attention_mask=text["attention_mask"].long()
+        ).logits
+        functional.cross_entropy(logits.flatten(0, 1), text["labels"].flatten()).backward()
+        for name, one in encoder.named_parameters():
+            if one.grad is not None:
+                expected[name] += one.grad.numpy() ** 2 / len(texts)
+    encoder.zero_grad()
+    found = estimate_fisher(encoder, texts)
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-9, atol=1e-16)
+    assert all(one.grad is None for one in encoder.parameters())
+
+
+def test_the_penalty_is_its_formula(texts):
+    encoder = tiny.encoder()
+    importance = estimate_fisher(encoder, texts)
+    there = arrays(encoder)
+    heads = EWCTraining(moved(encoder, 1), accumulate_fisher(encoder, importance, None), STRENGTH)
+    assert heads.penalty().item() == 0  # held where it is
+    held = {FISHER + name: one for name, one in importance.items()}
+    held |= {CENTRE + name: torch.tensor(one) for name, one in there.items()}
+    heads = EWCTraining(encoder, held, STRENGTH)
+    here = arrays(encoder)
+    expected = sum(
+        (importance[name].numpy() * (here[name] - there[name]) ** 2).sum() for name in here
+    )
+    assert heads.penalty().item() == pytest.approx(STRENGTH / 2 * expected, rel=1e-9)
+
+
+def test_one_penalty_has_the_gradient_of_one_for_each_domain(texts):
+    encoder = tiny.encoder()
+    held, apart = None, []
+    for domain, part in enumerate((texts[:2], texts[2:4], texts[4:])):
+        moved(encoder, domain)
+        importance = estimate_fisher(encoder, part)
+        held = accumulate_fisher(encoder, importance, held)
+        apart.append((importance, arrays(encoder)))
+    moved(encoder, 9)
+    EWCTraining(encoder, held, STRENGTH).penalty().backward()
+    for name, one in encoder.named_parameters():
+        here = one.detach().numpy()
+        expected = sum(
+            STRENGTH * importance[name].numpy() * (here - there[name])
+            for importance, there in apart
+        )
+        np.testing.assert_allclose(one.grad.numpy(), expected, rtol=1e-7, atol=1e-12)
+
+
+def test_unimportant_weights_keep_their_last_value(texts):
+    encoder = tiny.encoder()
+    nothing = {name: torch.zeros_like(one) for name, one in encoder.named_parameters()}
+    held = accumulate_fisher(encoder, nothing, accumulate_fisher(moved(encoder, 1), nothing, None))
+    here = arrays(encoder)
+    assert all(np.array_equal(held[CENTRE + name], value) for name, value in here.items())
+
+
+def test_the_loss_is_mlm_and_the_penalty(texts, tmp_path):
+    encoder = tiny.encoder()
+    state = tmp_path / "state.safetensors"
+    save_file(accumulate_fisher(encoder, estimate_fisher(encoder, texts), None), str(state))
+    heads = EWC(state=str(state), strength=STRENGTH).build_module(moved(encoder, 1))
+    losses = heads(**texts[0])
+    mlm = MLM().build_module(encoder)(**texts[0])["loss"].item()
+    assert losses["mlm"].item() == pytest.approx(mlm, rel=1e-12)
+    assert losses["penalty"].item() == pytest.approx(heads.penalty().item())
+    assert losses["penalty"].item() > 0
+    assert losses["loss"].item() == pytest.approx(mlm + losses["penalty"].item())
+    assert not any("fisher" in name for name in heads.state_dict())
+
+
+def test_the_state_of_another_model_is_refused(texts, tmp_path):
+    other = tiny.encoder(num_hidden_layers=3)
+    state = tmp_path / "state.safetensors"
+    save_file(accumulate_fisher(other, estimate_fisher(other, texts[:1]), None), str(state))
+    with pytest.raises(BenchError, match=r"does not fit this model"):
+        EWC(state=str(state)).build_module(tiny.encoder())
+
+
 TEXTS = small.texts(40)
 DOMAINS = (Domain("one", TEXTS[:20]), Domain("two", TEXTS[20:]))
 
@@ -26,15 +148,6 @@ DOMAINS = (Domain("one", TEXTS[:20]), Domain("two", TEXTS[20:]))
 def batch(tmp_path: Path) -> dict[str, Tensor]:
     collate = MLM(mask=0.4).collator(tiny.tokenizer(tmp_path), 16)
     return collate(tiny.examples(tiny.TEXTS))
-
-
-def moved(encoder: MaskedLM) -> MaskedLM:
-    """The same encoder elsewhere."""
-    drawn = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for weight in encoder.parameters():
-            weight += 0.1 * torch.randn(weight.shape, generator=drawn, dtype=weight.dtype)
-    return encoder
 
 
 def softened(encoder: MaskedLM, batch: dict[str, Tensor], temperature: float) -> np.ndarray:
@@ -53,7 +166,7 @@ def softened(encoder: MaskedLM, batch: dict[str, Tensor], temperature: float) ->
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
 def test_the_loss_is_the_papers_less_the_entropy_of_the_teacher(architecture, temperature, batch):
     teacher = tiny.encoder(architecture)
-    student = moved(tiny.encoder(architecture))
+    student = moved(tiny.encoder(architecture), 1)
     old, new = (softened(each, batch, temperature) for each in (teacher, student))
     cross_entropy = -(old * np.log(new)).sum(axis=1).mean()
     entropy = -(old * np.log(old)).sum(axis=1).mean()
@@ -68,7 +181,7 @@ def test_the_loss_is_the_papers_less_the_entropy_of_the_teacher(architecture, te
 
 
 def test_the_gradient_is_that_of_the_papers_cross_entropy(batch):
-    teacher, student = tiny.encoder(), moved(tiny.encoder())
+    teacher, student = tiny.encoder(), moved(tiny.encoder(), 1)
     module = DistillTraining(student, teacher, 1.0, 2.0)
     module(**batch)["distillation"].backward()
     by_module = [weight.grad.clone() for weight in student.parameters()]
@@ -102,7 +215,7 @@ def test_half_precision_is_compared_in_float32():
 
 
 def test_the_teacher_is_neither_trained_nor_saved_and_has_no_dropout(batch):
-    student, teacher = tiny.encoder(dropout=0.3), moved(tiny.encoder(dropout=0.3))
+    student, teacher = tiny.encoder(dropout=0.3), moved(tiny.encoder(dropout=0.3), 1)
     module = DistillTraining(student, teacher, 1.0, 2.0).train()
     before = [weight.clone() for weight in teacher.parameters()]
     tiny.train(module, batch, steps=3, lr=0.01)
