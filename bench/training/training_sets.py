@@ -26,7 +26,7 @@ from datasets_cfg.readers.reader import Queries, TrainingExample
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import join
-from retrievers.training.finetune.training_data import NegativePool, TrainingSet
+from retrievers.training.finetune.training_data import NegativePool, TrainingSet, pad_rows
 from retrievers.training.pretrain.texts import LazyTexts
 
 logger = logging.getLogger(__name__)
@@ -173,11 +173,11 @@ class TrainSplit:
             positives.append(rows if scored else np.union1d(rows, self.positives[number]))
             scores.append(relevant[number]["score"][first])
         split = replace(self.select(kept), positives=tuple(positives))
-        pool = NegativePool(_pad([negatives[number]["row"] for number in kept], -1))
-        if not pool.rows.size:
+        pool = NegativePool(pad_rows([negatives[number]["row"] for number in kept], -1))
+        if (pool.rows < 0).all():
             return split
         if scored:
-            padded = _pad([negatives[number]["score"] for number in kept], -np.inf)
+            padded = pad_rows([negatives[number]["score"] for number in kept], -np.inf)
             pool = NegativePool(pool.rows, padded, scores)
         return replace(split, negatives=pool)
 
@@ -243,14 +243,6 @@ def _group(given: npt.NDArray[np.void], queries: int) -> list[npt.NDArray[np.voi
     """Return the passages of each query, in order."""
     ordered = given[np.argsort(given["query"], kind="stable")]
     return np.split(ordered, np.searchsorted(ordered["query"], np.arange(1, queries)))
-
-
-def _pad(lists: Sequence[npt.NDArray[Any]], fill: float) -> npt.NDArray[Any]:
-    """Return lists of any length as one array ``(lists, longest)``."""
-    lengths = np.array([len(each) for each in lists])
-    padded = np.full((len(lists), lengths.max()), fill, lists[0].dtype)
-    padded[np.arange(lengths.max()) < lengths[:, None]] = np.concatenate(lists)
-    return padded
 
 
 def _select_queries(dataset: Dataset, rows: Sequence[int]) -> Dataset:

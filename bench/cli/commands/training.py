@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,7 +33,7 @@ from datasets_cfg.locate import is_training_data
 from foundation.errors import BenchError
 from reports.plots import can_plot, draw_losses
 from reports.training import plan_table, write_report
-from retrievers.models.card import CARD_FILE, card_names, load_card
+from retrievers.models.card import CARD_FILE, load_card
 from retrievers.training.engine.context import CURVE_FILE, Progress, is_first, read_curve
 from retrievers.training.finetune.finetune import FinetuneResult
 from retrievers.training.preset import FINETUNE_PRESETS
@@ -82,11 +82,7 @@ def adapt(request: AdaptRequest, output: OutputOptions) -> int:
     workspace = open_workspace(request)
     names = workspace.expand_names(request.on, files=True)
     folders = [_shorten_path(Path(each.folder)) for each in trained]
-    like, is_like_start = _usage_of_start(
-        trainings.load_pretraining(request).start.model, Path(folders[0])
-    )
-    scored = open_test_sets(names, (), workspace)
-    line = _run_line(list(scored), folders, request, like)
+    line = _run_line(list(open_test_sets(names, (), workspace)), folders, request)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     rows = [
         {
@@ -101,53 +97,39 @@ def adapt(request: AdaptRequest, output: OutputOptions) -> int:
         print_json({"checkpoints": rows, "scores": line})
         return ExitCode.OK
     for folder, row in zip(folders, rows, strict=True):
-        print(f"{folder}: {row['collection']}; {_change(row['first_loss'], row['last_loss'])}")
-    if is_like_start:
-        print(_format_usage(Path(folders[0])))
+        change = f"loss {row['first_loss']:.3f} -> {row['last_loss']:.3f}"
+        print(f"{folder}: {row['collection']}; {change}")
+    print(_format_usage(Path(folders[0])))
     print_next_command("score the checkpoints", line)
     return ExitCode.OK
-
-
-def _usage_of_start(start: str, folder: Path) -> tuple[list[str], bool]:
-    """Return the option that uses a checkpoint like its start, and whether its card says so.
-
-    Checkpoints of earlier versions are used like their start only if ``--like`` says so.
-    """
-    usage = load_card(folder / CARD_FILE).usage
-    is_like_start = start not in card_names() or load_card(start).usage == usage
-    return [] if is_like_start else ["--like", start], is_like_start
 
 
 @contextmanager
 def _show_progress(request: Training) -> Iterator[Training]:
     """Yield the request with a function that draws progress bars, and close them at the end."""
-    bars: dict[str, Any] = {}
+    with ExitStack() as open_bars:
+        bars: dict[str, Any] = {}  # of the current stage
 
-    def show(progress: Progress) -> None:
-        if progress.stage not in bars:
-            _close_bars(bars)
-            # The first report of a stage says where it goes on from.
-            first = progress.done - 1 if progress.unit == "steps" else 0
-            bars[progress.stage] = tqdm(
-                desc=progress.stage, total=progress.total, initial=first, unit=f" {progress.unit}"
-            )
-        bar = bars[progress.stage]
-        if (point := progress.point) is not None:
-            speed = f"{point.tokens / point.seconds:,.0f} tokens/s"
-            bar.set_postfix_str(f"loss {point.losses['loss']:.3f}, {speed}", refresh=False)
-        bar.update(progress.done - bar.n)
+        def show(progress: Progress) -> None:
+            if progress.stage not in bars:
+                open_bars.close()
+                bars.clear()
+                # The first report of a stage says where it goes on from.
+                first = progress.done - 1 if progress.unit == "steps" else 0
+                bar = tqdm(
+                    desc=progress.stage,
+                    total=progress.total,
+                    initial=first,
+                    unit=f" {progress.unit}",
+                )
+                bars[progress.stage] = open_bars.enter_context(bar)
+            bar = bars[progress.stage]
+            if (point := progress.point) is not None:
+                speed = f"{point.tokens / point.seconds:,.0f} tokens/s"
+                bar.set_postfix_str(f"loss {point.losses['loss']:.3f}, {speed}", refresh=False)
+            bar.update(progress.done - bar.n)
 
-    try:
         yield evolve(request, progress=show)
-    finally:
-        _close_bars(bars)
-
-
-def _close_bars(bars: dict[str, Any]) -> None:
-    """Close all progress bars."""
-    for bar in bars.values():
-        bar.close()
-    bars.clear()
 
 
 def _print_trained(
@@ -159,12 +141,7 @@ def _print_trained(
 ) -> None:
     """Draw the losses of a finished training, and print a summary or its JSON document.
 
-    Args:
-        trained: result of the training.
-        how: words before the number of steps.
-        read: words after it.
-        out: folder of the checkpoint.
-        output: whether to print JSON.
+    In the summary, ``how`` stands before the number of steps, and ``read`` after it.
     """
     curve_file = out / CURVE_FILE
     curve = read_curve(curve_file)
@@ -177,7 +154,7 @@ def _print_trained(
         print_json({**msgspec.structs.asdict(trained), **losses})
         return
     resumed = f", resumed at {trained.resumed_at:,}" if trained.resumed_at else ""
-    change = _change(first.losses["loss"], last.losses["loss"])
+    change = f"loss {first.losses['loss']:.3f} -> {last.losses['loss']:.3f}"
     print(f"{trained.folder}: {how}{trained.steps:,} steps{resumed}, {read}; {change}")
     if isinstance(trained, FinetuneResult) and (size := trained.size):
         share = f"{100 * size.share:.3g} %"
@@ -224,26 +201,16 @@ def _find_training_dataset(name: str, workspace: Workspace) -> str:
     return name if len(queries) >= FINETUNE_PRESETS.load(FINETUNING_PRESET).batch_size else ""
 
 
-def _run_line(
-    collections: Sequence[str],
-    models: Sequence[str],
-    folders: FolderFields,
-    more: Sequence[str] = (),
-) -> str:
+def _run_line(collections: Sequence[str], models: Sequence[str], folders: FolderFields) -> str:
     """Return the command that evaluates models, with ``COLLECTION`` if none is known."""
     words = ["python", "-m", "bench", "run", *(collections or ["COLLECTION"])]
-    return shlex.join([*words, "--model", *models, *more, *_folder_words(folders)])
+    return shlex.join([*words, "--model", *models, *_folder_words(folders)])
 
 
 def _folder_words(folders: FolderFields) -> list[str]:
     """Return the options that repeat these folders in the next command."""
     typed = {"--data-dir": folders.data_dir, "--cache-dir": folders.cache_dir}
     return [word for option, path in typed.items() if path for word in (option, str(path))]
-
-
-def _change(first: float, last: float) -> str:
-    """Return the first and the last loss as text."""
-    return f"loss {first:.3f} -> {last:.3f}"
 
 
 def _shorten_path(folder: Path) -> str:

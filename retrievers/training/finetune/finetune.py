@@ -52,7 +52,6 @@ from retrievers.training.finetune.student import Student, trained_card
 from retrievers.training.finetune.training_data import (
     Batches,
     BatchOrder,
-    MinedHits,
     NegativePool,
     NegativeSearch,
     TextKeys,
@@ -116,18 +115,13 @@ class FinetuneResult(msgspec.Struct, frozen=True):
     size: ModelSize | None = None
 
 
-def refuse_search(model: Model | None, depth: int) -> MinedHits:
-    """Raise instead of searching: the default for a training with in-batch negatives only."""
-    raise BenchError("this preset mines negatives, but no search was passed")
-
-
 def finetune(
     preset: Finetuning,
     model: Model,
     examples: TrainingSet,
     context: TrainingContext,
     *,
-    search: NegativeSearch = refuse_search,
+    search: NegativeSearch | None = None,
 ) -> FinetuneResult:
     """Fine-tune an encoder on judged queries.
 
@@ -205,7 +199,7 @@ class Round:
     start: Model
     card: Card
     examples: TrainingSet
-    search: NegativeSearch
+    search: NegativeSearch | None
     whole: TrainingContext
     number: int
 
@@ -331,6 +325,8 @@ class Round:
                 return select_negatives(
                     given_hits(self.examples.negatives), self.examples, complete
                 )
+            if self.search is None:
+                raise BenchError("this preset mines negatives, but no search was passed")
             found = self.search(None if source == "bm25" else miner(), self.mining.depth)
             return select_negatives(found, self.examples, self.mining)
 

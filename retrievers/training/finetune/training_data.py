@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
@@ -234,10 +235,16 @@ def merge_negatives(pools: Sequence[Int64Array], queries: int) -> Int64Array:
     """
     both = np.concatenate([np.empty((queries, 0), np.int64), *pools], axis=1)
     kept = [np.array(list(dict.fromkeys(row[row >= 0].tolist())), np.int64) for row in both]
-    rows = np.full((len(both), max([1, *map(len, kept)])), -1, np.int64)
-    for query, filled in enumerate(kept):
-        rows[query, : len(filled)] = filled
-    return rows
+    return pad_rows(kept, -1)
+
+
+def pad_rows(rows: Sequence[NDArray[Any]], fill: float) -> NDArray[Any]:
+    """Return rows of any length as one array ``(rows, longest)``, with at least one column."""
+    lengths = np.array([len(row) for row in rows])
+    filled = np.arange(max(1, lengths.max())) < lengths[:, None]
+    padded = np.full(filled.shape, fill, rows[0].dtype)
+    padded[filled] = np.concatenate(rows)
+    return padded
 
 
 def drop_queries_without_negatives(
