@@ -33,25 +33,19 @@ AdamW's epsilon. This is so in the paper, too.
 The authors' code, https://github.com/UIC-Liu-Lab/ContinualLM, differs from the paper in some
 points. This implementation follows the paper:
 
-* The code puts the gate of an intermediate neuron before the activation. Here it is after the
-  activation, since a gate acts on the output of a unit, which the next layer reads.
-* The code applies the factors of heads along the last dimension of the query, key and value
-  weights, so that they soften the columns that read from the previous layer. Here they are applied
-  along the rows, which belong to the heads. The bias of the linear map after the heads belongs to
-  no head and is trained freely.
-* The code concatenates the two forward passes of a batch but pairs neighbouring rows, so that the
-  positive of a text is a different text. Here it is the second pass over the same text.
-* The code averages over all 164 positions, including padding. Here padding is excluded.
-* The code takes the softmax over the positions of a text (dimension 1 of the states), including
-  padding. Here it is over the width, so that p and q are distributions of one token's state, and
-  padding is excluded.
-* The code runs the second pass with a copy of the model, both in whatever mode they are in. Here
-  dropout is on for general knowledge, since the two dropout masks are compared, and off for a
-  domain.
-* The code computes a domain's loss on unmasked texts, so the model predicts tokens that it sees.
-  Here the texts are masked, as in the paper.
-* The code reads 10,000 texts. Here the setting ``measured`` gives their number, 256 by default.
-  Gradients are means over texts, and 10,000 texts take 40 times as long.
+* Intermediate neurons are gated after the activation, which is their output, and not before it.
+* The factors of heads are applied along the rows of the query, key and value weights, which belong
+  to the heads, and not along the columns, which read from the previous layer. The bias of the
+  linear map after the heads belongs to no head and is trained freely.
+* The positive of a text is the second pass over it, and not a neighbouring row of the batch.
+* Padding is excluded from means and from the divergence.
+* The softmax is over the width, so that p and q are distributions of one token's state, and not
+  over the positions of a text.
+* Dropout is on for general knowledge, whose two masks are compared, and off for a domain. In the
+  code both passes run in whatever mode the model is in.
+* A domain's loss is of masked texts. In the code the model predicts tokens that it sees.
+* Importance is measured on 256 texts (``measured``). The code reads 10,000, which takes 40 times as
+  long. Gradients are means over texts.
 
 Defaults: t = 0.05. The paper trains RoBERTa-base on 640,000 texts of 164 tokens per domain, with a
 batch size of 248 and a learning rate of 1e-4.

@@ -24,16 +24,11 @@ This implementation subtracts the entropy of softmax(z' / T), which is the minim
 result is KL( softmax(z' / T) || softmax(z / T) ), which has the same gradient and is 0 if nothing
 was forgotten. Defaults: λ = 1 and T = 2, as in the paper.
 
-The predictions at masked tokens are distilled. The paper preserves the outputs of the output layers
-of earlier tasks. Here the only such layer is the head of masked language modelling, which was
-trained at masked tokens only. Jin et al., "Lifelong Pretraining", NAACL 2022,
-https://arxiv.org/abs/2110.08534, also distil these logits in continual pre-training. Preserving the
-embedding at ``[CLS]``, which L_mlm does not train, would be a different method.
-
-The paper records the teacher's outputs once. Here they are computed for each draw of masks, which
-is equivalent because the teacher is fixed and runs without dropout. The paper first trains a new
-output layer alone; this is not needed here. There is no teacher before the first domain, since the
-start model of a sequence may have no head.
+The paper preserves the outputs of the output layers of earlier tasks. Here the only such layer is
+the head of masked language modelling, which was trained at masked tokens only. Jin et al.,
+"Lifelong Pretraining", NAACL 2022, https://arxiv.org/abs/2110.08534, also distil these logits. The
+teacher is fixed and runs without dropout, so its outputs can be computed for each draw of masks.
+There is no teacher before the first domain, since the start of a sequence may have no head.
 """
 
 from collections.abc import Iterable, Mapping

@@ -54,13 +54,9 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Domain:
-    """Corpus of the sequence.
+    """Corpus of the sequence: the name of a collection, used for folders, and at least one text.
 
-    Attributes:
-        name: name of the collection, used for folders.
-        texts: texts, at least one.
-        trained_on: collections that the card of a model trained on these texts names. Empty stands
-            for the name of the domain.
+    The card of a model trained on it names the collections ``trained_on``, or else ``name``.
     """
 
     name: str
@@ -207,12 +203,9 @@ def _find_usage(start: Start) -> Card | None:
 
 @dataclass(frozen=True)
 class DomainStep:
-    """Training on one domain of a sequence, as a method sees it.
+    """Training on the last of ``domains``, the domains so far, as a method sees it.
 
-    Attributes:
-        preset: preset with the start model of this training.
-        domains: domains so far. The last one is learnt now.
-        context: context of the sequence.
+    ``preset`` has the start model of this training, and ``context`` is that of the sequence.
     """
 
     preset: Pretraining

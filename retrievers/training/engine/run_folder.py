@@ -74,7 +74,7 @@ class FileHash(Record):
 
     @classmethod
     def of(cls, path: Path) -> "FileHash":
-        """Return the size and hash of the file ``path``."""
+        """Return the size and hash of ``path``."""
         return cls(path.stat().st_size, sha256_of_file(path))
 
 
@@ -102,7 +102,7 @@ class RunFolder:
     def result(self, kind: type[T]) -> T | None:
         """Return the record of type ``kind`` that this training wrote when it finished.
 
-        None stands for an unfinished training or a damaged record.
+        It is None if the training is unfinished or the record is damaged.
 
         Raises:
             BenchError: the folder holds a different training or other files, or its weights are
@@ -128,7 +128,7 @@ class RunFolder:
 
         Raises:
             BenchError: another process uses the folder, or it holds a different training or other
-                files. The folder is not changed then.
+                files.
         """
         with ExitStack() as locks:
             with first_process_first(device):

@@ -22,11 +22,7 @@ from torch import Tensor, nn
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from foundation.errors import BenchError, first_line, is_out_of_memory
-from retrievers.encoders.device import (
-    pick_device,
-    use_full_precision,
-    warn_if_bfloat16_is_slow,
-)
+from retrievers.encoders.device import pick_device, use_full_precision, warn_if_bfloat16_is_slow
 from retrievers.training.engine.context import (
     CURVE_FILE,
     LossPoint,
@@ -62,7 +58,7 @@ os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLEL
 
 
 class SharedArguments(TrainingArguments):  # type: ignore[misc]
-    """Trainer arguments for several trainings per process and several processes per machine."""
+    """Trainer arguments for several trainings in a process or several processes on a machine."""
 
     def __post_init__(self) -> None:
         # An earlier training of this process leaves its precision in the environment.
@@ -79,20 +75,12 @@ class SharedArguments(TrainingArguments):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class FitSettings:
-    """Settings of one training of one model.
+    """Settings of one training of one model, as its preset has them.
 
-    Attributes:
-        context: context whose folder gets the checkpoints and the loss curve.
-        stage: name in progress reports.
-        optimizer: optimizer and schedule.
-        steps: optimizer steps.
-        batch_size: examples of one forward pass on one device.
-        seed: seed of dropout and of the trainer.
-        memory_hint: advice if a batch does not fit into memory.
-        accumulate: forward passes per step.
-        precision: precision of the forward pass; weights and optimizer states are float32.
-        save_model: function that writes the model of a step to a folder in evaluable form, for
-            ``watch``. None writes no model.
+    Checkpoints and the loss curve go to the context's folder, under ``stage`` in progress reports.
+    ``batch_size`` is that of one forward pass on one device, and ``memory_hint`` is advice if it
+    does not fit. ``save_model`` writes the model of a step to a folder in evaluable form, for
+    ``watch``.
     """
 
     context: TrainingContext

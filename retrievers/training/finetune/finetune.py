@@ -42,12 +42,7 @@ from retrievers.training.engine.run_folder import (
     load_array,
     read_size,
 )
-from retrievers.training.engine.trainer import (
-    FitResult,
-    FitSettings,
-    explain_errors,
-    load_weights,
-)
+from retrievers.training.engine.trainer import FitResult, FitSettings, explain_errors, load_weights
 from retrievers.training.finetune.student import Student, trained_card
 from retrievers.training.finetune.training_data import (
     Batches,

@@ -24,12 +24,7 @@ from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.loading import silence_transformers
 from retrievers.models.read_checkpoint import LOAD_ERRORS, Checkpoint, read_checkpoint
 from retrievers.models.resolve import Model
-from retrievers.training.engine.context import (
-    Progress,
-    TrainingContext,
-    is_first,
-    wait_for_file,
-)
+from retrievers.training.engine.context import Progress, TrainingContext, is_first, wait_for_file
 from retrievers.training.engine.run_folder import (
     CHECKPOINTS,
     COMPLETE,

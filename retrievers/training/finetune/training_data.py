@@ -55,11 +55,9 @@ class Documents(Protocol):
 class NegativePool:
     """Hard negatives of each query, with the scores of a teacher if there is one.
 
-    Attributes:
-        rows: rows of the negatives, int64 ``(q, keep)``, -1 if unfilled.
-        scores: teacher's scores of the negatives, float32 ``(q, keep)``. Empty without a teacher.
-        positive_scores: teacher's scores of each query's relevant documents. Empty without a
-            teacher.
+    ``rows`` are int64 ``(q, keep)``, -1 if unfilled, and ``scores`` float32 in that shape.
+    ``positive_scores`` are those of each query's relevant documents. Both are empty without a
+    teacher.
     """
 
     rows: Int64Array
@@ -88,8 +86,7 @@ class NegativePool:
     def labels(self, query: int, positives: Int64Array, rows: Int64Array) -> Float32Array:
         """Return the teacher's scores of drawn documents, float32 ``(1 + negatives,)``.
 
-        ``positives`` are the rows of the query's relevant documents, and ``rows`` the row of one of
-        them, followed by rows of negatives, int64.
+        ``rows`` has a row of the query's ``positives``, followed by rows of negatives, int64.
         """
         indices = [int(np.flatnonzero(self.rows[query] == row)[0]) for row in rows[1:]]
         score = self.positive_scores[query][positives == rows[0]]

@@ -68,9 +68,7 @@ class MaskedLM(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         """Return the hidden states after the embeddings and after each layer.
 
-        Args:
-            input_ids: int64 ``(texts, length)``.
-            attention_mask: bool or int64 ``(texts, length)``, 0 at padding.
+        Ids are int64 ``(texts, length)``, and the mask is 0 at padding.
 
         Returns:
             ``layers + 1`` tensors ``(texts, length, width)``. Position 0 of the last one holds the
@@ -162,11 +160,9 @@ class TransformerLayer(nn.Module):
     def forward(self, stream: Tensor, context: Tensor, allowed: Tensor) -> Tensor:
         """Apply the layer. Residual connections add ``stream``.
 
-        Args:
-            stream: queries, ``(texts, rows, width)``.
-            context: keys and values, ``(texts, length, width)``.
-            allowed: bool ``(texts, rows, length)``, True if a row may attend to a position.
-                ``(texts, length)`` holds for all rows.
+        ``stream`` has the queries, ``(texts, rows, width)``, and ``context`` keys and values,
+        ``(texts, length, width)``. ``allowed`` is bool ``(texts, rows, length)``, or ``(texts,
+        length)`` for all rows.
         """
         attended = self.output(self._attend(stream, context, allowed))
         stream = self.attention_norm(stream + self.dropout(attended))
@@ -264,13 +260,9 @@ def _in_float32(vectors: Tensor) -> Tensor:
 def encode_in_parts(
     encode: Callable[..., tuple[Tensor, ...]], batch: tuple[Tensor, ...], size: int | None
 ) -> tuple[Tensor, ...]:
-    """Return the outputs of ``encode(*batch)``, computed ``size`` rows at a time.
+    """Return the outputs of ``encode(*batch)``, computed ``size`` rows at a time, or all at once.
 
-    Args:
-        encode: function that returns tensors ``(rows, ...)``, each row computed from the same row
-            of its inputs only.
-        batch: inputs with equally many rows.
-        size: rows of a sub-batch. None encodes all at once.
+    Each row of an output depends only on the same row of the inputs.
     """
     if size is None:
         return encode(*batch)

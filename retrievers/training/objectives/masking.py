@@ -25,11 +25,9 @@ CONTEXTS = 256  # masks of a text that the rows of enhanced decoding choose from
 class TokenBatch:
     """Batch of texts, padded on the right to the longest.
 
-    Attributes:
-        ids: token ids, int64 ``(texts, length)``.
-        real: bool ``(texts, length)``, False at padding.
-        words: number of the word in its text, from 0 without gaps, int64 ``(texts, length)``; -1 at
-            special tokens and padding.
+    All arrays are ``(texts, length)``: token ``ids``, int64, ``real``, False at padding, and
+    ``words``, the number of the word in its text, int64, from 0 without gaps, -1 at special tokens
+    and padding.
     """
 
     ids: Int64Array
@@ -43,23 +41,14 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Properties of a tokenizer that masking needs.
-
-    Attributes:
-        mask_id: id of the mask token.
-        size: number of token ids.
-    """
+    """Properties of a tokenizer that masking needs: id of the mask token, number of token ids."""
 
     mask_id: int
     size: int
 
     @classmethod
     def of(cls, tokenizer: Any) -> "Vocabulary":
-        """Return the properties of ``tokenizer``, a Hugging Face tokenizer.
-
-        Raises:
-            BenchError: the tokenizer has no mask token.
-        """
+        """Return the properties of ``tokenizer``, or raise if it has no mask token."""
         if tokenizer.mask_token_id is None:
             raise BenchError(
                 "the tokenizer has no mask token", "Start from a checkpoint such as BERT."
@@ -247,11 +236,6 @@ def context_mask(tokens: TokenBatch, rate: float, rng: np.random.Generator) -> B
     collator (https://github.com/staoxiao/RetroMAE, src/pretrain/data.py). A row never sees its own
     token or padding. Special tokens, including position 0, are never hidden from other rows, and
     position 0 also sees itself.
-
-    Args:
-        tokens: tokens of the texts.
-        rate: share of tokens to hide, between 0 and 1.
-        rng: random generator.
 
     Returns:
         bool ``(texts, length, length)``, True if the row may attend to the column.

@@ -17,12 +17,7 @@ from transformers import PreTrainedModel, Trainer
 from foundation.errors import BenchError
 from foundation.records import SUFFIX
 from retrievers.models.card import Card, replace_fields
-from retrievers.training.engine.context import (
-    TrainingContext,
-    check_packages,
-    is_first,
-    world_size,
-)
+from retrievers.training.engine.context import TrainingContext, check_packages, is_first, world_size
 from retrievers.training.engine.run_folder import RunFolder, save_checkpoint
 from retrievers.training.engine.trainer import (
     FiniteLossMixin,
@@ -31,12 +26,7 @@ from retrievers.training.engine.trainer import (
     SharedArguments,
     explain_errors,
 )
-from retrievers.training.objectives.objective import (
-    Collator,
-    check_batch,
-    count_tokens,
-    hash_code,
-)
+from retrievers.training.objectives.objective import Collator, check_batch, count_tokens, hash_code
 from retrievers.training.preset import Pretraining, Start
 from retrievers.training.pretrain.start import StartModel, open_start, save_heads
 from retrievers.training.pretrain.texts import (
@@ -104,20 +94,12 @@ def pretrain(
     like: Card | None = None,
     code: Mapping[str, Mapping[str, str]] | None = None,
 ) -> PretrainResult:
-    """Pre-train an encoder on documents.
+    """Pre-train an encoder on documents, at least one, which are read when they are needed.
 
     Afterwards the folder of the context holds a checkpoint (see `engine.run_folder`), its heads,
     the loss curve and the record of the training. All processes started by ``accelerate launch``
-    share each step.
-
-    Args:
-        preset: objective, start and length of the training.
-        documents: documents, at least one. They are read when they are needed.
-        context: output folder, device and checkpoint interval.
-        trained_on: names of the collections of the documents, for the card.
-        like: card whose pooling, similarity, prompts and lengths the result is used with. None for
-            ``[CLS]`` vectors and the lengths of the training.
-        code: hashes of further sources that decide the result, by role.
+    share each step. The card names the collections ``trained_on``, and the result is used like
+    ``like``. ``code`` has hashes of further sources that decide the result, by role.
 
     Raises:
         BenchError: there are no documents, a package is missing, the start cannot be loaded, the

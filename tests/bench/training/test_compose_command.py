@@ -1,7 +1,5 @@
 """``compose`` as it is typed: from trained adapters to one that ``run --model`` takes."""
 
-import json
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -54,18 +52,6 @@ def test_an_average_is_evaluated_as_any_model(bench, trained, tmp_path):
     run = bench("run", collection, "--model", one, out, *places)
     assert run.code == ExitCode.OK, run.stderr
     assert "mean" in run.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["average", "stack"])
-def test_every_kind_of_training_reports_its_number_of_parameters(bench, trained, tmp_path, how):
-    one, two = trained / "one", trained / "two"
-    done = bench("compose", how, one, two, "--out", tmp_path / "out", "--json")
-    assert done.code == ExitCode.OK, done.stderr
-    own = sum(value.size for value in weights(one).values())
-    report = json.loads(done.stdout)
-    assert report["parameters"] == (own if how == "average" else 2 * own)
-    assert (report["how"], report["base"]) == (how, "start")
 
 
 def per_query(out, collection, name):

@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 
 from bench.store.store import VectorStore
-from bench.training.training_sets import (
-    CorpusDocuments,
-    CorpusTexts,
-    TrainSplit,
-    training_set,
-)
+from bench.training.training_sets import CorpusTexts, TrainSplit, training_set
 from bench.training.trainings import CorpusSearch, apply_prompts
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import open_dataset
@@ -137,13 +132,6 @@ def test_vectors_of_the_start_are_those_that_other_commands_use(datasets, model,
     encoder = open_encoder(model, "cpu")
     plan = VectorStore(tmp_path / "vectors").plan(encoder, datasets[0].corpus)
     assert plan.missing_rows == 0
-
-
-def test_documents_are_read_in_the_order_asked(datasets):
-    documents = CorpusDocuments(tuple(one.corpus for one in datasets))
-    everything = documents.read(np.arange(9))
-    order = np.array([8, 3, 3, 6, 0])
-    assert documents.read(order) == tuple([column[row] for row in order] for column in everything)
 
 
 def test_collections_with_different_prompts_are_refused(model):

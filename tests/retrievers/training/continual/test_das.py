@@ -249,8 +249,3 @@ def test_importance_is_standardised_in_each_layer():
     np.testing.assert_allclose(found["heads"], expected)
     assert (found["intermediate"] == 0).all()
     assert (found["output"] == 0).all()  # one unit in a layer
-
-
-def test_an_encoder_without_dropout_has_no_general_importance(batches):
-    with pytest.raises(BenchError, match="needs dropout"):
-        general_importance(tiny.encoder(), batches)

@@ -18,13 +18,7 @@ from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import Card
 from retrievers.models.resolve import resolve_model
 from retrievers.training.continual.baselines import DomainAdapter
-from retrievers.training.continual.sequence import (
-    Domain,
-    Method,
-    adapt,
-    domain_folder,
-    read_method,
-)
+from retrievers.training.continual.sequence import Domain, Method, adapt, domain_folder, read_method
 from retrievers.training.engine.context import Progress
 from retrievers.training.preset import Pretraining, Start
 from retrievers.training.pretrain.pretrain import PretrainResult, pretrain
@@ -249,6 +243,8 @@ def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path
         assert model.recipe.adapter is not None
         assert "predict words" in model.card.warning
         assert not (Path(one.folder) / "model.safetensors").exists()
+        with pytest.raises(BenchError, match="has an adapter, which would be lost"):
+            open_start(Start(model=one.folder), 0)
         vectors.append(open_encoder(model, "cpu").encode_queries(TEXTS[:3]))
     plain = open_encoder(resolve_model(str(base)), "cpu").encode_queries(TEXTS[:3])
     every = [plain, *vectors]
@@ -258,15 +254,6 @@ def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path
     alone = adapt(preset(base), DOMAINS[2:], learning("adapter"), on_cpu(tmp_path / "alone"))
     again = open_encoder(resolve_model(alone[0].folder), "cpu").encode_queries(TEXTS[:3])
     np.testing.assert_array_equal(again, vectors[2])  # what came before does not matter
-
-
-@pytest.mark.slow
-def test_a_start_is_a_whole_model(base, tmp_path):
-    pytest.importorskip("adapters")
-    found = run(base, tmp_path / "adapters", "adapter")
-    for name in (found[0].folder, f"{found[0].folder}/card.toml"):
-        with pytest.raises(BenchError, match="has an adapter, which would be lost"):
-            open_start(Start(model=name), 0)
 
 
 def test_an_adapter_trains_only_itself_and_the_head(base):

@@ -12,11 +12,7 @@ from torch.nn.functional import pad
 from foundation.errors import BenchError
 from retrievers.training import objectives
 from retrievers.training.objectives.condenser import CoCondenser, Condenser
-from retrievers.training.objectives.objective import (
-    OBJECTIVES,
-    hash_code,
-    read_objective,
-)
+from retrievers.training.objectives.objective import OBJECTIVES, hash_code, read_objective
 from retrievers.training.objectives.retromae import DupMAE, RetroMAE
 from retrievers.training.preset import PRETRAIN_PRESETS
 from retrievers.training.pretrain.pretrain import pretrain

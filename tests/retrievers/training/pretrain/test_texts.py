@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.experiments.training_stages import merge_tables
 from foundation.errors import BenchError
 from retrievers.training.engine.context import LossPoint, append_point, cut_curve, read_curve
 from retrievers.training.objectives.masking import tokenize
-from retrievers.training.preset import PRETRAIN_PRESETS
 from retrievers.training.pretrain.pretrain import pretrain
 from retrievers.training.pretrain.start import open_start
 from retrievers.training.pretrain.texts import Blocks, Stream
@@ -137,11 +135,3 @@ def test_every_objective_reads_the_tokens_that_are_asked_for(start, tmp_path, na
     read = sum(point.tokens for point in read_curve(tmp_path / "losses.jsonl"))
     a_step = read / trained.steps
     assert abs(read - 4_000) < a_step + 0.03 * 4_000
-
-
-def test_one_length_takes_the_place_of_the_others(start):
-    preset = PRETRAIN_PRESETS.changed(small.preset(start), {"tokens": 500}, "test")
-    assert (preset.steps, preset.epochs, preset.tokens) == (None, None, 500)
-    assert PRETRAIN_PRESETS.changed(preset, {"epochs": 2}, "test").tokens is None
-    table = merge_tables({"steps": None, "epochs": 8.0, "tokens": None}, {"tokens": 500})
-    assert table == {"steps": None, "epochs": None, "tokens": 500}
