@@ -39,7 +39,6 @@ from foundation.files import (
 from foundation.records import Record, convert_table, find_differing_keys, read_json, write_json
 from retrievers.models.card import CARD_FILE, Card, write_card
 from retrievers.models.loading import silence_transformers
-from retrievers.models.read_checkpoint import read_safetensors_header
 from retrievers.models.read_settings import LEGACY_POOLING, ST_POOLING
 from retrievers.models.resolve import TRAINING_FILE
 from retrievers.training.engine.context import (
@@ -119,7 +118,11 @@ class RunFolder:
             record["folder"] = str(self.path)  # the folder may have been moved
             manifest = convert_table(record, Manifest, source)
             finished = convert_table(record, kind, source)
-        self._refuse_damaged(manifest.files)
+        if problem := find_changed_file(self.path, manifest.files):
+            raise BenchError(
+                f"the finished training in {self.path} is damaged: {problem}",
+                "Restore the file, or remove the folder to train again.",
+            )
         return finished
 
     @contextmanager
@@ -145,37 +148,14 @@ class RunFolder:
         """Write ``result`` as the record of the training, whose model was written before."""
         if is_first():
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+            paths = {path.relative_to(self.path): path for path in sorted(self.path.rglob("*"))}
             files = {
-                path.relative_to(self.path).as_posix(): FileHash.of(path)
-                for path in self._weight_files()
+                name.as_posix(): FileHash.of(path)
+                for name, path in paths.items()
+                if path.suffix in WEIGHT_SUFFIXES and name.parts[0] not in STAGES and path.is_file()
             }
             record = msgspec.to_builtins(result) | {"folder": ".", "files": files}
             write_json(self.path / TRAINED_FILE, record)  # last, so that it means complete
-
-    def _weight_files(self) -> list[Path]:
-        """Return the weight files of the finished model."""
-        return [
-            path
-            for path in sorted(self.path.rglob("*"))
-            if path.suffix in WEIGHT_SUFFIXES
-            and path.relative_to(self.path).parts[0] not in STAGES
-            and path.is_file()
-        ]
-
-    def _refuse_damaged(self, files: Mapping[str, FileHash]) -> None:
-        """Raise if the weights differ from ``files``, or are no weights."""
-        problem = find_changed_file(self.path, files)
-        for path in self._weight_files():
-            if not problem and path.suffix == ".safetensors":
-                try:
-                    read_safetensors_header(path)
-                except BenchError:
-                    problem = f"{path.name} is not a complete safetensors file"
-        if problem:
-            raise BenchError(
-                f"the finished training in {self.path} is damaged: {problem}",
-                "Restore the file, or remove the folder to train again.",
-            )
 
     def _refuse_other_training(self) -> None:
         """Raise if the folder holds other files, or weights of a different training."""
@@ -188,12 +168,7 @@ class RunFolder:
         sealed = any((self.path / CHECKPOINTS).glob(f"checkpoint-*/{COMPLETE}"))
         if not sealed and not entries - {TRAINING_FILE, CURVE_FILE, CHECKPOINTS}:
             return
-        try:
-            stored = read_json(self.path / TRAINING_FILE, dict[str, Any])
-        except BenchError as error:
-            raise BenchError(
-                f"cannot read what was trained in {self.path}: {error}", "Use another folder."
-            ) from error
+        stored = read_json(self.path / TRAINING_FILE, dict[str, Any], "Use another folder.")
         training = msgspec.json.decode(msgspec.json.encode(self.training))
         if different := find_differing_keys(training, stored):
             raise BenchError(

@@ -93,8 +93,23 @@ def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> StartM
     torch.manual_seed(seed)
     if start.scratch is not None:
         return _new_model(start.scratch, documents)
+    from transformers import AutoModelForMaskedLM
+
     checkpoint, trained_on = find_checkpoint(start.model)
-    model = _load_checkpoint(checkpoint)
+    try:
+        model, report = read_weights(AutoModelForMaskedLM, checkpoint, torch.float32)
+    except LOAD_ERRORS as error:
+        raise BenchError(
+            f"the weights in {checkpoint.folder} cannot be trained: {first_line(error)}",
+            f"Start from a checkpoint of one of these types: {', '.join(HEAD_ATTRIBUTES)}.",
+        ) from error
+    missing = sorted(key for key in report["missing_keys"] if not HEAD_KEYS.search(key))
+    if missing:
+        raise BenchError(
+            f"{checkpoint.folder} lacks {len(missing)} weights of its encoder: "
+            f"{', '.join(missing[:5])}",
+            "Does config.json belong to these weights?",
+        )
     return StartModel(MaskedLM(model), load_tokenizer(checkpoint), checkpoint.root, trained_on)
 
 
@@ -148,26 +163,6 @@ def _new_model(scratch: Scratch, documents: Sequence[str]) -> StartModel:
     )
     tokenizer.model_max_length = scratch.positions
     return StartModel(MaskedLM(BertForMaskedLM(config)), tokenizer, None, ())
-
-
-def _load_checkpoint(checkpoint: Checkpoint) -> Any:
-    from transformers import AutoModelForMaskedLM
-
-    try:
-        model, report = read_weights(AutoModelForMaskedLM, checkpoint, torch.float32)
-    except LOAD_ERRORS as error:
-        raise BenchError(
-            f"the weights in {checkpoint.folder} cannot be trained: {first_line(error)}",
-            f"Start from a checkpoint of one of these types: {', '.join(HEAD_ATTRIBUTES)}.",
-        ) from error
-    missing = sorted(key for key in report["missing_keys"] if not HEAD_KEYS.search(key))
-    if missing:
-        raise BenchError(
-            f"{checkpoint.folder} lacks {len(missing)} weights of its encoder: "
-            f"{', '.join(missing[:5])}",
-            "Does config.json belong to these weights?",
-        )
-    return model
 
 
 def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any) -> None:

@@ -138,9 +138,7 @@ def test_without_a_complete_checkpoint_training_starts_again(kind, starts, whole
 def test_a_damaged_record_of_another_training_is_refused_and_nothing_is_deleted(kind, starts, out):
     cut(out / "training.json", 0)
     before = sorted(out.rglob("*"))
-    with pytest.raises(
-        BenchError, match=r"cannot read what was trained in .*training\.json is not JSON"
-    ):
+    with pytest.raises(BenchError, match=r"training\.json is not JSON"):
         train(kind, starts, out, steps=9)
     assert sorted(out.rglob("*")) == before
 
@@ -157,25 +155,17 @@ def test_a_finished_training_whose_record_is_damaged_is_not_repeated(
         assert (again.steps, again.resumed_at) == (STEPS, STEPS)
         assert json.loads((out / name).read_text())["steps"] == STEPS
     else:
-        with pytest.raises(BenchError, match="cannot read what was trained"):
+        with pytest.raises(BenchError, match=r"training\.json is not JSON"):
             train(kind, starts, out)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
 
 
-@pytest.mark.parametrize("record", ["as written", "missing"])
 @pytest.mark.parametrize("harm", [lambda path: cut(path, 0), zero], ids=["empty", "zero"])
-def test_a_finished_training_with_damaged_weights_is_refused(
-    harm, record, kind, starts, whole, tmp_path
-):
+def test_a_finished_training_with_damaged_weights_is_refused(harm, kind, starts, whole, tmp_path):
     out = shutil.copytree(whole, tmp_path / whole.name)
     trained = json.loads((out / "trained.json").read_text())
     assert (trained["folder"], "model.safetensors" in trained["files"]) == (".", True)
     harm(out / "model.safetensors")
-    if record == "missing":
-        (out / "trained.json").unlink()
-    if harm is zero and record == "missing":
-        assert train(kind, starts, out).folder == str(out)  # nothing contains their hash
-        return
     with pytest.raises(BenchError, match=r"is damaged: model\.safetensors is not") as refused:
         train(kind, starts, out)
     assert "remove the folder" in refused.value.hint
