@@ -48,7 +48,7 @@ Advance = Callable[[int, int], None]  # called after each column with 1 and the 
 
 
 def leaderboard(request: LeaderboardRequest, advance: Advance = lambda *_: None) -> Leaderboard:
-    """Build the leaderboard of the results in some folders, whose rankings are scored again.
+    """Build the leaderboard of stored results, whose rankings are scored again.
 
     Raises:
         BenchError: there are no results, one is damaged or contradicts its ranking, or a name is

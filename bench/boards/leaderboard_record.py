@@ -14,10 +14,9 @@ MAIN_MEASURE = ""  # the main measure of each collection
 
 
 class Score(msgspec.Struct, frozen=True):
-    """One score of a leaderboard.
+    """One score of a leaderboard: a mean over all queries, or over a suite.
 
     Attributes:
-        value: mean over all queries, or over a suite.
         low, high: 95 % interval (bootstrap over queries); None without per-query scores.
         group: 1 for the best; models in a group do not differ significantly from its best one.
         published: published score of the same checkpoint.
@@ -78,8 +77,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         name: name of the model, with the settings that distinguish its rows.
         recipe: settings as text.
         trained_on: collections that its card lists as training data.
-        tokens_per_s: encoding speed on the machine ``speed_device``.
-        speed_device: machine that encoded most.
+        tokens_per_s: encoding speed on the machine ``speed_device``, which encoded most.
     """
 
     name: str

@@ -418,10 +418,6 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
 
     Nothing is downloaded. One warning names the collections whose scores cannot be computed again.
     Files that agreed once are not scored again.
-
-    Raises:
-        BenchError: stored scores differ from their ranking, or the ranking is not the one that was
-            stored with them.
     """
     opened = cache(lambda protocol: open_evaluated_dataset(protocol, workspace))
     unchecked: list[str] = []

@@ -394,11 +394,9 @@ def differing_recipes(pair: ModelPair, names: Collection[str]) -> tuple[FieldDif
 
 
 class Transfers(Record):
-    """One kind of transfer: the checkpoint after minus the checkpoint before.
+    """One kind of transfer: the checkpoint after minus the checkpoint before, on each collection.
 
-    Attributes:
-        mean: mean over the collections; its names are empty, as it compares no two checkpoints.
-        rows: difference on each collection, with p adjusted for their number.
+    The ``mean`` compares no two checkpoints, so its names are empty.
     """
 
     mean: Difference

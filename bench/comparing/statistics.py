@@ -332,12 +332,10 @@ def _p_value(
 class _Spread:
     """Variation of a difference of means over samples of queries.
 
-    Attributes:
-        error: standard error, from unbiased variances.
-        drawn_error: the same for the bootstrap, whose variances divide by n and not by n - 1.
-        degrees: degrees of freedom of ``error`` (Satterthwaite, 1946).
-        skew: acceleration of the BCa interval: a sixth of the skewness of the mean.
-        deviation: root of the weighted mean of the collections' variances.
+    ``error`` is the standard error from unbiased variances, with ``degrees`` of freedom
+    (Satterthwaite, 1946), and ``drawn_error`` that of the bootstrap, whose variances divide by n.
+    ``skew`` is the acceleration of the BCa interval, and ``deviation`` the root of the mean
+    variance.
     """
 
     error: float

@@ -104,7 +104,7 @@ def _load_other(
 ) -> LoadedModel | None:
     """Load the other checkpoint as its folder states, or else as the model is used.
 
-    Without one, it is the base that the model's own files name, if it is on this machine.
+    By default, it is the base that the model's own files name, if it is on this machine.
     """
     if request.checkpoint is None:
         base = find_base(model.model)

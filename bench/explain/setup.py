@@ -118,11 +118,9 @@ def forward_key(setup: EvaluationSetup) -> tuple[object, ...]:
 class Deviation:
     """One difference of set-up, as a hypothesis about how the evidence was made.
 
-    Attributes:
-        changes: fields of `EvaluationSetup` with their values. Deviations of the same field exclude
-            each other.
-        apply: the card line or command that does the same here, or what to mend there.
-        is_rounding: whether it is harmless if the set-up fits without it.
+    Deviations that change the same field exclude each other. ``apply`` is the card line or command
+    that does the same here, or what to mend there. Rounding is harmless if the set-up fits without
+    it.
     """
 
     name: str

@@ -64,7 +64,7 @@ DEVIATION = 0.2  # of the differences of different checkpoints; siblings have .1
 
 @dataclass(frozen=True)
 class Scope:
-    """Scope of a check: candidate, references and collections.
+    """Scope of a check.
 
     Attributes:
         references: baseline, and anchor if there is one.
