@@ -277,7 +277,7 @@ def write_beir_folder(dataset: Dataset, place: Path) -> Path:
 def _run_ours(job: PeerJob, arguments: Sequence[str], place: str) -> TimedPass:
     """Time ``run`` with an empty cache, so that the corpus is built and every text encoded."""
     with tempfile.TemporaryDirectory(dir=place) as fresh:
-        places = ["--cache-dir", f"{fresh}/cache", "--out", f"{fresh}/results"]
+        places = ["--cache-dir", f"{fresh}/cache", "--results", f"{fresh}/results"]
         command = [sys.executable, "-m", "bench", "run", job.folder, *arguments, *places]
         command += ["--device", job.device, "--json"]
         done = run_process(command, job.threads, OURS)
