@@ -89,7 +89,7 @@ class Fit:
             return False
         least = 0.5 if self.level is None or not other.fits else 0.8
         enough = binomtest(closer, closer + farther, least, alternative="greater").pvalue < 0.05
-        return enough or (closer >= 1 and farther == 0)
+        return enough or farther == 0
 
     def equals(self, other: "Fit") -> bool:
         """True if the evidence cannot tell two set-ups apart."""
