@@ -420,10 +420,7 @@ class Forgetting(Record, kw_only=True):
 
     Attributes:
         rows: checkpoints in training order, the base first if there is one.
-        base: name of the base; "" for none.
         trained: collection that each checkpoint was trained on, in order.
-        also: further collections.
-        queries: number of queries by collection.
         average: mean score of the last checkpoint over ``trained``.
         backward: None with one training.
         forward: None with one training or without a base.
