@@ -68,7 +68,7 @@ def score_change(row: CheckRow) -> str:
 
 def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
     candidate, other = check.candidate, f"the {verdict.role}, {verdict.name}"
-    scores = f"the {'vectors' if check.answer else 'scores'} of {other}"
+    scores = f"the {'vectors' if verdict.compares_vectors else 'scores'} of {other}"
     if verdict.compares_published:
         other = scores = "its published scores"
     outcome = verdict.outcome
@@ -80,7 +80,7 @@ def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
         return f"{candidate} does not reproduce {scores}"
     if outcome == "INCONCLUSIVE":
         return f"There is not enough evidence to decide whether {candidate} is worse than {other}"
-    if check.answer:
+    if verdict.compares_vectors:
         return f"{candidate} reproduces {scores}"
     if check.tolerance is not None:
         if _unchanged(verdict):
@@ -98,9 +98,10 @@ def _unchanged(verdict: PairVerdict) -> bool:
 
 def _scores_clause(check: Check, verdict: PairVerdict) -> str:
     """Return the scores, and the collections that they belong to."""
-    if check.answer:
-        agree = [f"{row.candidate:.1%} of the vectors agree ({row.name})" for row in verdict.rows]
-        return f": {' and '.join(agree)}"
+    if verdict.compares_vectors:
+        rows = [row for row in verdict.rows if row.candidate is not None and not row.paired]
+        agree = [f"{row.candidate:.1%} of the {row.measure} ({row.name})" for row in rows]
+        return f": {' and '.join(agree)}" if agree else ""
     compared = [row for row in verdict.rows if not row.missing]
     if not compared:
         return ""

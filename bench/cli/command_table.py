@@ -299,10 +299,16 @@ COMMANDS: dict[str, Command] = {
         named=("baseline",),
         only_if={
             "tolerance": {"expect_same": True},
-            **{key: {"served": False, "expect_same": False} for key in ("margin", "floor")},
+            **{
+                key: {"served": False, "stack": False, "expect_same": False}
+                for key in ("margin", "floor")
+            },
             "against": {"served": True},
-            **{key: {"served": False} for key in ("baseline", "anchor", "measure", "results")},
-            **{key: {"served": False} for key in ("expect_same", "resamples")},
+            "stack": {"served": False},
+            **{
+                key: {"served": False, "stack": False}
+                for key in ("baseline", "anchor", "measure", "results", "expect_same", "resamples")
+            },
         },
     ),
     "explain": Command(

@@ -47,6 +47,7 @@ from bench.gate.decision import (
     draw_means,
     upper_bound,
 )
+from bench.gate.stack import compare_stacks
 from bench.requests.deciding import CheckRequest
 from bench.requests.outcomes import ExitCode, RecordedWarnings
 from bench.result_store.find import choose_results, find_named, find_results
@@ -55,6 +56,7 @@ from datasets_cfg.catalogue import dataset_names, user_folder
 from datasets_cfg.dataset import name_in_results
 from foundation.errors import BenchError
 from retrievers.models.card import ExpectedScore, all_cards
+from retrievers.models.read_settings import is_st_folder
 
 CANDIDATE = "the candidate"  # its name in messages, which the baseline may share
 SUSPICIOUS_GAIN = 0.1  # gain on a collection that hardly any new model brings
@@ -91,6 +93,8 @@ def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
     """
     if request.served:
         return _check_server(request)
+    if request.stack:
+        return _check_stack(request, request.stack)
     if not (request.candidate and request.baseline):
         missing = "--baseline" if request.candidate else "CANDIDATE"
         usage = "python -m bench check CANDIDATE --baseline BASELINE [OPTIONS]"
@@ -145,6 +149,25 @@ def _check_server(request: CheckRequest) -> Check:
     server, settings = Candidate(encoder.recipe.model, {}), GateSettings(expect_same=True)
     done = conclude(server, [check_server(found, dataset.name)], settings)
     return msgspec.structs.replace(done, answer=found.answer)
+
+
+def _check_stack(request: CheckRequest, python: Path) -> Check:
+    """Compare what this interpreter and another one make of the candidate."""
+    if not isinstance(request.candidate, str | Path) or not str(request.candidate):
+        raise BenchError(
+            "--stack needs a candidate", "python -m bench check CANDIDATE --stack PYTHON"
+        )
+    workspace = open_workspace(request)
+    datasets = [workspace.dataset(name) for name in workspace.expand_names(request.on)]
+    folder, model = Path(request.candidate).expanduser(), None
+    if request.like or not is_st_folder(folder):
+        (loaded,) = load_models(workspace, (str(request.candidate),), request)
+        folder, model = loaded.model.checkpoint.root, loaded.model
+        if not request.like and is_st_folder(folder):
+            model = None  # used as its folder states
+    found = compare_stacks(folder, model, python, datasets, workspace.device)
+    candidate = Candidate(f"{request.candidate} with {python}", {})
+    return conclude(candidate, [found], GateSettings(expect_same=True))
 
 
 def _find_scope(

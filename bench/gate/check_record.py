@@ -11,6 +11,7 @@ Outcome = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
 
 BASELINE, ANCHOR = "baseline", "anchor"
 MEAN = "mean"  # name of its row
+STACK = "environment"  # role of another interpreter
 PUBLISHED_SCORES = "published scores"  # name of a baseline
 
 
@@ -62,7 +63,7 @@ class PairVerdict(Record, kw_only=True):
     """Verdict on the candidate compared with one other model.
 
     Attributes:
-        role: ``baseline``, ``anchor``, or ``checkpoint`` of a server.
+        role: ``baseline``, ``anchor``, ``checkpoint`` of a server, or ``environment``.
         name: name of the other model.
         reasons: sentences that explain the outcome.
         rows: a row for each collection, or for each published score.
@@ -90,6 +91,11 @@ class PairVerdict(Record, kw_only=True):
     def compares_published(self) -> bool:
         """True if the candidate is compared with published scores."""
         return self.name == PUBLISHED_SCORES
+
+    @property
+    def compares_vectors(self) -> bool:
+        """True if vectors decide, of a server or of another environment."""
+        return self.role in ("checkpoint", STACK)
 
     @property
     def all_rows(self) -> tuple[CheckRow, ...]:

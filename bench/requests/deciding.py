@@ -99,12 +99,16 @@ class CheckRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields
             it return the vectors of ``against``, also under load? ``dtype`` is its intended
             precision.
         against: Checkpoint of the server: a name, card file, folder or Hub id.
+        stack: Python of another environment, such as new/bin/python: does the candidate have the
+            same token ids and vectors there, and with ``on`` the same score? It needs transformers
+            or sentence-transformers, not this program.
 
     Examples:
         python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
         python -m bench check path/to/ckpt --like minilm --baseline minilm --margin 0.01
         python -m bench check minilm --baseline published --expect-same
         python -m bench check --served http://localhost:8080/v1 --against minilm
+        python -m bench check path/to/ckpt --stack new/bin/python --on beir/scifact
     """
 
     candidate: Any = field(kw_only=False, default="")
@@ -119,6 +123,7 @@ class CheckRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields
     tolerance: float = 0.0005
     served: str = ""
     against: str = ""
+    stack: Path | None = field(default=None, converter=to_optional_path)
 
 
 @frozen(kw_only=True, slots=False)

@@ -1,0 +1,148 @@
+"""What one stack makes of a model: run by its own Python, ``python stack_probe.py JOB.json OUT``.
+
+The interpreter needs torch and transformers, and sentence-transformers for folders of its form.
+Nothing of this program is imported, and the syntax is that of Python 3.8. OUT is a .npz file with
+token ids, vectors, and the facts that vectors depend on as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Callable, Dict, List, Tuple  # noqa: UP035
+
+import numpy as np
+import torch
+
+LIBRARIES = ("transformers", "sentence-transformers", "tokenizers", "torch")
+SPECIAL = ("bos", "eos", "cls", "sep", "pad", "unk")
+MOST = 64  # tokens of which hidden states are compared
+# Tokenizer, network, function of texts and their role, and facts.
+Opened = Tuple[Any, Any, Callable[[List[str], str], Any], Dict[str, Any]]  # noqa: UP006
+
+
+def main(job_path: str, out_path: str) -> None:
+    """Read the job, load the model and write what was seen."""
+    with open(job_path, encoding="utf-8") as file:  # noqa: PTH123
+        job = json.load(file)
+    if job["device"] == "auto":
+        job["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+    tokenizer, network, encode, facts = (_open_st if job["modules"] else _open_plain)(job)
+    facts["libraries"] = {name: _version(name) for name in LIBRARIES}
+    facts.update(_tokenizer_facts(tokenizer), **_network_facts(network))
+    probe = job["probe"]
+    whole = tokenizer(probe, verbose=False)["input_ids"]
+    bare = tokenizer(probe, add_special_tokens=False, verbose=False)["input_ids"]
+    arrays = {"states": _states(network, job["tokens"] or whole)}
+    for name, rows in (("whole", whole), ("bare", bare)):
+        arrays[name] = np.concatenate([np.asarray(row, np.int64) for row in rows])
+        arrays[name + "_lengths"] = np.array([len(row) for row in rows])
+    for role in ("query", "document"):
+        arrays[role + "_probe"] = encode(probe, role)
+        arrays[role] = encode(job[role], role) if job[role] else np.zeros((0, 0), np.float32)
+    np.savez(out_path, facts=np.array(json.dumps(facts, default=str)), **arrays)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "-"
+
+
+def _open_st(job: dict[str, Any]) -> Opened:
+    """Open a folder of sentence-transformers as a user of that library does."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(job["folder"], device=job["device"])
+
+    def encode(texts: list[str], role: str) -> Any:
+        function = getattr(model, "encode_" + role, None)  # since version 5
+        if function is None:
+            name = role if role in (model.prompts or {}) else None
+            return np.asarray(model.encode(texts, prompt_name=name), np.float32)
+        return np.asarray(function(texts), np.float32)
+
+    modules = []
+    for module in model:
+        settings = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
+        modules.append([type(module).__name__, settings])
+    facts = {
+        "max_tokens": model.max_seq_length,
+        "prompts": dict(model.prompts or {}),
+        "default_prompt": model.default_prompt_name,
+        "similarity": str(getattr(model, "similarity_fn_name", None)),
+        "modules": {f"{place} {name}": each for place, (name, each) in enumerate(modules)},
+    }
+    return model.tokenizer, model[0].auto_model, encode, facts
+
+
+def _open_plain(job: dict[str, Any]) -> Opened:
+    """Open a folder of transformers with the pooling, length and prompts of a card."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(job["folder"])
+    network = AutoModel.from_pretrained(job["folder"]).to(job["device"]).eval()
+
+    def encode(texts: list[str], role: str) -> Any:
+        rows = []
+        with torch.inference_mode():
+            for text in texts:
+                tokens = tokenizer(
+                    job["prompts"][role] + text,
+                    truncation=True,
+                    max_length=job["max_tokens"][role],
+                    return_tensors="pt",
+                ).to(job["device"])
+                states = network(**tokens)[0][0].float()
+                pooled = {"cls": states[0], "last": states[-1]}.get(job["pooling"], states.mean(0))
+                if job["normalize"]:
+                    pooled = torch.nn.functional.normalize(pooled, dim=0)
+                rows.append(pooled.cpu().numpy())
+        return np.array(rows, np.float32)
+
+    return tokenizer, network, encode, {}
+
+
+def _states(network: Any, tokens: list[list[int]]) -> Any:
+    """Return the mean of the last hidden states of given token ids, float32 ``(n, width)``."""
+    rows = []
+    with torch.inference_mode():
+        for ids in tokens:
+            row = torch.tensor([ids[:MOST]], device=network.device)
+            output = network(input_ids=row, attention_mask=torch.ones_like(row))
+            rows.append(output[0][0].float().mean(0).cpu().numpy())
+    return np.array(rows, np.float32)
+
+
+def _tokenizer_facts(tokenizer: Any) -> dict[str, Any]:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    names = {getattr(tokenizer, n + "_token_id"): getattr(tokenizer, n + "_token") for n in SPECIAL}
+    return {
+        "tokenizer": type(tokenizer).__name__,
+        "tokenizer_model": type(backend.model).__name__ if backend else "slow",
+        "vocabulary": len(tokenizer),
+        "special_tokens": names,
+        "unknown": tokenizer.unk_token_id,
+    }
+
+
+def _network_facts(network: Any) -> dict[str, Any]:
+    config = network.config
+    buffers = [
+        [name, float(values.double().sum())]
+        for name, values in network.named_buffers()
+        if name.endswith("inv_freq")
+    ]
+    return {
+        "network": type(network).__name__,
+        "dtype": str(network.dtype).replace("torch.", ""),
+        "attention": getattr(config, "_attn_implementation", None),
+        "rotary": sorted(buffers)[:1],
+        "positions": getattr(config, "max_position_embeddings", None),
+    }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
