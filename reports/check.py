@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from bench.explain.setup import Answer, Explanation
-from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict, Sensitivity
+from bench.gate.check_record import STACK, Check, CheckRow, LostQuery, PairVerdict, Sensitivity
 from foundation.errors import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.comparison import settings_table
@@ -98,10 +98,9 @@ def _unchanged(verdict: PairVerdict) -> bool:
 
 def _scores_clause(check: Check, verdict: PairVerdict) -> str:
     """Return the scores, and the collections that they belong to."""
-    if verdict.compares_vectors:
-        rows = [row for row in verdict.rows if row.candidate is not None and not row.paired]
-        agree = [f"{row.candidate:.1%} of the {row.measure} ({row.name})" for row in rows]
-        return f": {' and '.join(agree)}" if agree else ""
+    if check.answer:
+        agree = [f"{row.candidate:.1%} of the vectors agree ({row.name})" for row in verdict.rows]
+        return f": {' and '.join(agree)}"
     compared = [row for row in verdict.rows if not row.missing]
     if not compared:
         return ""
@@ -145,6 +144,8 @@ def _quoted(query: LostQuery) -> str:
 
 def markdown(check: Check) -> str:
     """Return ``check`` as Markdown: the verdict, a table for each comparison, and the method."""
+    if check.against[0].role == STACK:
+        return _environment_markdown(check, check.against[0])
     parts = [f"## {check.outcome}: {escape(check.candidate)}"]
     parts += [escape(paragraph) for paragraph in verdict_paragraphs(check)]
     if check.answer:
@@ -162,6 +163,25 @@ def markdown(check: Check) -> str:
             parts.append(settings_table(verdict.recipes, verdict.role, "candidate"))
     parts += ["### How it was decided", *_decision_section(check)]
     return "\n\n".join(parts) + "\n"
+
+
+def _environment_markdown(check: Check, verdict: PairVerdict) -> str:
+    """Return the comparison with another Python: what differs, and the scores of both."""
+    columns: list[Column[CheckRow]] = [
+        Column("texts", lambda row: row.name),
+        Column("measure", lambda row: row.measure),
+        Column("here", lambda row: row.baseline, fmt.score),
+        Column("there", lambda row: row.candidate, fmt.score),
+        Column("difference", lambda row: row.paired and row.difference, fmt.signed),
+        Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
+    ]
+    table = Table([row for row in verdict.rows if row.measure], columns).drop_empty()
+    parts = [
+        f"## {check.outcome}: {escape(check.candidate)}",
+        bullets(map(escape, verdict.reasons)),
+        table.markdown() if table.rows else "",
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _decision_section(check: Check) -> Iterator[str]:

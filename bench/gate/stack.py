@@ -6,6 +6,7 @@ first that differ, with the facts that belong to them, name the cause.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -135,13 +136,18 @@ def compare_stacks(
     Raises:
         BenchError: this interpreter cannot use the model, or the other one lacks a library.
     """
+    if not shutil.which(python):
+        raise BenchError(
+            f"{python} is not an interpreter",
+            "Name the Python of another environment, such as new/bin/python.",
+        )
     samples = [draw_sample(dataset) for dataset in datasets]
     job = make_job(folder, model, samples, device)
     here = run_probe(Path(sys.executable), job)
     try:
         there = run_probe(python, job | {"tokens": here.tokens("whole")})
     except CannotLoadError as error:
-        reason = f"the model cannot be loaded there: {error}"
+        reason = str(error)
         row = CheckRow(name="model", failure=reason)
         return PairVerdict(
             role=STACK, name=HERE, outcome="DRIFT", reasons=(reason, *_libraries(here)), rows=(row,)
@@ -161,7 +167,7 @@ def judge_stacks(
         samples: samples of collections, in the order in which both encoded them.
         cosine: whether documents are ranked by cosine instead of inner product.
     """
-    tolerance = max(BATCH_TOLERANCE[stack.facts["dtype"]] for stack in (here, there))
+    tolerance = min(BATCH_TOLERANCE[stack.facts["dtype"]] for stack in (here, there))
     token_causes = list(_token_causes(here, there))
     states = bool(_distances(here, there, "states").max() > tolerance)
     largest = max(float(_distances(here, there, f"{role}_probe").max()) for role in ROLES)
@@ -174,7 +180,7 @@ def judge_stacks(
     rows = [
         CheckRow(
             name="fixed texts",
-            measure="token ids that agree",
+            measure="share of equal token ids",
             candidate=_equal_tokens(here, there),
             baseline=1.0,
             failure="; ".join(token_causes),
@@ -253,20 +259,20 @@ def run_probe(python: Path, job: Mapping[str, Any]) -> Stack:
         asked, written = Path(folder, "job.json"), Path(folder, "arrays.npz")
         asked.write_text(json.dumps(job), encoding="utf-8")
         command = [str(python), str(PROBE), str(asked), str(written)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise BenchError(
-                f"{python} cannot be run: {error.strerror}",
-                "Name the Python of another environment, such as new/bin/python.",
-            ) from error
+        print(f"loading {job['folder']} with {python}", file=sys.stderr)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["it wrote no error"])[-1]
             if last.startswith(("ModuleNotFoundError", "ImportError")):
                 raise BenchError(f"{python}: {last}", "Install the library there.")
-            raise CannotLoadError(last, f"Try to load {job['folder']} with {python}.")
-        with np.load(written, allow_pickle=False) as arrays:
-            read = {name: arrays[name] for name in arrays.files}
+            raise CannotLoadError(f"{python} cannot load {job['folder']}: {last}")
+        return read_probe(written)
+
+
+def read_probe(path: Path) -> Stack:
+    """Read what the probe wrote."""
+    with np.load(path, allow_pickle=False) as arrays:
+        read = {name: arrays[name] for name in arrays.files}
     return Stack(json.loads(str(read.pop("facts"))), read)
 
 
@@ -315,9 +321,7 @@ def _fact_causes(
     """Yield the facts that differ if what depends on them does, or else ``otherwise``."""
     found = False
     for key, name in facts.items() if differ else ():
-        old, new = (_comparable(each.facts.get(key)) for each in (here, there))
-        if isinstance(old, dict) and isinstance(new, dict):
-            old, new = _differing_items(old, new)
+        old, new = _differing_items(*(_comparable(each.facts.get(key)) for each in (here, there)))
         if old != new:
             found = True
             yield f"{name}: {_short(new)} there, {_short(old)} here"
@@ -336,9 +340,13 @@ def _comparable_list(fact: list[Any]) -> list[Any]:
     return [round(each, 6) if isinstance(each, float) else _comparable(each) for each in fact]
 
 
-def _differing_items(old: dict[str, Any], new: dict[str, Any]) -> list[dict[str, Any]]:
+def _differing_items(old: Any, new: Any) -> tuple[Any, Any]:
+    """Return both facts without the items, at any depth, that are equal."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return old, new
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    return [{key: each[key] for key in keys if key in each} for each in (old, new)]
+    pairs = {key: _differing_items(old.get(key), new.get(key)) for key in keys}
+    return {key: pair[0] for key, pair in pairs.items()}, {k: pair[1] for k, pair in pairs.items()}
 
 
 def _short(fact: Any) -> str:
@@ -361,7 +369,7 @@ def _vector_row(here: Stack, there: Stack, role: Role, tolerance: float) -> Chec
     every = np.concatenate([_distances(here, there, name) for name in names])
     return CheckRow(
         name=f"{len(every):,} texts as a {role}",
-        measure="vectors that agree",
+        measure="share of equal vectors",
         candidate=float((every <= tolerance).mean()),
         baseline=1.0,
     )

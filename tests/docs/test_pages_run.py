@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,7 +38,7 @@ SERVER = "http://localhost:8000/v1"
 SERVED = {"served-models": "hashing", "explain": "worse"}  # model of each page's server
 # Commands that install, or need a cluster, published data or a training that runs.
 NOT_RUN = re.compile(
-    r"python3 -m venv|\. \.venv|pip install|tox|sbatch|'jobs=|accelerate|.*--engine ray"
+    r"python3 -m venv|new/bin/pip|\. \.venv|pip install|tox|sbatch|'jobs=|accelerate|.*--engine ray"
     r"|python -m tests\.benchmarks\.gpu_proof|python -m bench (?:export mteb|watch)"
     r"|python -m bench speed .*-openvino"
     r"|python -m bench explain .*--(?:published|run-file|vectors)"
@@ -55,6 +56,7 @@ STAND_INS = {
     "retromae": "minilm",
     "laprador": "minilm",
     "cuda": "cpu",
+    "new/bin/python": sys.executable,
     "auto": "2",
     "IVF64,Flat?nprobe=8": "IVF4,Flat?nprobe=2",
 }

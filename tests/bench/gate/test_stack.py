@@ -1,0 +1,209 @@
+"""`check --stack`: each cause of other vectors is named, and equal environments are equal."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from safetensors.numpy import save_file
+
+from bench.__main__ import main
+from bench.gate import stack_probe
+from bench.gate.stack import Stack, judge_stacks, make_job, read_probe
+from bench.requests.outcomes import ExitCode
+from tests.support.collections import write_words
+from tests.support.tiny_checkpoints import (
+    seeded,
+    write_bert,
+    write_json,
+    write_st_folder,
+    write_tokenizer,
+)
+
+Change = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory) -> Path:
+    return save_bert(tmp_path_factory.mktemp("models") / "bert")
+
+
+def save_bert(folder: Path) -> Path:
+    write_bert(folder)
+    write_json(folder / "2_Dense" / "config.json", DENSE)
+    weights = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
+    save_file({"linear.weight": weights}, folder / "2_Dense" / "model.safetensors")
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 32})
+    return save_pooled(folder, "Dense")
+
+
+def save_pooled(folder: Path, *modules: str) -> Path:
+    write_st_folder(folder, *modules, prompts={"query": "", "document": ""})
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+    return folder
+
+
+DENSE = {
+    "in_features": 32,
+    "out_features": 32,
+    "bias": False,
+    "activation_function": "torch.nn.modules.activation.Tanh",
+}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory) -> Path:
+    """Has rotary positions, in a plain folder."""
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    words = write_tokenizer(folder)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = transformers.LlamaConfig(
+        vocab_size=len(words), num_attention_heads=2, initializer_range=0.5, **sizes
+    )
+    seeded(lambda: transformers.LlamaModel(config)).save_pretrained(folder)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 32})
+    return save_pooled(folder)
+
+
+def probe(folder: Path, tmp_path: Path, tokens: Any = None) -> Stack:
+    job, arrays = tmp_path / "job.json", tmp_path / "arrays.npz"
+    write_json(job, make_job(folder, None, [], "cpu") | {"tokens": tokens})
+    stack_probe.main(str(job), str(arrays))
+    return read_probe(arrays)
+
+
+def edit(name: str, **fields: Any) -> Change:
+    def change(folder: Path) -> None:
+        content = json.loads((folder / name).read_text(encoding="utf-8"))
+        write_json(folder / name, content | fields)
+
+    return change
+
+
+def forget_words(folder: Path) -> None:
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    words = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {
+        word if word.startswith("[") else f"{word}-": number for word, number in words.items()
+    }
+    write_json(folder / "tokenizer.json", tokenizer)
+
+
+CAUSES: list[tuple[str, Change, str]] = [
+    (
+        "special tokens lost",
+        edit("tokenizer.json", post_processor=None),
+        r"special tokens: none around a text there, \[CLS\] … \[SEP\] here",
+    ),
+    ("words unknown", forget_words, "unknown words: 100% of the tokens there, 3% here"),
+    (
+        "case kept",
+        edit("tokenizer_config.json", do_lower_case=False),
+        "fixed texts have other token ids",
+    ),
+    (
+        "half precision",
+        edit("sentence_bert_config.json", model_args={"dtype": "bfloat16"}),
+        "dtype: bfloat16 there, float32 here",
+    ),
+    (
+        "texts cut earlier",
+        edit("sentence_bert_config.json", max_seq_length=8),
+        "position limit: 8 there, 32 here",
+    ),
+    (
+        "other pooling",
+        edit("1_Pooling/config.json", pooling_mode_mean_tokens=False, pooling_mode_cls_token=True),
+        r"modules: .*cls.* there, .*mean.* here",
+    ),
+    (
+        "prompt added",
+        edit(
+            "config_sentence_transformers.json", prompts={"query": "the river of ", "document": ""}
+        ),
+        'prompts: {"query": "the river of "} there',
+    ),
+    (
+        "field of a module",
+        edit("2_Dense/config.json", activation_function="torch.nn.modules.linear.Identity"),
+        "modules: .*Identity.* there, .*Tanh.* here",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"), [each[1:] for each in CAUSES], ids=[each[0] for each in CAUSES]
+)
+def test_each_cause_of_other_vectors_is_named(bert, tmp_path, change, cause):
+    check_cause(bert, tmp_path, change, cause)
+
+
+def test_other_rotary_settings_are_named(llama, tmp_path):
+    check_cause(llama, tmp_path, edit("config.json", rope_theta=100.0), "rotary frequencies: ")
+
+
+def check_cause(model: Path, tmp_path: Path, change: Change, cause: str) -> None:
+    changed = shutil.copytree(model, tmp_path / "changed")
+    change(changed)
+    here = probe(model, tmp_path)
+    found = judge_stacks(here, probe(changed, tmp_path, here.tokens("whole")))
+    assert found.outcome == "DRIFT"
+    first, *others = found.reasons
+    assert re.search(cause, first)
+    assert others[0].startswith("the largest difference")
+
+
+def test_equal_environments_are_equal(bert, llama, tmp_path):
+    for model in (bert, llama):
+        here = probe(model, tmp_path)
+        found = judge_stacks(here, probe(model, tmp_path, here.tokens("whole")))
+        assert found.outcome == "OK"
+        assert [row.candidate for row in found.rows] == [1.0] * 3
+
+
+@pytest.mark.slow
+def test_the_command_scores_a_collection_with_both_environments(
+    bert, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    words = write_words(tmp_path / "words")
+    others = ["--on", str(words), "--json"]
+    assert main(["check", str(bert), "--stack", sys.executable, *others]) == ExitCode.OK
+    *_, scored = json.loads(capsys.readouterr().out)["against"][0]["rows"]
+    assert scored["paired"]["ties"] == 30
+    assert main(["run", str(words), "--model", str(bert), "--json"]) == ExitCode.OK
+    run = json.loads(capsys.readouterr().out)["results"][0]["measures"]
+    assert scored["candidate"] == pytest.approx(run[scored["measure"]], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_two_real_environments(bert, tmp_path, capsys):
+    other = os.environ.get("BENCH_OTHER_PYTHON", "")
+    if not other:
+        pytest.skip("BENCH_OTHER_PYTHON does not name the Python of another environment")
+    assert main(["check", str(bert), "--stack", other]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert f"transformers {transformers.__version__}" in shown
+    changed = shutil.copytree(bert, tmp_path / "changed")
+    edit("2_Dense/config.json", use_residual=True)(changed)
+    assert main(["check", str(changed), "--stack", other]) in (ExitCode.DRIFT, ExitCode.BAD_INPUT)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--stack", "missing/python"], "missing/python is not an interpreter"),
+        (["--stack", "missing/python", "--baseline", "other"], "--baseline has no effect"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_error(bert, capsys, words, problem):
+    assert main(["check", str(bert), *words]) == ExitCode.BAD_INPUT
+    assert problem in capsys.readouterr().err
