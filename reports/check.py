@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from bench.explain.setup import Answer, Explanation
-from bench.gate.check_record import STACK, Check, CheckRow, LostQuery, PairVerdict, Sensitivity
+from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict, Sensitivity
 from foundation.errors import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.comparison import settings_table
@@ -68,7 +68,7 @@ def score_change(row: CheckRow) -> str:
 
 def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
     candidate, other = check.candidate, f"the {verdict.role}, {verdict.name}"
-    scores = f"the {'vectors' if verdict.compares_vectors else 'scores'} of {other}"
+    scores = f"the {'vectors' if check.answer else 'scores'} of {other}"
     if verdict.compares_published:
         other = scores = "its published scores"
     outcome = verdict.outcome
@@ -80,7 +80,7 @@ def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
         return f"{candidate} does not reproduce {scores}"
     if outcome == "INCONCLUSIVE":
         return f"There is not enough evidence to decide whether {candidate} is worse than {other}"
-    if verdict.compares_vectors:
+    if check.answer:
         return f"{candidate} reproduces {scores}"
     if check.tolerance is not None:
         if _unchanged(verdict):
@@ -144,7 +144,7 @@ def _quoted(query: LostQuery) -> str:
 
 def markdown(check: Check) -> str:
     """Return ``check`` as Markdown: the verdict, a table for each comparison, and the method."""
-    if check.against[0].role == STACK:
+    if check.against[0].compares_environments:
         return _environment_markdown(check, check.against[0])
     parts = [f"## {check.outcome}: {escape(check.candidate)}"]
     parts += [escape(paragraph) for paragraph in verdict_paragraphs(check)]

@@ -93,9 +93,9 @@ class PairVerdict(Record, kw_only=True):
         return self.name == PUBLISHED_SCORES
 
     @property
-    def compares_vectors(self) -> bool:
-        """True if vectors decide, of a server or of another environment."""
-        return self.role in ("checkpoint", STACK)
+    def compares_environments(self) -> bool:
+        """True if the model is compared with itself in another Python."""
+        return self.role == STACK
 
     @property
     def all_rows(self) -> tuple[CheckRow, ...]:
