@@ -387,7 +387,8 @@ def _setting(row: RowResult, stage: str, name: str) -> str:
 def _mean_cost(row: RowResult, stage: str, name: str) -> float | None:
     """Return the mean of one of `COSTS` over the cells in which it was measured, or None."""
     costs = [cell.costs[stage] for cell in row.cells if stage in cell.costs]
-    return _mean([value for cost in costs if (value := getattr(cost, COSTS[name]))])
+    values = [value for cost in costs if (value := getattr(cost, COSTS[name]))]
+    return fmean(values) if values else None
 
 
 def _unequal_training(row: RowResult, report: Report) -> str:
@@ -464,10 +465,6 @@ def _method(report: Report) -> str:
     return bullets(lines)
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
 SequenceLine = tuple[RowResult, SequenceResult]
 
 
@@ -478,7 +475,9 @@ def difference_columns(
 ) -> list[Column[Row]]:
     """Return columns for a difference, its interval and p; ``of`` returns None for a gap."""
     return [
-        Column(header, of, lambda on: _signed(on) if on else gap),
+        Column(
+            header, of, lambda on: fmt.signed(on.difference and on.difference.mean) if on else gap
+        ),
         Column("95 % interval", lambda row: (on := of(row)) and on.difference, fmt.interval),
         Column("p (Holm)", of, _supported_p),
     ]
@@ -493,10 +492,6 @@ def _supported_p(on: RowOnCollection | None) -> str:
         return fmt.p_value(on.p_holm)
     level = next((level for level in P_LEVELS if of_seeds <= level), P_LEVELS[-1])
     return fmt.p_value(on.p_holm) if on.p_holm >= level else f"< {level:g}".replace("0.", ".")
-
-
-def _signed(on: RowOnCollection) -> str:
-    return fmt.signed(on.difference.mean if on.difference else None)
 
 
 def sequence_sections(report: Report) -> list[str]:

@@ -436,17 +436,20 @@ def _difference(
     shares: Mapping[str, float], row: BySeed, against: BySeed, seeds: Sequence[int]
 ) -> Interval:
     """Estimate a difference: of two recipes with several seeds, of two checkpoints with one."""
-    scores = {name: _score_matrix(row, seeds, name) for name in shares}
-    others = {name: _score_matrix(against, seeds, name, row[seeds[0]][name]) for name in shares}
+    pairs = {
+        name: (
+            _score_matrix(row, seeds, name),
+            _score_matrix(against, seeds, name, row[seeds[0]][name]),
+        )
+        for name in shares
+    }
     weights = list(shares.values())
     if len(seeds) > 1:
-        return estimate_interval([scores[name] - others[name] for name in shares], weights)
+        return estimate_interval([a - b for a, b in pairs.values()], weights)
     columns = {"row": 0, "against": 1}
     parts = [
-        ScoreMatrix(
-            name, "", columns, np.stack([scores[name][0], others[name][0]], axis=1), RESAMPLING
-        ).minus(*columns)
-        for name in shares
+        ScoreMatrix(name, "", columns, np.concatenate(pair).T, RESAMPLING).minus(*columns)
+        for name, pair in pairs.items()
     ]
     test = paired_difference(parts, weights)
     return Interval(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.experiments.ablate import make_stages
 from bench.experiments.evaluate_stage import EvaluateStage
 from bench.experiments.grid import load_grid
 from bench.experiments.training_stages import FinetuneStage, PretrainStage
@@ -168,33 +167,32 @@ def keys():
     }
 
 
-def test_a_stage_takes_the_names_of_the_command_lines_options(bench, tmp_path):
-    by_options = 'start = "./other"\n'
+@pytest.mark.parametrize(
+    ("stage", "by_option", "by_field"),
+    [
+        (
+            "pretrain",
+            {"preset": "pre.toml", "on": "./mine", "start": "./other"},
+            {"preset": "pre.toml", "on": ["./mine"], "start": {"model": "./other"}},
+        ),
+        (
+            "evaluate",
+            {"on": "./mine", "store-dtype": "float16", "measure": "P@5", "max-query-tokens": 9},
+            {
+                "on": ["./mine"],
+                "store_dtype": "float16",
+                "measures": ["P@5"],
+                "max_query_tokens": 9,
+            },
+        ),
+    ],
+)
+def test_a_stage_takes_the_names_of_the_command_lines_options(
+    bench, tmp_path, stage, by_option, by_field
+):
     tiny.write_bert(tmp_path / "other", seed=1)
-    pairs = [
-        ('on = ["./mine"]\n[finetune]', f'on = "./mine"\n{by_options}[finetune]'),
-        ('on = ["./mine"]\n[finetune]', 'on = ["./mine"]\nstart.model = "./other"\n[finetune]'),
-    ]
-    evaluate = (
-        'store-dtype = "float16"\nmeasure = "P@5"\nmax-query-tokens = 9\n',
-        'store_dtype = "float16"\nmeasures = ["P@5"]\nmax_query_tokens = 9\n',
-    )
-    plain = GRID.replace("\n\n[", "\n[")
-    resolved = []
-    for (old, new), settings in zip(pairs, evaluate, strict=True):
-        text = plain.replace(old, new).replace("[evaluate]\n", f"[evaluate]\n{settings}")
-        if new.startswith('on = "'):
-            text = text.replace('on = ["./mine"]\n[[axes]]', 'on = "./mine"\n[[axes]]', 1)
-        (tmp_path / "grid.toml").write_text(text)
-        made = stages()
-        grid = load_grid("grid.toml")
-        tables = grid.stages()
-        resolved.append({name: made[name].resolve_settings(tables[name]) for name in tables})
-        planned = make_stages(grid, Workspace(Path("cache"), device="cpu"))
-        assert planned["finetune"].held_out == ("./mine",)
-    assert resolved[0] == resolved[1]
-    assert resolved[0]["pretrain"]["start"] == {"model": "./other", "scratch": None}
-    assert list(resolved[0]["evaluate"]["measures"]) == ["P@5"]
+    made = stages()[stage]
+    assert made.resolve_settings(by_option) == made.resolve_settings(by_field)
 
 
 def test_a_dry_run_checks_and_shows_the_plan_and_trains_nothing(bench, tmp_path):
