@@ -276,9 +276,7 @@ class TomlFiles(Generic[R]):
 
 
 def suggest_field(wrong: str, *kinds: Any) -> str:
-    """Suggest a field of the records ``kinds``, or a dotted name of a record below, for a wrong
-    one.
-    """
+    """Suggest the field of records ``kinds``, or of records below, that a wrong name means."""
     names = sorted({name for kind in kinds for name in _dotted_fields(kind)})
     fields = [name for name in names if "." not in name]
     below = {name.rpartition(".")[2]: name for name in names if name not in fields}
@@ -311,7 +309,8 @@ def _describe_problem(
             name, content, kind = part
             path, error, parts = [*path, name], inner, _parts(content, kind)
     field = ".".join(path)
-    if record := _record_of(content, kind):
+    record = _record_of(content, kind)
+    if record and record.__struct_config__.forbid_unknown_fields:
         known = {each.encode_name for each in msgspec.structs.fields(record)}
         known.add(record.__struct_config__.tag_field or "")
         if unknown := next((name for name in content if name not in known), ""):

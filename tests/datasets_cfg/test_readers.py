@@ -237,7 +237,7 @@ DPR_HEADER = "id\ttext\ttitle\n"
 BAD_JSON = [
     ('{"_id":"d2","text":"cut', "is not JSON: Input data was truncated"),
     ('{"_id":"d2" "text":"x"}', "is not JSON: JSON is malformed"),
-    ('{"text":"x"}', "required field `_id`"),
+    ('{"text":"x","metadata":{}}', "required field `_id`"),
     ('{"_id":"d2"}', "required field `text`"),
     ('{"_id":2,"text":"x"}', "_id is 2: Expected `str`"),
     ('{"_id":"","text":"x"}', "the id is empty"),
