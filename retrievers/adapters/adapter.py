@@ -103,9 +103,7 @@ class AdapterSettings(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.library == "peft" and self.over:
-            raise ValueError(
-                "over needs library = adapterhub: PEFT does not stack or fuse adapters"
-            )
+            raise ValueError("over needs library = adapterhub: PEFT stacks and fuses no adapters")
         if self.norms and (self.library == "peft" or self.over):
             raise ValueError("norms needs library = adapterhub and an empty over")
         if self.init_scale is not None and self.method not in BOTTLENECKS:
@@ -171,7 +169,7 @@ def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int)
 
     configuration = make_configuration(settings)
     torch.manual_seed(seed)
-    # Libraries write where the base lay into the adapter's configuration.
+    # Libraries write this path into the adapter's configuration.
     network.config._name_or_path = base.card.name
     try:
         below = [find_adapter(Path(name), base, "adapterhub")[0] for name in settings.over]
@@ -230,9 +228,9 @@ def find_adapter(
     inner = adapter_folder(stated, where)
     if (inner / SETUP).is_file() and not composed:
         names = ", ".join(str(inner / name) for name in read_composition(inner).names)
-        raise BenchError(f"{folder} is a composition of adapters", f"Name its parts: {names}")
+        raise BenchError(f"{folder} is a composition of adapters", f"Give its parts: {names}")
     if not any((inner / name).is_file() for name in (ADAPTER_CONFIG, SETUP, ROUTING)):
-        raise BenchError(f"{folder} has no adapter", "Name the folder of a trained adapter")
+        raise BenchError(f"{folder} has no adapter", "Give the folder of a trained adapter")
     return inner, identify_adapter(inner, base.checkpoint, kind)
 
 
@@ -340,7 +338,7 @@ def _insert_peft(network: Any, configuration: Any) -> Write:
 
     def save(folder: Path) -> None:
         wrapped.save_pretrained(str(folder), safe_serialization=True)
-        (folder / "README.md").unlink(missing_ok=True)  # a form that nobody filled in
+        (folder / "README.md").unlink(missing_ok=True)  # an empty template
 
     return save
 
@@ -490,8 +488,7 @@ def _load_adapter(network: Any, folder: Path, name: str) -> None:
     if os.path.lexists(folder / NORMS):
         if name != ADAPTER_NAME or len(network.adapters_config.adapters) > 1:
             raise BenchError(
-                f"the adapter {folder} was trained with the LayerNorms of its base, and is used "
-                "alone",
+                f"the adapter {folder} has LayerNorms of its base, so it can only be used alone",
                 "average such adapters, or train without adapter.norms",
             )
         _load_tensors(folder / NORMS, _norm_weights(network))
@@ -550,17 +547,12 @@ def check_composition(network: Any, setup: Composition) -> None:
     stacked = setup.kind == "Stack" and len(setup.names) > 1
     parts = [part for name in setup.names for part in _list_configurations(network, name)]
     if stacked and any(part.get("is_parallel") for part in parts):
-        raise BenchError(
-            "AdapterHub ignores the adapters below a parallel one in a stack",
-            "use a sequential bottleneck or LoRA",
-        )
+        problem = "AdapterHub ignores the adapters below a parallel one in a stack"
+        raise BenchError(problem, "use a sequential bottleneck or LoRA")
     for name in setup.names[1:] if setup.kind == "Stack" else setup.names:
         if any(part.get("inv_adapter") for part in _list_configurations(network, name)):
-            raise BenchError(
-                "AdapterHub runs an invertible layer only at the bottom of a stack, and would "
-                "ignore this one",
-                "put it there, or use a bottleneck adapter or LoRA",
-            )
+            problem = "AdapterHub runs an invertible layer only at the bottom of a stack"
+            raise BenchError(problem, "put it there, or use a bottleneck adapter or LoRA")
 
 
 def _list_configurations(network: Any, name: str) -> list[Any]:

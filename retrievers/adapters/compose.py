@@ -82,7 +82,7 @@ class AdapterSet:
 def find_adapters(base: Model, folders: Sequence[Path], *, composed: bool = False) -> AdapterSet:
     """Find two or more adapters of ``base`` by `find_adapter`."""
     if len(folders) < 2:
-        raise BenchError("a single adapter cannot be composed", "name two or more")
+        raise BenchError("a single adapter cannot be composed", "give two or more")
     found = [find_adapter(folder, base, composed=composed) for folder in folders]
     inside, identities = zip(*found, strict=True)
     homes = [_training_folder(folder) for folder in folders]
@@ -117,7 +117,7 @@ def _training_folder(folder: Path) -> Path | None:
 def _no_card_error() -> BenchError:
     return BenchError(
         "none of these adapters has a card, which names the base and how vectors are made",
-        "Name at least one folder written by `finetune` or `adapt --method adapter`.",
+        "Give at least one folder written by `finetune` or `adapt --method adapter`.",
     )
 
 

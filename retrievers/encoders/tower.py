@@ -41,7 +41,7 @@ from retrievers.models.card import Recipe, StoredPooling
 from retrievers.models.loading import load_network, load_stage
 from retrievers.models.read_checkpoint import Checkpoint, check_adapter_unchanged
 
-FEW_TOKENS = 128  # one thread computes so many tokens in some tens of milliseconds
+FEW_TOKENS = 128  # which one thread computes in some tens of milliseconds
 CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back
 
 

@@ -229,9 +229,8 @@ class Recipe(Usage, kw_only=True):
         parts = name.split("/")
         candidates = ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
         prompts = (self.dataset_prompts[c] for c in candidates if c in self.dataset_prompts)
-        return msgspec.structs.replace(
-            self, prompts=next(prompts, self.prompts), dataset_prompts={}
-        )
+        chosen = next(prompts, self.prompts)
+        return msgspec.structs.replace(self, prompts=chosen, dataset_prompts={})
 
 
 class CardStage(Record, kw_only=True):
@@ -444,10 +443,8 @@ def load_card(name_or_path: str | Path) -> Card:
     file = Path(name_or_path).name
     name = file.removesuffix(SUFFIX)
     if card.name != name and file != CARD_FILE:  # which has the name of its folder
-        raise BenchError(
-            f"card {name_or_path} is named {card.name!r}",
-            f'write name = "{name}", or rename the file',
-        )
+        rename = f'write name = "{name}", or rename the file'
+        raise BenchError(f"card {name_or_path} is named {card.name!r}", rename)
     return card
 
 

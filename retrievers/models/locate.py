@@ -153,7 +153,7 @@ def _download(repository: str, revision: str, wanted: tuple[str, ...]) -> Path:
         raise BenchError(
             f"cannot get {repository}@{revision} from the Hugging Face Hub: {first_line(error)}",
             "run `python -m bench fetch --model NAME` on a connected machine and copy its cache "
-            "(HF_HOME), or name a folder of it and add --like CARD",
+            "(HF_HOME), or give a folder of it and add --like CARD",
         ) from error
     return Path(folder)
 

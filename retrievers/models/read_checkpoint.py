@@ -149,7 +149,7 @@ def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint
     if (folder / "adapter_config.json").exists():
         raise BenchError(
             f"{folder} holds an adapter, not a model",
-            f"name the model that it was trained on, and add --adapter {folder}",
+            f"give the model that it was trained on, and add --adapter {folder}",
         )
     config = read_config(folder)
     _refuse_own_code(folder, config)
@@ -202,11 +202,8 @@ def read_safetensors_header(path: Path) -> dict[str, Tensor]:
 
     try:
         with safe_open(path, framework="np") as file:
-            tensors = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            return {
-                name: Tensor(tensor.get_dtype(), tuple(tensor.get_shape()))
-                for name, tensor in tensors.items()
-            }
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {n: Tensor(s.get_dtype(), tuple(s.get_shape())) for n, s in slices.items()}
     except SafetensorError as error:
         with path.open("rb") as opened:
             check_not_lfs_pointer(path, opened.read(100))
@@ -394,8 +391,8 @@ def _find_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]
         inner = [resolve_inside(folder, name) for name in setup.names]
         files = [path for part in inner for path in _find_adapter_files(part, base)[1]]
         fused = resolve_inside(folder, ",".join(setup.names))
-        learnt = [fused / name for name in FUSION_FILES] if setup.kind == "Fuse" else []
-        return "adapterhub", [folder / SETUP, *files, *learnt]
+        learned = [fused / name for name in FUSION_FILES] if setup.kind == "Fuse" else []
+        return "adapterhub", [folder / SETUP, *files, *learned]
     return _find_adapter_files(folder, base)
 
 

@@ -59,7 +59,7 @@ TRANSFORMER_FILES = tuple(
 )
 NO_LIMIT = 1_000_000  # tokens; transformers writes 1e30 where a tokenizer has no limit
 DEFAULT_LENGTH = 512  # tokens, where nothing states any
-# Tokenizers that heed do_lower_case. The others, such as RoBERTa's, keep it and ignore it.
+# Tokenizers that apply do_lower_case. The others, such as RoBERTa's, keep it and ignore it.
 LOWER_CASING = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
 WORD_PIECES = "vocab.txt"
 COSINE_ASSUMED = (
@@ -74,7 +74,7 @@ OTHER_KINDS = {
     "a late-interaction model (ColBERT)": r'"pylate\.|HF_ColBERT|"ColBERT"|MaxSim',
     "a cross-encoder": r"CrossEncoder|\.cross_encoder\.|\w+ForSequenceClassification|sbert_ce_\w+",
 }
-WRITE_A_CARD = "write a card that says how vectors are made, and name its file: path/to/card.toml"
+WRITE_A_CARD = "write a card that states how vectors are made, and pass its file: path/to/card.toml"
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 Activation = Literal[
     "torch.nn.modules.linear.Identity",
@@ -202,7 +202,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read a model's ``config.json`` in ``folder``."""
     path = folder / "config.json"
     if not path.is_file():
-        raise BenchError(f"{path} is missing", "Name the folder of a model.")
+        raise BenchError(f"{path} is missing", "Give the folder of a model.")
     return read_object(path, COPY_AGAIN)
 
 
@@ -464,11 +464,11 @@ def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
     if side is None:
         truncation = _read_if_present(folder / "tokenizer.json", _Tokenizer).truncation
         side = "left" if truncation and truncation.direction == "Left" else "right"
-    heeds = lexists(folder / WORD_PIECES) or (
+    applies = lexists(folder / WORD_PIECES) or (
         (config.tokenizer_class or "").removesuffix("Fast") in LOWER_CASING
     )
     return TokenizerFacts(
         max_tokens=int(length) if length is not None and length < NO_LIMIT else None,
         truncation_side=side,
-        lower_cases=bool(config.do_lower_case) and heeds,
+        lower_cases=bool(config.do_lower_case) and applies,
     )

@@ -55,7 +55,7 @@ from retrievers.models.read_settings import (
 
 TRAINING_FILE = "training.json"  # in the folder of a training, whose card comes last
 BASE_NAMES = ("base_model_name_or_path", "model_name")  # in files of PEFT and of AdapterHub
-# Fields of a card's usage that no other kind of encoder heeds.
+# Fields of a card's usage that no other kind of encoder reads.
 TRANSFORMER_FIELDS = ("pooling", "segment_ids", "truncation_side", "lower_case")
 
 logger = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ def resolve_card(
         if is_card(model):
             raise BenchError(
                 f"{model} is a card, but --like {like} needs a checkpoint without one",
-                "leave --like out, or name the folder of a checkpoint",
+                "leave --like out, or give the folder of a checkpoint",
             )
         return _card_like(load_card(like), model), Path.cwd()
     place = locate_model(model)
@@ -232,7 +232,7 @@ def _declared_card(place: Place) -> Card:
     if folder is None:
         known = next((card for card in all_cards().values() if card.checkpoint == name), None)
         if known is not None:
-            raise BenchError(f"{name} has a card", f"name its card: {known.name}")
+            raise BenchError(f"{name} has a card", f"use its card: {known.name}")
         folder = locate_checkpoint(name, base=place.base, with_weights=False)
     card = read_card(folder, name)
     if card is None:
@@ -252,7 +252,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
     if card.query_checkpoint:
         raise BenchError(
             f"--like {card.name}: that model has two encoders, but one checkpoint was given",
-            "Write a card with checkpoint and query_checkpoint, and name it: path/to/card.toml",
+            "Write a card with checkpoint and query_checkpoint, and pass it: path/to/card.toml",
         )
     path = Path(checkpoint).expanduser()
     root = locate_checkpoint(checkpoint, base=Path.cwd(), with_weights=False)
@@ -325,7 +325,7 @@ def _explain_missing_settings(folder: Path, typed: str) -> BenchError:
         names = [str(Path(typed) / name) for name in sorted({path.parent.name for path in files})]
         return BenchError(
             f"{typed} is not the folder of a model: it has no config.json",
-            f"name a model in it: {format_names(names)}" if names else "name the folder of a model",
+            f"give a model in it: {format_names(names)}" if names else "give the folder of a model",
         )
     return BenchError(
         f"{typed} is a plain checkpoint: it does not state how vectors are made (pooling, "
@@ -352,7 +352,7 @@ def with_adapter(card: Card, folder: Path) -> Card:
     if card.kind != "transformer" or card.encoder:
         raise BenchError(
             f"{card.name} is not a transformer, so no adapter can be attached",
-            "Leave out --adapter, or name the model that it was trained on.",
+            "Leave out --adapter, or give the model that it was trained on.",
         )
     name = adapter_name(folder)
     changes = {"name": f"{card.name}+{name}", "title": f"{card.title}, with the adapter {name}"}
@@ -377,8 +377,8 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
         raise BenchError(
             f"{document.folder / document.weights} is not the checkpoint of {card.name}: sha256 "
             f"{document.weights_sha256}, not {card.weights_sha256}",
-            f"To use another checkpoint, name its folder, {document.root}, and add "
-            f"--like {card.name}.",
+            f"To use another checkpoint, give its folder, {document.root}, and "
+            f"add --like {card.name}.",
         )
     _check_length(card, card.max_document_tokens, document)
     _check_length(card, card.max_query_tokens, query or document)
