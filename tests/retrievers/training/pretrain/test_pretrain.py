@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bench.monitor.watch import CheckpointScanner, model_folder
+from bench.monitor.watch import CheckpointScanner, model_folder, step_of
 from foundation import machine
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
@@ -70,7 +70,7 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
     def scan(progress: Progress) -> None:
         for one in (each for each in (scanner.scan(), scanner.scan())[1] if not each.missing):
             model = resolve_model(str(model_folder(one.folder)))
-            seen[one.step] = open_encoder(model, "cpu").encode_queries(TEXTS[:3])
+            seen[step_of(one.name)] = open_encoder(model, "cpu").encode_queries(TEXTS[:3])
 
     train(small.preset(start), out, save_every=4, progress=scan)
     assert {4, 8} <= set(seen)
