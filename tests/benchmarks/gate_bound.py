@@ -14,8 +14,8 @@ in 95 % of samples whatever the losses are:
 
 Tables, of the worst number of queries each: coverage on drawn losses (0 to 100 % of the queries
 changed, rare losses that gains balance, 30 to 3,000 queries, 1 to 14 unequal collections); how
-often equal models pass a margin of .02; how often a true loss of the margin passes; and the
-unchanged queries that prove a margin.
+often equal models pass a margin of .02; how often a true loss of the margin passes; the unchanged
+queries that prove a margin; and the outcomes of the whole rule.
 With ``--results``, all pairs of stored results on one collection: samples are drawn from the
 observed losses of each, whose mean is then the true one.
 
@@ -23,8 +23,8 @@ observed losses of each, whose mean is then the true one.
     python -m tests.benchmarks.gate_bound --results results [--baseline minilm]
 
 A rate is marked ``!`` if it breaks the promise of 5 % by more than simulation explains (99.9 %).
-The last line of stdout is one JSON document with every cell. With the defaults, a quarter of an
-hour on two cores, and a minute for five real pairs.
+The last line of stdout is one JSON document with every cell. With the defaults, half an hour on
+two cores, and a minute for five real pairs.
 
 Real pairs come from any results: of `bench run` with several ``--set``, ``--dtype``, ``--index`` or
 copies of a checkpoint, and of `bench score` for run files.
@@ -33,7 +33,7 @@ copies of a checkpoint, and of `bench score` for run files.
 import argparse
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -52,6 +52,7 @@ ALPHA = 1 - LEVEL
 MARGIN = 0.02
 SIZES = (30, 100, 300, 1_000, 3_000)
 SURE = 0.999
+OUTCOMES = ("OK", "INCONCLUSIVE", "REGRESSION")
 METHODS = ("t", "bootstrap-t", "betting", "Gaffke")
 Sample = Sequence[np.ndarray]  # losses of each collection, ``(queries, draws)``
 
@@ -273,6 +274,27 @@ def equal_models_pass(draws: int, inner: int, seed: int) -> list[dict[str, objec
     return rows
 
 
+def outcomes_of_the_rule(draws: int, seed: int) -> list[dict[str, object]]:
+    """Share of each outcome of `decide`, for candidates of a known loss on every collection."""
+    rng, rows = np.random.default_rng([seed, 5]), []
+    families = {"1 of 50": (50,), "1 of 300": (300,), **FAMILIES}
+    for family, sizes in families.items():
+        weights = {f"collection {number}": 1 / len(sizes) for number in range(len(sizes))}
+        for kind, rate in (("half of the queries changed", 0.0), ("rare losses of 1", 1.0)):
+            for loss in (0.0, MARGIN, 0.05):
+                found: Counter[str] = Counter()
+                for _ in range(draws):
+                    pairs = {}
+                    for name, queries in zip(weights, sizes, strict=True):
+                        one = rare(rate / queries, 0.5, loss) if rate else symmetric(0.5, loss)
+                        losses = one.draw(queries, 1, rng)[:, 0]
+                        pairs[name] = ScorePair("", -losses, 0 * losses)
+                    found[decide(pairs, weights, GateSettings(), Resampling()).outcome] += 1
+                shares = {name: found[name] / draws for name in OUTCOMES}
+                rows.append({"collections": family, "losses": kind, "true loss": loss, **shares})
+    return rows
+
+
 def lost_the_margin_pass(draws: int, inner: int, seed: int) -> list[dict[str, object]]:
     """How often a true loss of exactly the margin passes."""
     rng, rows = np.random.default_rng([seed, 5]), []
@@ -420,6 +442,7 @@ def main() -> None:
             "equal": equal_models_pass(*settings),
             "margin": lost_the_margin_pass(*settings),
             "unchanged": unchanged_queries(),
+            "rule": outcomes_of_the_rule(max(1, options.draws // 20), options.seed),
         }
         by_size = [
             {"losses": "all of these"} | row for row in worst_by(found["coverage"], "queries")
@@ -434,6 +457,7 @@ def main() -> None:
         for title, rows, promise in tables:
             print(f"{title}\n\n{table(rows, options.draws, promise)}\n", flush=True)
         print(tabulate(found["unchanged"], "keys", "pipe", floatfmt=".5f"))
+        print(f"\nThe whole rule\n\n{tabulate(found['rule'], 'keys', 'pipe', floatfmt='.3f')}")
     print(f"\n{json.dumps({'draws': options.draws, 'inner': options.inner, **found})}")
 
 
