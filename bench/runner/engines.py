@@ -39,8 +39,8 @@ from retrievers.models.resolve import Model
 
 # Environment variables that Ray's workers need with the values of this process.
 SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")
-POLL_S = 1.0  # Ray ends this process some seconds after the head is gone
-CONNECT_S = 5.0
+POLL_S = 5.0
+PATIENCE_S = 120.0  # for a task while no other is running
 TASKS_PER_WORKER = 2  # one running, one waiting
 RETRIES = 5  # if a worker or node is lost
 
@@ -166,7 +166,11 @@ def _exit_with_parent() -> None:
 
 
 class RayCluster:
-    """A Ray cluster with a fixed number of concurrent tasks."""
+    """A Ray cluster with a fixed number of concurrent tasks.
+
+    Ray repeats a task whose worker was lost. A task that does not end although the others did is
+    submitted once more.
+    """
 
     def __init__(self, address: str | None, workers: int, device: str, **options: Any) -> None:
         """Divide the cluster at ``address``, or a new one on this machine, among tasks.
@@ -193,6 +197,7 @@ class RayCluster:
             max_retries=RETRIES,
             retry_exceptions=True,  # only Ray raises: errors of encoders are values
         )(_encode_in_worker)
+        self._pending: set[Any] = set()
 
     @contextmanager
     def encoding(self, workspace: Workspace, work: Sequence[EncodingTask]) -> Iterator[Distribute]:
@@ -210,29 +215,39 @@ class RayCluster:
 
     def submit(self, arguments: Sequence[Any]) -> Any:
         """Submit a task with these ``arguments`` and return the reference to its `TaskResult`."""
-        return self._task.remote(str(Path.cwd()), self._device, *arguments)
+        reference = self._task.remote(str(Path.cwd()), self._device, *arguments)
+        self._pending.add(reference)
+        return reference
 
     def wait_for(self, reference: Any, arguments: Sequence[Any]) -> TaskResult:
-        """Return the result of a task, and submit it again if its worker is lost.
+        """Return the result of a submitted task, repeating it if it is lost or does not end.
 
         Raises:
             BenchError: the cluster is gone, or loses every worker that runs the task.
         """
-        lost = 0
+        copies, idle_s, lost = [reference], 0.0, 0
         while True:
             try:
-                if self.ray.wait([reference], timeout=POLL_S)[0]:
-                    answer: TaskResult = self.ray.get(reference)
+                ready, _ = self.ray.wait(copies, timeout=POLL_S)
+                if ready:
+                    self._pending.difference_update(copies)
+                    answer: TaskResult = self.ray.get(ready[0])
                     return answer
-                self._check_head()
             except self.ray.exceptions.RayError as error:
                 self._check_head()
+                self._pending.difference_update(copies)
                 lost += 1
                 if lost > RETRIES:
                     reason = " ".join(str(error).split())
                     problem = f"a worker of the Ray cluster was lost: {reason}"
                     raise BenchError(problem, RETRY_HINT) from error
-                reference = self.submit(arguments)
+                copies = [self.submit(arguments)]
+            self._check_head()
+            others = list(self._pending.difference(copies))
+            busy = others and self.ray.wait(others, num_returns=len(others), timeout=0)[1]
+            idle_s = 0.0 if busy else idle_s + POLL_S
+            if idle_s >= PATIENCE_S and len(copies) == 1:
+                copies.append(self.submit(arguments))
 
     def _check_head(self) -> None:
         """Raise if the head of the cluster is gone, since Ray ends processes that lose it."""
@@ -339,7 +354,7 @@ def _is_listening(address: str) -> bool:
     """Return whether something listens at ``host:port``."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), CONNECT_S).close()
+        socket.create_connection((host, int(port)), POLL_S).close()
     except OSError:
         return False
     return True
