@@ -18,7 +18,7 @@ from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collectio
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = 'name = "own"\nsplit = "test"\nmeasures = ["R@100", "RR@10", "AP"]\nexclude_self = true\n'
-PLACES = "--out {f}/out --cache-dir {f}/cache --json"
+PLACES = "--results {f}/out --cache-dir {f}/cache --json"
 RUN = f"run {{f}}/input --model hashing {PLACES}"
 OF_CARD = f"run {{f}}/own --model {{f}}/input/own.toml --device cpu {PLACES}"
 RESULTS = "--results {f}/input --resamples 199 --json"
@@ -102,7 +102,7 @@ def _checkpoint(folder: Path) -> None:
 
 def _results(folder: Path) -> None:
     write_collection(folder / "own", facts=FACTS.replace("true", "false"))
-    bench("run {f}/own --model hashing bm25 --out {f}/input --cache-dir {f}/cache", folder)
+    bench("run {f}/own --model hashing bm25 --results {f}/input --cache-dir {f}/cache", folder)
 
 
 def _toml(folder: Path) -> None:
@@ -115,13 +115,13 @@ def _toml(folder: Path) -> None:
 def _cached(folder: Path) -> None:
     """Corpora and vectors are damaged, not what they were made from."""
     write_collection(folder / "own", facts=FACTS)
-    command = "run {f}/own --model hashing --out {f}/first --cache-dir {f}/input"
+    command = "run {f}/own --model hashing --results {f}/first --cache-dir {f}/input"
     bench(command, folder)
 
 
 def _words(folder: Path) -> None:
     _run_file(folder)
-    bench("run {f}/own --model hashing bm25 --out {f}/stored --cache-dir {f}/cache", folder)
+    bench("run {f}/own --model hashing bm25 --results {f}/stored --cache-dir {f}/cache", folder)
 
 
 def _ranking(folder: Path) -> list[dict[str, object]]:
@@ -179,7 +179,7 @@ SUBJECTS: dict[str, Subject] = {
     "toml": Subject(_toml, ("show {f}/input/own.toml --json",)),
     "cache": Subject(
         _cached,
-        ("run {f}/own --model hashing --out {f}/out --cache-dir {f}/input --json",),
+        ("run {f}/own --model hashing --results {f}/out --cache-dir {f}/input --json",),
         judge=_same_ranking,
     ),
     "words": Subject(

@@ -90,7 +90,7 @@ def test_every_collection_is_evaluated_though_the_reader_closed_the_pipe(
 ) -> None:
     for name in ("one", "two"):
         write_collection(tmp_path / name)
-    run = "run ./one ./two --model hashing --out out --cache-dir cache | true"
+    run = "run ./one ./two --model hashing --results out --cache-dir cache | true"
     assert shell(run, tmp_path, "1") == 0
     assert len(list((tmp_path / "out").rglob(RESULT_FILE))) == 2
 
@@ -131,7 +131,7 @@ def test_a_library_that_aborts_at_exit_does_not_change_the_exit_code(
 @pytest.mark.slow
 def test_no_file_is_written_in_place_of_a_closed_stdout(tmp_path: Path) -> None:
     write_collection(tmp_path / "one")
-    run = "run ./one --model hashing --out out --cache-dir cache >&- 2>&-"
+    run = "run ./one --model hashing --results out --cache-dir cache >&- 2>&-"
     assert shell(run, tmp_path) == 0
     assert shell("compare hashing hashing@depth=1 --results out >&-", tmp_path) == 2
     (record,) = (tmp_path / "out").rglob(RESULT_FILE)
