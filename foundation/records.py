@@ -309,13 +309,16 @@ def _describe_problem(
             name, content, kind = part
             path, error, parts = [*path, name], inner, _parts(content, kind)
     field = ".".join(path)
-    record = _record_of(content, kind)
-    if record and record.__struct_config__.forbid_unknown_fields:
-        known = {each.encode_name for each in msgspec.structs.fields(record)}
-        known.add(record.__struct_config__.tag_field or "")
-        if unknown := next((name for name in content if name not in known), ""):
-            inside = f" in {field}" if path else ""
-            return f"unknown field {unknown!r}{inside}", suggest_field(unknown, record)
+    inside = f" in {field}" if path else ""
+    if record := _record_of(content, kind):
+        fields = msgspec.structs.fields(record)
+        known = {record.__struct_config__.tag_field or "", *(each.encode_name for each in fields)}
+        unknown = [name for name in content if name not in known]
+        if unknown and record.__struct_config__.forbid_unknown_fields:
+            return f"unknown field {unknown[0]!r}{inside}", suggest_field(unknown[0], record)
+        names = [each.encode_name for each in fields if each.required]
+        if missing := [name for name in names if name not in content]:
+            return f"the field {missing[0]!r} is missing{inside}", ""
     literals = [each for each in _members(kind) if get_origin(each) is Literal]
     choices = sorted(str(each) for literal in literals for each in get_args(literal))
     hint = did_you_mean(str(content), choices, f"use one of {', '.join(map(repr, choices))}")

@@ -55,7 +55,7 @@ class Settings(Record, kw_only=True):
         ({"zzz": 1}, "unknown field 'zzz'", "known fields: by_name, flag, items, name"),
         ({"optimizer": {"lrr": 1}}, "unknown field 'lrr' in optimizer", "did you mean lr?"),
         ({"items": [{"field": "f", "value": []}]}, "'value' in items.0", "did you mean values?"),
-        ({"items": [{}]}, "items.0: Object missing required field `field`", ""),
+        ({"items": [{}]}, "the field 'field' is missing in items.0", ""),
         ({"items": [{"field": "bad"}]}, "items.0: bad is not a field", ""),
         ({"items": {"field": "f"}}, "items is {'field': 'f'}: Expected `array`", ""),
         ({"items": [{"field": "f", "values": []}]}, "items.0.values is []: ", ""),
