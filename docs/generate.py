@@ -40,8 +40,8 @@ from bench.store.indexes import IndexManifest
 from bench.store.usage import Damage, ModelUsage
 from bench.training.trainings import ComposedAdapter
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
-from datasets_cfg.verify import Finding
-from foundation.locations import RemotePath
+from datasets_cfg.dataset import Finding
+from foundation.files import RemotePath
 from retrievers.models.card import (
     Card,
     CardAdapter,

@@ -8,7 +8,7 @@ from bench.evaluation.result_record import Result
 from bench.requests.outcomes import MissingEvaluation
 from bench.runner.run import EncodingCost
 from bench.store.usage import ModelUsage
-from datasets_cfg.verify import Finding
+from datasets_cfg.dataset import Finding
 from foundation.errors import format_count, format_names
 from reports import format as fmt
 from reports.table import Column, Table, bullets, columns_for, escape

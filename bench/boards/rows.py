@@ -44,7 +44,7 @@ from bench.result_store.find import (
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
-from foundation.locations import Location
+from foundation.files import Location
 from retrievers.models.card import UNKNOWN_SETTINGS
 
 

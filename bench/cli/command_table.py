@@ -28,7 +28,7 @@ from bench.requests.fields import (
     described_in,
     sections_of_fields,
 )
-from foundation.locations import Location
+from foundation.files import Location
 
 EVALUATE = Group("Evaluate", sort_key=1)
 DECIDE = Group("Decide", sort_key=2)

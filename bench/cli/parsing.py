@@ -15,7 +15,7 @@ import msgspec
 from cyclopts import Parameter, Token, validators
 
 from foundation.errors import BenchError
-from foundation.locations import Location, RemotePath, parse_location
+from foundation.files import Location, RemotePath, parse_location
 from foundation.machine import parse_size
 from foundation.records import Record, convert_table
 from retrievers.models.card import StoreDtype

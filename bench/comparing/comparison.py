@@ -37,8 +37,7 @@ from bench.runner.workspace import Workspace, open_workspace, refuse_duplicates
 from datasets_cfg.catalogue import is_suite, user_folder
 from datasets_cfg.dataset import Dataset, name_in_results, open_remembered
 from foundation.errors import BenchError
-from foundation.files import hash_records
-from foundation.locations import RemotePath, parse_location
+from foundation.files import RemotePath, hash_records, parse_location
 from foundation.records import Record
 
 TOP = 5  # documents shown from each ranking

@@ -16,8 +16,7 @@ import msgspec
 from bench.evaluation.runs import Run, read_run_file
 from bench.evaluation.scoring import Scores
 from foundation.errors import BenchError
-from foundation.files import read_file
-from foundation.locations import Location
+from foundation.files import Location, read_file
 from foundation.records import Record
 from retrievers.models.card import Recipe
 from retrievers.models.read_checkpoint import Parameters

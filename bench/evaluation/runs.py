@@ -28,8 +28,7 @@ import pyarrow.csv as pa_csv
 
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
-from foundation.files import read_file
-from foundation.locations import Location
+from foundation.files import Location, read_file
 from retrievers.index.hits import Hits, canonical_order, order_keys
 
 Strings: TypeAlias = pa.Array | pa.ChunkedArray

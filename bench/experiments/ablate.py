@@ -38,8 +38,7 @@ from bench.experiments.training_stages import (
 from bench.requests.training import AblateRequest
 from bench.runner.workspace import Workspace, open_workspace
 from bench.training.training_sets import count_queries, find_leaks
-from datasets_cfg.dataset import Dataset
-from datasets_cfg.verify import count_differences
+from datasets_cfg.dataset import Dataset, count_differences
 from foundation.machine import library_version
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.context import check_device

@@ -22,7 +22,7 @@ from bench.result_store.result import check_stored_values, reuse_or_evaluate, wa
 from bench.runner.workspace import Workspace
 from datasets_cfg.readers.reader import Queries
 from foundation.errors import BenchError
-from foundation.locations import Location
+from foundation.files import Location
 from retrievers.models.card import ExpectedScore
 
 DIGITS = 8  # number of digits of a fingerprint in a name

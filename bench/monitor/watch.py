@@ -25,8 +25,7 @@ from bench.result_store.find import find_results
 from bench.result_store.result import reuse_or_evaluate
 from bench.runner.workspace import Workspace, open_workspace
 from foundation.errors import BenchError
-from foundation.files import FileLock
-from foundation.locations import Location
+from foundation.files import FileLock, Location
 from foundation.records import read_object
 from retrievers.models.card import load_card
 

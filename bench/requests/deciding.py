@@ -21,7 +21,7 @@ from bench.requests.fields import (
     to_optional_path,
     to_optional_text,
 )
-from foundation.locations import Location
+from foundation.files import Location
 
 
 @frozen(kw_only=True, slots=False)

@@ -19,7 +19,7 @@ from bench.requests.fields import (
     to_optional_location,
     to_path,
 )
-from foundation.locations import Location
+from foundation.files import Location
 
 Part = Literal["encode", "latency", "indexes"]
 Tool = Literal["sentence-transformers", "sentence-transformers-openvino", "beir", "mteb"]

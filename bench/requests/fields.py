@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 import attrs
 from attrs import field, frozen
 
-from foundation.locations import Location, RemotePath, parse_location
+from foundation.files import Location, RemotePath, parse_location
 from retrievers.models.card import ModelDtype, StoreDtype
 
 Names = str | Path | Sequence[str | Path]

@@ -19,7 +19,7 @@ from bench.requests.fields import (
     to_path,
     to_paths,
 )
-from foundation.locations import Location
+from foundation.files import Location
 
 SAVE_EVERY = 500  # optimizer steps
 NO_CHANGES: Mapping[str, Any] = MappingProxyType({})

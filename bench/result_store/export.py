@@ -21,8 +21,7 @@ from bench.result_store.find import choose_results, expand_collections, find_nam
 from bench.result_store.result import result_folder
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
-from foundation.files import read_file
-from foundation.locations import Location, write_location
+from foundation.files import Location, read_file, write_location
 
 LANGUAGE = "eng-Latn"  # the language of all collections below, as mteb writes it
 META_FILE = "model_meta.json"

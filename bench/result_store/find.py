@@ -17,7 +17,7 @@ from bench.evaluation.result_record import Evaluation, Protocol, Result
 from bench.result_store.result import RESULT_FILE, load, load_all
 from datasets_cfg.catalogue import collections_of, expand_names, is_suite
 from foundation.errors import BenchError, did_you_mean
-from foundation.locations import Location, files_below, parse_location
+from foundation.files import Location, files_below, parse_location
 from retrievers.models.card import Prompts
 
 SELECTOR = "@"

@@ -46,8 +46,14 @@ from bench.evaluation.runs import check_writable, encode_columnar
 from bench.evaluation.scoring import Scores, score
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError, format_names
-from foundation.files import LONGEST_NAME, read_file
-from foundation.locations import Location, RemotePath, files_below, write_locations
+from foundation.files import (
+    LONGEST_NAME,
+    Location,
+    RemotePath,
+    files_below,
+    read_file,
+    write_locations,
+)
 from foundation.records import decode_json
 
 RESULT_FILE = "result.json"

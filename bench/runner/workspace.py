@@ -36,18 +36,18 @@ from datasets_cfg.catalogue import (
 from datasets_cfg.dataset import (
     FACTS_FILE,
     Dataset,
+    check_counts,
+    evaluation_findings,
     name_in_results,
     open_dataset,
     remember_folder,
     take_first_queries,
 )
 from datasets_cfg.locate import is_training_data
-from datasets_cfg.verify import check_counts, evaluation_findings
 from foundation.errors import BenchError
-from foundation.locations import Location, cache_folder
-from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
+from foundation.files import Location, cache_folder
+from retrievers.encoders.external import EndpointEncoder, check_same_server, wrap_encoder
 from retrievers.encoders.protocol import Encoder
-from retrievers.encoders.python_object import wrap_encoder
 from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models.card import card_names

@@ -18,9 +18,8 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import resolve_inside
 from retrievers.adapters.compose import Router
-from retrievers.encoders.endpoint import EndpointEncoder
+from retrievers.encoders.external import EndpointEncoder, HashingEncoder, open_third_party
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join
-from retrievers.encoders.python_object import HashingEncoder, open_third_party
 from retrievers.encoders.tokens import Tokens, hash_tokens
 from retrievers.models.card import Recipe, Role
 from retrievers.models.read_checkpoint import ROUTER, Checkpoint

@@ -46,7 +46,7 @@ from bench.comparing.pairs import differing_fields
 from bench.comparing.statistics import Resampling
 from bench.gate.decision import LEVEL, GateSettings, ScorePair, decide, draw_means, upper_bound
 from bench.result_store.find import find_results
-from foundation.locations import parse_location
+from foundation.files import parse_location
 
 ALPHA = 1 - LEVEL
 MARGIN = 0.02

@@ -6,8 +6,14 @@ import pytest
 
 from datasets_cfg.catalogue import facts_for
 from datasets_cfg.corpus import DamagedCorpusError
-from datasets_cfg.dataset import Dataset, open_dataset, open_remembered, remember_folder
-from datasets_cfg.verify import check_counts, count_differences
+from datasets_cfg.dataset import (
+    Dataset,
+    check_counts,
+    count_differences,
+    open_dataset,
+    open_remembered,
+    remember_folder,
+)
 from foundation.errors import BenchError
 
 HEADER = "query-id\tcorpus-id\tscore\n"

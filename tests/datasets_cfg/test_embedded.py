@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from datasets_cfg.dataset import Dataset, open_dataset
-from datasets_cfg.verify import count_differences
+from datasets_cfg.dataset import Dataset, count_differences, open_dataset
 from foundation.files import hash_records
 
 

@@ -237,8 +237,8 @@ DPR_HEADER = "id\ttext\ttitle\n"
 BAD_JSON = [
     ('{"_id":"d2","text":"cut', "is not JSON: Input data was truncated"),
     ('{"_id":"d2" "text":"x"}', "is not JSON: JSON is malformed"),
-    ('{"text":"x","metadata":{}}', "required field `_id`"),
-    ('{"_id":"d2"}', "required field `text`"),
+    ('{"text":"x","metadata":{}}', "field '_id' is missing"),
+    ('{"_id":"d2"}', "field 'text' is missing"),
     ('{"_id":2,"text":"x"}', "_id is 2: Expected `str`"),
     ('{"_id":"","text":"x"}', "the id is empty"),
     ('{"_id":"d\\u00002","text":"x"}', r"the id 'd\\x002' contains NUL"),

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from datasets_cfg.catalogue import Counts, Facts
-from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.dataset import Dataset, Finding, evaluation_findings, open_dataset, verify_dataset
 from datasets_cfg.locate import reader_of_layout
 from datasets_cfg.readers.reader import Document, Qrels, Queries
-from datasets_cfg.verify import Finding, evaluation_findings, verify_dataset
 
 CLEAN = [Document("d1", "", "one"), Document("d2", "two", ""), Document("d3", "a", "b")]
 JUDGED = [("q1", "d1", 1), ("q2", "d3", 2), ("q2", "d2", 0)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
-from foundation.locations import RemotePath, files_below, parse_location, write_location
+from foundation.files import RemotePath, files_below, parse_location, write_location
 from tests.support import s3
 
 

@@ -9,7 +9,7 @@ from bench.evaluation.judging import suite_mean
 from bench.evaluation.result_record import Result
 from bench.runner.run import EncodingCost
 from datasets_cfg.catalogue import expand_names, suite_for
-from datasets_cfg.verify import Finding
+from datasets_cfg.dataset import Finding
 from reports.evaluation import (
     collection_table,
     costs_table,

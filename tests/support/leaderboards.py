@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from bench.evaluation.result_record import SCORES_FILE, Evaluation, Protocol, Result
 from bench.result_store.result import RESULT_FILE, load, save
 from datasets_cfg.catalogue import dataset_names, facts_for
-from foundation.locations import Location
+from foundation.files import Location
 from retrievers.models.card import Recipe
 from tests.support.results import CONDITIONS, RESULT
 

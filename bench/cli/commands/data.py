@@ -19,10 +19,9 @@ from bench.store.usage import (
     select_models,
 )
 from datasets_cfg.corpus import describe_damage
-from datasets_cfg.dataset import CORPORA
-from datasets_cfg.verify import Finding, verify_dataset
+from datasets_cfg.dataset import CORPORA, Finding, verify_dataset
 from foundation.errors import BenchError
-from foundation.locations import cache_folder
+from foundation.files import cache_folder
 from reports.evaluation import cache_table, findings
 from reports.format import size
 

@@ -22,7 +22,7 @@ from datasets_cfg.catalogue import (
     unknown_name_error,
 )
 from foundation.errors import BenchError
-from foundation.locations import parse_location
+from foundation.files import parse_location
 from foundation.records import SUFFIX, TomlFiles, read_toml
 from retrievers.models.card import FILES as CARDS
 from retrievers.models.card import Card, all_cards

@@ -20,7 +20,7 @@ from bench.store import shards as planning
 from bench.store.shards import Shard, shard_name
 from bench.store.store import VectorStore
 from foundation.errors import BenchError
-from retrievers.encoders.python_object import HashingEncoder
+from retrievers.encoders.external import HashingEncoder
 from retrievers.models.card import Prompts
 from tests.support.examples import with_examples
 from tests.support.processes import enlarge, mounted

@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from retrievers.encoders.external import HashingEncoder
 from retrievers.encoders.preflight import Preflight, measure_vectors, preflight
-from retrievers.encoders.python_object import HashingEncoder
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import Recipe
 from retrievers.models.resolve import resolve_model

@@ -418,7 +418,7 @@ def test_int8_refuses_unsupported_networks(tmp_path: Path, folder: Path) -> None
     (tmp_path / "lora" / "adapter_model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
     theirs = tiny.write_card(
         tmp_path / "theirs.toml",
-        encoder="retrievers.encoders.python_object:HashingEncoder",
+        encoder="retrievers.encoders.external:HashingEncoder",
         options={"dim": 8},
     )
     half = tiny.write_card(

@@ -1,25 +1,33 @@
-"""Encoders made of a user's Python objects, and a hashing encoder for tests and documentation.
+"""Encoders that others run: a user's Python objects, and servers behind a URL.
 
-These objects are recognised, in this order: a `SentenceTransformer` (``encode_query`` and
+Python objects are recognised, in this order: a `SentenceTransformer` (``encode_query`` and
 ``encode_document``), a model of beir (``encode_queries`` and ``encode_corpus``), an encoder of
 mteb 2 (``mteb_model_meta`` and ``encode`` over batches), and a callable that maps a list of texts
-to an array.
+to an array. A hashing encoder serves tests and documentation.
+
+Servers have OpenAI's embeddings API.
 """
 
+import asyncio
+import copy
 import hashlib
 import importlib
+import os
 import re
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, get_args
+from functools import cache, lru_cache
+from typing import Annotated, Any, get_args
+from urllib.parse import urlsplit
 
+import msgspec
 import numpy as np
 
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError, first_line
+from foundation.errors import BenchError, DriftError, first_line, import_package
 from retrievers.encoders.protocol import (
     Callback,
     Encoder,
@@ -27,7 +35,7 @@ from retrievers.encoders.protocol import (
     join_documents,
     scale_to_unit,
 )
-from retrievers.models.card import Card, Dtype, Prompts, Recipe, Similarity
+from retrievers.models.card import Card, Dtype, Prompts, Recipe, Role, Similarity
 from retrievers.models.read_settings import POOLING
 from retrievers.models.resolve import Model
 
@@ -434,3 +442,214 @@ def _hash(word: str) -> tuple[int, int]:
     """Hash ``word`` to a number below 2^63 and a sign, which come from different bits."""
     number = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "big")
     return number >> 1, 1 if number & 1 else -1
+
+
+BATCH_TEXTS = 32  # TEI's limit
+BATCH_CHARACTERS = 200_000  # safe for OpenAI's limit of 300,000 tokens and TEI's of 2 MB
+ATTEMPT_S, DEADLINE_S = 300.0, 900.0  # limits of one attempt, and of all attempts
+RETRIES, FIRST_RETRIES = 10, 3  # 1 minute; the first request fails early if no server runs
+KEY_VARIABLE = "BENCH_API_KEY"
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+OWN_OPTIONS = ("endpoint", "endpoint_model")  # options of a recipe that are not sent
+
+# A server is the same if its vectors of the probe differ by these squared distances at most,
+# relative to twice their squared lengths. For vectors of equal length this is 1 - cosine. For
+# MiniLM, batches of other sizes give 8e-6 and 4e-5 in bfloat16, and int8 weights 2e-3 and 2e-2.
+MEDIAN_DRIFT, LARGEST_DRIFT = 5e-4, 5e-3
+
+HINT = (
+    "Check the server, its URL (which ends in /v1), --endpoint-model, and the key in "
+    f"{KEY_VARIABLE}. Then repeat the command: stored vectors are not encoded again."
+)
+
+
+class _Entry(msgspec.Struct):
+    index: int
+    embedding: list[Annotated[float, msgspec.Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]]
+
+
+class _Answer(msgspec.Struct):
+    data: list[_Entry]
+
+
+class EndpointEncoder(Encoder):
+    """Encoder behind a URL. Threads can share it.
+
+    Vectors have unit length if the recipe says so; otherwise they are as the server sends them.
+
+    Args:
+        recipe: recipe of kind ``endpoint``. Its options hold ``endpoint_model``, the model's name
+            on the server, and further fields of each request; ``query.NAME`` and ``document.NAME``
+            are fields of requests in one role. A dimension of 0 accepts vectors of any dimension.
+        card: its card, with the URL and the largest number of requests at a time.
+
+    Raises:
+        BenchError: the package ``openai`` is not installed, or the key has unprintable characters.
+    """
+
+    def __init__(self, recipe: Recipe, card: Card) -> None:
+        problem = "models behind a URL need the package openai"
+        self._api = import_package("openai", problem, "pip install 'retrieval-bench[served]'")
+        key = os.environ.get(KEY_VARIABLE, "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise BenchError(f"{KEY_VARIABLE} has unprintable characters", "Set it again.")
+        self.recipe, self._model, self._key = recipe, card.endpoint_model, key
+        self._name = f"{self._model} at {urlsplit(card.url).netloc}"
+        self._client = self._api.AsyncOpenAI(
+            base_url=card.url,
+            api_key=key or "none",
+            timeout=ATTEMPT_S,
+            max_retries=FIRST_RETRIES,
+        )
+        self._connections = asyncio.Semaphore(card.connections)
+
+    @property
+    def server(self) -> "EndpointEncoder":
+        """This encoder without prompts and scaling, which all recipes of a server share."""
+        names = ("model", "kind", "dim", "revision", "options")
+        return self._with_recipe(Recipe(**{name: getattr(self.recipe, name) for name in names}))
+
+    def with_dimension(self) -> "EndpointEncoder":
+        """Return this encoder with a dimension, which is that of a vector from the server."""
+        if self.recipe.dim:
+            return self
+        dim = self.encode_queries(["dimension"]).shape[1]
+        return self._with_recipe(msgspec.structs.replace(self.recipe, dim=dim))
+
+    def for_dataset(self, name: str) -> "EndpointEncoder":
+        """Return this encoder with the prompts of dataset ``name`` and the same connections."""
+        return self._with_recipe(self.recipe.for_dataset(name))
+
+    def _with_recipe(self, recipe: Recipe) -> "EndpointEncoder":
+        other = copy.copy(self)
+        other.recipe = recipe
+        return other
+
+    def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
+        """Encode ``texts`` as queries, float32 ``(n, dim)``. ``advance`` counts texts.
+
+        Raises:
+            BenchError: the server refuses the texts, does not answer, or returns other vectors than
+                one for each text, of the recipe's dimension and finite.
+        """
+        prompt = self.recipe.prompts.query
+        return self._encode("query", [prompt + text for text in texts], advance)
+
+    def encode_documents(
+        self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
+    ) -> Float32Array:
+        """Encode ``titles`` with ``texts``, float32 ``(n, dim)``; see `encode_queries`."""
+        return self._encode("document", join_documents(self.recipe, titles, texts), advance)
+
+    def _encode(self, role: Role, texts: list[str], advance: Callback | None) -> Float32Array:
+        fields = {
+            name.removeprefix(f"{role}."): value
+            for name, value in self.recipe.options.items()
+            if name not in OWN_OPTIONS and ("." not in name or name.startswith(f"{role}."))
+        }
+        requests = self._request_all(texts, fields, advance or (lambda count: None))
+        vectors = asyncio.run_coroutine_threadsafe(requests, _event_loop()).result()
+        return scale_to_unit(vectors) if self.recipe.normalize else vectors
+
+    async def _request_all(
+        self, texts: list[str], fields: dict[str, Any], advance: Callback
+    ) -> Float32Array:
+        """Request vectors in batches. The first failure cancels the others, and is raised."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                requests = [self._request(batch, fields, advance) for batch in _split(texts)]
+                tasks = list(map(group.create_task, requests))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        empty = np.empty((0, self.recipe.dim), np.float32)
+        return np.concatenate([task.result() for task in tasks]) if tasks else empty
+
+    async def _request(
+        self, texts: list[str], fields: dict[str, Any], advance: Callback
+    ) -> Float32Array:
+        """Return the vectors of one batch, which is halved as long as the server refuses it."""
+        try:
+            async with self._connections, asyncio.timeout(DEADLINE_S):
+                answer = await self._client.embeddings.with_raw_response.create(
+                    model=self._model, input=texts, encoding_format="float", extra_body=fields
+                )
+        except self._api.APIStatusError as error:
+            body, half = error.body, len(texts) // 2
+            if error.status_code in (400, 413, 422) and half:
+                parts = texts[:half], texts[half:]
+                return np.concatenate([await self._request(p, fields, advance) for p in parts])
+            stated = body.get("message", body) if isinstance(body, dict) else body
+            raise self._error(f"answered {error.status_code}: {stated}") from None
+        except TimeoutError:
+            raise self._error(f"gave no answer in {DEADLINE_S:g} s") from None
+        except self._api.APIConnectionError as error:
+            raise self._error(f"does not answer: {first_line(error.__cause__ or error)}") from None
+        self._client.max_retries = RETRIES
+        vectors = self._read(answer.content, len(texts))
+        advance(len(texts))
+        return vectors
+
+    def _read(self, content: bytes, count: int) -> Float32Array:
+        """Return the vectors of an answer in the order of their indices, float32 ``(n, dim)``."""
+        try:
+            data = msgspec.json.decode(content, type=_Answer).data
+        except msgspec.DecodeError as error:
+            raise self._error(f"returned no vectors of finite float32 numbers: {error}") from None
+        data.sort(key=lambda entry: entry.index)
+        if [entry.index for entry in data] != list(range(count)):
+            indices = f"whose indices are not 0 to {count - 1}"
+            raise self._error(f"returned {len(data)} vectors for {count} texts, {indices}")
+        dims = sorted({len(entry.embedding) for entry in data})
+        if dims != [self.recipe.dim or dims[0]]:
+            several = ", ".join(map(str, dims))
+            raise self._error(f"returned vectors of {several} dimensions, not {self.recipe.dim}")
+        return np.array([entry.embedding for entry in data], np.float32)
+
+    def _error(self, problem: str) -> BenchError:
+        """Return an error on one line and without the key."""
+        plain = problem.replace(self._key, "***") if self._key else problem
+        return BenchError(f"{self._name} {' '.join(plain.split())[:300]}", HINT)
+
+
+def check_same_server(name: str, then: Float32Array, now: Float32Array) -> None:
+    """Raise if two lists of vectors of the probe come from different models.
+
+    Args:
+        name: name of the model.
+        then: stored vectors, float32 ``(64, dim)``.
+        now: vectors of today.
+
+    Raises:
+        DriftError: the median or largest difference is above `MEDIAN_DRIFT` or `LARGEST_DRIFT`.
+    """
+    squares = np.maximum((then**2).sum(axis=1), 1e-30)
+    distances = ((then - now) ** 2).sum(axis=1) / squares / 2
+    median, largest = float(np.median(distances)), float(distances.max())
+    if median > MEDIAN_DRIFT or largest > LARGEST_DRIFT:
+        raise DriftError(
+            f"the server of {name} changed: its vectors of {len(now)} fixed texts differ from the "
+            f"stored ones by up to {largest:.2g} (median {median:.2g})",
+            f"Start the former server; or remove its vectors: `python -m bench cache --prune {name}"
+            "`; or keep both with a card of your own that states another `revision`.",
+        )
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop of this process's requests, which a background thread runs."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
+
+
+def _split(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield batches in order. An empty text is sent as a space, since OpenAI refuses it."""
+    batch: list[str] = []
+    for text in texts:
+        size = sum(map(len, batch)) + len(text)
+        if batch and (len(batch) == BATCH_TEXTS or size > BATCH_CHARACTERS):
+            yield batch
+            batch = []
+        batch.append(text or " ")
+    if batch:
+        yield batch
