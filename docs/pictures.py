@@ -11,7 +11,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -20,7 +22,7 @@ PICTURES = Path(__file__).parent / "pictures"
 WIDTH = 108  # characters of a terminal
 SESSION = {  # command: lines of its answer that are shown
     "python -m bench run stdlib-code --model minilm bm25": 6,
-    "python -m bench compare minilm bm25 --on stdlib-code": 5,
+    "python -m bench compare minilm bm25 --on stdlib-code": 9,
     "python -m bench check ./new-encoder --baseline minilm --on stdlib-code": 3,
     "python -m bench explain minilm --on stdlib-code --checkpoint ./new-encoder": 5,
 }
@@ -62,35 +64,55 @@ def save_encoder(folder: Path) -> None:
 
 
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run ``command`` in ``folder`` with this interpreter, and return what it printed."""
-    words = [sys.executable if word == "python" else word for word in shlex.split(command)]
+    """Run ``command`` in ``folder``, and return what it printed."""
+    return subprocess.run(
+        words_of(command), stdout=subprocess.PIPE, text=True, check=False, **environment(folder)
+    )
+
+
+def words_of(command: str) -> list[str]:
+    """Return the words of ``command``, with this interpreter."""
+    return [sys.executable if word == "python" else word for word in shlex.split(command)]
+
+
+def environment(folder: Path) -> dict[str, Any]:
+    """Return the folder and the variables of a command."""
     path = os.environ.get("PYTHONPATH", "")
-    environment = os.environ | {
+    added = {
         "PYTHONPATH": os.pathsep.join([str(PICTURES.parents[1]), path]),
         "BENCH_CACHE": str(folder.resolve() / "cache"),
         "COLUMNS": str(WIDTH),
     }
-    return subprocess.run(
-        words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False
-    )
+    return {"cwd": folder, "env": os.environ | added}
 
 
 def record_session(folder: Path) -> None:
-    """Run ``SESSION`` in ``folder`` and draw it as a terminal, wide lines cut at its edge."""
+    """Run ``SESSION`` in ``folder`` on a terminal, and draw it."""
     console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
     for command, lines in SESSION.items():
         console.print(Text("$ ", "green") + Text(command, "bold white"))
-        done = run(command, folder)
-        for line in done.stdout.strip().splitlines()[:lines]:
+        code, printed = run_on_terminal(command, folder)
+        for line in printed.strip().splitlines()[:lines]:
             style = next((STYLES[start] for start in STYLES if line.startswith(start)), "")
-            if line.startswith("|") and len(line) > WIDTH:
-                line = line[: WIDTH - 1] + "…"
             console.print(Text(line, style))
-        if done.returncode:
+        if code:
             console.print(Text("$ ", "green") + Text("echo $?", "bold white"))
-            console.print(Text(str(done.returncode)))
+            console.print(Text(str(code)))
         console.print()
     console.save_svg(str(PICTURES / "session.svg"), title="retrieval-bench")
+
+
+def run_on_terminal(command: str, folder: Path) -> tuple[int, str]:
+    """Run ``command`` with a terminal as its stdout; return its exit code and what it printed."""
+    ours, terminal = os.openpty()
+    printed = b""
+    with subprocess.Popen(words_of(command), stdout=terminal, **environment(folder)) as process:
+        os.close(terminal)
+        with suppress(OSError):  # the end of a terminal's output
+            while part := os.read(ours, 1 << 16):
+                printed += part
+    os.close(ours)
+    return process.returncode, printed.decode().replace("\r\n", "\n")
 
 
 def photograph(html: str, folder: Path, name: str, width: int, height: int, view: str = "") -> None:

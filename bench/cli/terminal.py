@@ -31,6 +31,7 @@ from foundation.errors import (
 
 MODULE = "python -m bench"
 _READER_LEFT = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN)  # or closed the stream
+_TABLE = re.compile(r"(?:^\|.*\|(?:\n|\Z)){2,}", re.MULTILINE)
 _CURSOR_MOVE = re.compile("\n*(?:\x1b\\[A)*")  # how tqdm moves between bars
 
 
@@ -46,7 +47,10 @@ class TerminalStream:
         """Write ``text`` with control characters escaped, and return its length."""
         if self.failure is None:
             with self._catch_failure():
-                self._stream.write(self._as_printable(text))
+                fitted = text
+                if not self._shows_bars and self._stream.isatty():
+                    fitted = fit_tables(text, shutil.get_terminal_size().columns)
+                self._stream.write(self._as_printable(fitted))
         return len(text)
 
     def flush(self) -> None:
@@ -80,6 +84,34 @@ class TerminalStream:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self._stream.fileno())
             os.close(null)
+
+
+def fit_tables(text: str, width: int) -> str:
+    """Return ``text`` with each Markdown table that is wider than ``width`` in several parts.
+
+    The parts stand one below another, and each begins with the table's first column.
+    """
+    return _TABLE.sub(lambda table: _fit_table(table[0], width), text)
+
+
+def _fit_table(table: str, width: int) -> str:
+    lines = table.splitlines()
+    if len(lines[0]) <= width:
+        return table
+    rows = [re.split(r"(?<!\\)\|", line[1:-1]) for line in lines]
+    first, *others = zip(*rows, strict=True)
+    parts: list[list[Sequence[str]]] = []
+    room = 0
+    for column in others:
+        needed = len(column[0]) + 1
+        if not parts or needed > room:
+            parts.append([first])
+            room = width - len(first[0]) - 2
+        parts[-1].append(column)
+        room -= needed
+    return "\n\n".join(
+        "\n".join(f"|{'|'.join(cells)}|" for cells in zip(*part, strict=True)) for part in parts
+    ) + ("\n" if table.endswith("\n") else "")
 
 
 @contextmanager

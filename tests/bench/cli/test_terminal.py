@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from bench.cli.terminal import (
     TerminalStream,
+    fit_tables,
     format_columns,
     print_next_command,
     run_guarded,
@@ -304,3 +305,16 @@ def test_columns_and_messages_keep_to_the_width_of_a_terminal(monkeypatch: pytes
     *message, hint = sys.stderr.getvalue().splitlines()
     assert max(map(len, message)) <= 40
     assert hint.startswith("  Run `python -m bench run collection")
+
+
+@pytest.mark.parametrize("width", [20, 34, 80])
+def test_a_table_fits_the_terminal(width: int) -> None:
+    table = "before\n\n| name | one |  two | three |\n|------|-----|------|-------|\n"
+    table += "| a\\|b |   1 |    2 |     3 |\n\nafter\n"
+    fitted = fit_tables(table, width)
+    assert max(map(len, fitted.splitlines())) <= width
+    assert fitted.startswith("before\n\n| name | one |")
+    assert fitted.endswith("|\n\nafter\n")
+    parts = fitted.count("| name |")
+    assert fitted.count("| a\\|b |") == parts == {20: 3, 34: 1, 80: 1}[width]
+    assert {"1", "2", "3"} <= set(fitted.replace("|", " ").split())
