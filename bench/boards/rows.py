@@ -33,12 +33,15 @@ from bench.comparing.statistics import (
 from bench.evaluation.judging import suite_weights
 from bench.evaluation.result_record import Evaluation, Protocol, Result
 from bench.result_store.find import (
+    HASH_DIGITS,
     RUN_FILE_FACT,
     SELECTOR,
+    TOKENS,
     describe_protocol,
     describe_recipe,
     find_differing_facts,
     find_results,
+    mix_token_ids,
     recipe_key,
 )
 from datasets_cfg.catalogue import dataset_names, facts_for
@@ -162,11 +165,13 @@ def group_by_row(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, dic
     return named
 
 
-# A row is split by the first of these, and by the next if a cell still has two results.
+# A row is split by the first of these, and by the next if a cell still has two results, or the row
+# has token ids of different library versions.
 SPLIT_BY: tuple[Callable[[Result], Hashable], ...] = (
     recipe_key,
     lambda result: result.recipe and result.recipe.prompts,
     lambda result: result.fingerprint,
+    lambda result: result.tokens_sha256,
     lambda result: (result.conditions.time, result.conditions.machine),
     lambda result: tuple(result.measures.items()),
 )
@@ -181,7 +186,8 @@ def _split_into_rows(
     variants: list[Sequence[tuple[str, Evaluation]]] = []
     for part in parts.values():
         most = max(Counter(column for column, _ in part).values())
-        variants += _split_into_rows(part, ladder[1:]) if most > 1 and len(ladder) > 1 else [part]
+        is_mixed = most > 1 or mix_token_ids([stored for _, stored in part])
+        variants += _split_into_rows(part, ladder[1:]) if is_mixed and len(ladder) > 1 else [part]
     return variants
 
 
@@ -221,14 +227,18 @@ def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
 
 def _variant_facts(results: Sequence[Evaluation]) -> dict[str, str]:
     """Return the facts that all results of a row share, so not all prompts."""
-    facts = [describe_recipe(stored.record) for stored in results]
+    facts = [
+        {**describe_recipe(stored.record), TOKENS: stored.record.tokens_sha256[:HASH_DIGITS]}
+        for stored in results
+    ]
     varied = find_differing_facts(facts)
     return {name: value for name, value in facts[0].items() if name not in varied}
 
 
 def row_facts(results: Sequence[Evaluation]) -> dict[str, str]:
     """Return the recipe and index that all results of a row share, as far as they apply."""
-    facts = {name: value for name, value in _variant_facts(results).items() if value}
+    shared = _variant_facts(results).items()
+    facts = {name: value for name, value in shared if value and name != TOKENS}
     if facts.get("pooling") == "unknown":  # a Python object that does not state its settings
         return dict.fromkeys(UNKNOWN_SETTINGS, "unknown") | facts
     if facts.get("kind") != "bm25":

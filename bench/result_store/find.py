@@ -183,7 +183,7 @@ def _go_together(results: Sequence[Evaluation]) -> bool:
     recipes = {recipe_key(stored.record) for stored in results}
     return (
         len(recipes) <= 1
-        and not _mix_token_ids(results)
+        and not mix_token_ids(results)
         and all(
             len({stored.record.key for stored in repeated}) == 1
             for repeated in _group_by_collection(results).values()
@@ -191,7 +191,7 @@ def _go_together(results: Sequence[Evaluation]) -> bool:
     )
 
 
-def _mix_token_ids(results: Sequence[Evaluation]) -> bool:
+def mix_token_ids(results: Sequence[Evaluation]) -> bool:
     """Return True if the same model has different token ids, due to other library versions."""
     digests = {(stored.record.fingerprint, stored.record.tokens_sha256) for stored in results}
     return len(digests) > len({fingerprint for fingerprint, _ in digests})
@@ -207,7 +207,7 @@ def _differing_fields(results: Sequence[Evaluation]) -> list[str]:
     for repeated in _group_by_collection(results).values():
         names.update(find_differing_facts(describe_result(stored.record) for stored in repeated))
     names.discard(TOKENS)  # those of different recipes may differ
-    if _mix_token_ids(results):
+    if mix_token_ids(results):
         names.add(TOKENS)
     ordered = dict.fromkeys(name for stored in results for name in describe_result(stored.record))
     return [name for name in ordered if name in names]

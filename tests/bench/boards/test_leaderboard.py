@@ -147,6 +147,12 @@ def test_two_recipes_of_a_model_have_rows_that_name_what_differs(tmp_path):
     assert row_of(board, "a@max_document_tokens=128").score("set", MEASURE).value == 0.128
 
 
+def test_token_ids_of_two_library_versions_have_rows_of_their_own(tmp_path):
+    for name, digest in (("one", "a" * 64), ("two", "b" * 64)):
+        store(tmp_path, "a", name, [0.5], recipe=recipe_of("a"), tokens_sha256=digest)
+    assert names(board_of(tmp_path)) == [f"a@tokens={'a' * 12}", f"a@tokens={'b' * 12}"]
+
+
 def test_prompts_that_depend_on_the_collection_do_not_split_a_row(tmp_path):
     for name in ("one", "two"):
         recipe = recipe_of("a", prompts=Prompts(query=f"{name}: "))
