@@ -378,12 +378,15 @@ def _byte_order_rank(ids: pa.LargeStringArray) -> Int64Array:
     """Return the rank of each id in UTF-8 byte order, int64 ``(n,)``."""
     order = pc.sort_indices(ids)
     ordered = ids.take(order)
-    place = pc.index(pc.equal(ordered.slice(1), ordered.slice(0, len(ids) - 1)), True).as_py()
+    repeats = pc.equal(ordered.slice(1), ordered.slice(0, len(ids) - 1))
+    place = pc.index(repeats, True).as_py()
     if place >= 0:
         rows = sorted(order.slice(place, 2).to_pylist())
         raise BenchError(
             f"document id {ordered[place].as_py()!r} occurs twice: "
-            f"documents {rows[0] + 1} and {rows[1] + 1} of the corpus",
+            f"documents {rows[0] + 1} and {rows[1] + 1} of the corpus"
+            + f"; {repeats.true_count:,} ids repeat"
+            * (repeats.true_count > 1),
             hint="remove or rename one of the two",
         )
     rank = np.empty(len(ids), dtype=np.int64)

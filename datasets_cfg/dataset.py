@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from tqdm import tqdm
 
 from datasets_cfg.catalogue import Counts, Facts, dataset_names, facts_for, suite_names, user_folder
@@ -22,7 +24,15 @@ from datasets_cfg.locate import (
     reader_of_layout,
 )
 from datasets_cfg.readers.files import ExampleReader, TextReader, judge_examples
-from datasets_cfg.readers.reader import BEIR_HEADER, READER_VERSION, Qrels, Queries, Reader
+from datasets_cfg.readers.reader import (
+    BEIR_HEADER,
+    READER_VERSION,
+    Qrels,
+    Queries,
+    Reader,
+    collect_errors,
+    raise_collected,
+)
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from foundation.files import (
@@ -113,7 +123,7 @@ class Dataset:
             except DamagedCorpusError as damage:
                 logger.warning("%s: %s; rebuilding it", self.name, damage)
         documents = tqdm(
-            self.reader.documents(),
+            raise_collected(self.reader.documents()),
             desc=f"{self.name}: corpus",
             total=self.facts.counts.documents,
             unit=" documents",
@@ -405,6 +415,8 @@ def _memory_file(queries_sha256: str, qrels_sha256: str, cache_dir: Path) -> Pat
 
 Severity = Literal["error", "warning", "note"]
 EXAMPLES = 5
+# What str.isspace accepts, in the syntax of RE2.
+WHITE_SPACE = r"[\s\x0b\x1c-\x1f\x{85}\p{Z}]"
 
 
 @dataclass(frozen=True)
@@ -435,19 +447,26 @@ class Finding:
         return f"{line}\n  {self.suggestion}" if self.suggestion else line
 
 
-def verify_dataset(dataset: Dataset) -> list[Finding]:
-    """Check the counts, documents, queries and judgements of ``dataset``.
+def verify_dataset(dataset: Dataset | Callable[[], Dataset]) -> list[Finding]:
+    """Check the counts, documents, queries and judgements of ``dataset``, or of what it opens.
 
-    Builds the corpus if necessary. Duplicate ids and malformed lines stop the build and become the
-    only finding.
+    Builds the corpus if necessary. Wrong lines are counted by kind. Wrong lines of documents, and
+    duplicate ids, prevent the checks that need the corpus.
 
     Returns:
         Findings, errors first; [] for data without peculiarities.
     """
-    try:
-        findings = [finding for check in _CHECKS for finding in check(dataset)]
-    except BenchError as error:
-        return [Finding("error", str(error), 1, suggestion=error.hint)]
+    with collect_errors() as bad_lines:
+        dataset = dataset() if callable(dataset) else dataset
+        findings = [*_blank_queries(dataset), *_queries_without_relevant(dataset)]
+    with collect_errors() as bad_documents:
+        try:
+            findings += [finding for check in _CHECKS for finding in check(dataset)]
+        except BenchError as error:
+            findings.append(Finding("error", str(error), 1, suggestion=error.hint))
+    for first, count in (bad_lines | bad_documents).values():
+        what = f"{first}{'; lines with this problem' * (count > 1)}"
+        findings.append(Finding("error", what, count, suggestion=first.hint))
     return sorted(findings, key=lambda finding: get_args(Severity).index(finding.severity))
 
 
@@ -505,14 +524,32 @@ def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
     relevant = int((qrels.grades[missing] > 0).sum())
     official = dataset.facts.counts.dangling_judgements == len(missing)
     harmful = relevant and not official
+    useless = harmful and relevant == (qrels.grades > 0).sum()
     yield Finding(
-        "warning" if harmful else "note",
+        "error" if useless else "warning" if harmful else "note",
         "judgements name documents that are not in the corpus "
         f"({relevant:,} of them relevant{', as in the published data' if official else ''})",
         len(missing),
         _first_ids(qrels.doc_ids[row] for row in missing),
         "check that corpus and qrels are from the same release" if harmful else "",
     )
+
+
+def _blank_queries(dataset: Dataset) -> Iterator[Finding]:
+    queries = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
+    if blank := [id_ for id_, text in queries if not text.strip()]:
+        advice = "they count in every mean: remove them from the queries and judgements"
+        yield Finding("warning", "queries are blank", len(blank), _first_ids(blank), advice)
+
+
+def _ids_with_spaces(dataset: Dataset) -> Iterator[Finding]:
+    query_ids = pa.array(dataset.queries.ids, pa.large_string())
+    for ids, kind in ((dataset.corpus.ids, "document"), (query_ids, "query")):
+        spaced = ids.filter(pc.match_substring_regex(ids, WHITE_SPACE))
+        if len(spaced):
+            examples = tuple(map(repr, spaced[:EXAMPLES].to_pylist()))
+            what = f"{kind} ids have white space, so rankings cannot be written as TREC run files"
+            yield Finding("warning", what, len(spaced), examples, "replace the white space by _")
 
 
 def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
@@ -573,4 +610,4 @@ def _first_ids(ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))[:EXAMPLES]
 
 
-_CHECKS = (_count_findings, _missing_documents, _queries_without_relevant, _colliding_ids)
+_CHECKS = (_count_findings, _missing_documents, _colliding_ids, _ids_with_spaces)

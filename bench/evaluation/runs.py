@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from datasets_cfg.dataset import WHITE_SPACE
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import Location, read_file
@@ -43,8 +44,6 @@ _ZSTD_LEVEL = 1
 _GZIP_LEVEL = 1  # a sixth of the time of level 6, for files a tenth larger
 _SPACES = bytes.maketrans(b"\t\v\f\r", b"    ")
 _SPARE_SPACES = re.compile(rb"^ +| +$| +(?= )", re.MULTILINE)
-# What str.isspace accepts, in the syntax of RE2.
-_WHITE_SPACE = r"[\s\x0b\x1c-\x1f\x{85}\p{Z}]"
 
 
 @dataclass(frozen=True)
@@ -355,7 +354,7 @@ def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
 
 def check_writable(ids: Strings, kind_of_name: str) -> None:
     """Raise a `BenchError` if an id is empty or has white space, so cannot be a column of text."""
-    bad = ids.filter(pc.match_substring_regex(ids, rf"^$|{_WHITE_SPACE}"))
+    bad = ids.filter(pc.match_substring_regex(ids, rf"^$|{WHITE_SPACE}"))
     if len(bad):
         raise BenchError(
             f"{kind_of_name} {bad[0].as_py()!r} cannot be written to a TREC run file",
@@ -444,7 +443,7 @@ def _describe_problem(columns: list[bytes]) -> str:
     except UnicodeDecodeError:
         return "not UTF-8"
     try:
-        round_scores(float(score))
+        round_scores(float(score.replace("_", "-")))  # Python reads 1_0.5 as 10.5
     except ValueError:
         return f"score {score!r} is not a number"
     except BenchError:

@@ -8,6 +8,8 @@ import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeVar
@@ -31,8 +33,42 @@ Line = TypeVar("Line")
 READER_VERSION = 1  # increase it if a reader yields different documents from the same files
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _GRADE = re.compile(r"-?[0-9]{1,9}")
+_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9]+\b|0x[0-9a-f]+")  # in a message
 _LINE_BYTES = 1 << 28  # a compressed file of zeros is one line, a thousand times its size
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+# Kind -> [first error, count] while `collect_errors` is active.
+BadLines = dict[str, tuple[BenchError, int]]
+_bad_lines: ContextVar[BadLines | None] = ContextVar("bad_lines", default=None)
+
+
+@contextmanager
+def collect_errors() -> Iterator[BadLines]:
+    """Count wrong lines by kind and skip them, instead of raising at the first one."""
+    bad_lines: BadLines = {}
+    token = _bad_lines.set(bad_lines)
+    try:
+        yield bad_lines
+    finally:
+        _bad_lines.reset(token)
+
+
+def report_error(error: BenchError) -> None:
+    """Raise ``error``, or count it within `collect_errors`."""
+    bad_lines = _bad_lines.get()
+    if bad_lines is None:
+        raise error
+    kind = _VALUES.sub("", str(error))
+    first, count = bad_lines.get(kind, (error, 0))
+    bad_lines[kind] = (first, count + 1)
+
+
+def raise_collected(documents: Iterable["Document"]) -> Iterator["Document"]:
+    """Yield ``documents``, then raise if `collect_errors` counted a wrong line among them."""
+    yield from documents
+    if _bad_lines.get():
+        raise BenchError("lines of the documents are wrong, so their ids were not checked")
 
 
 class Document(NamedTuple):
@@ -206,9 +242,11 @@ def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple
         if not text.strip():
             continue
         fields = text.split(separator)
-        if len(fields) != columns:
-            raise line_error(path, number, f"{len(fields)} columns instead of {columns}")
-        yield number, fields
+        if len(fields) == columns:
+            yield number, fields
+        else:
+            message = f"{len(fields)} columns instead of {columns}"
+            report_error(line_error(path, number, message))
 
 
 def read_json_lines(path: Path, kind: type[Line], hint: str) -> Iterator[tuple[int, Line]]:
@@ -223,8 +261,11 @@ def read_json_lines(path: Path, kind: type[Line], hint: str) -> Iterator[tuple[i
             try:
                 yield number, decode(line)
             except (UnicodeDecodeError, RecursionError, msgspec.MsgspecError):
-                decode_line(path, number, line)  # raises an error with the first wrong byte
-                yield number, decode_json(line, kind, f"{path}:{number}", hint)
+                try:
+                    decode_line(path, number, line)  # raises an error with the first wrong byte
+                    decode_json(line, kind, f"{path}:{number}", hint)
+                except BenchError as error:
+                    report_error(error)
 
 
 def decode_line(path: Path, number: int, line: bytes) -> str:
@@ -239,11 +280,10 @@ def decode_line(path: Path, number: int, line: bytes) -> str:
 def check_id(path: Path, number: int, id_: str) -> str:
     """Return an id, or raise if it is empty or contains NUL."""
     if not id_:
-        raise line_error(path, number, "the id is empty", "give it an id")
+        report_error(line_error(path, number, "the id is empty", "give it an id"))
     if "\0" in id_:
-        raise line_error(
-            path, number, f"the id {id_!r} contains NUL", "check that the file is UTF-8"
-        )
+        problem = f"the id {id_!r} contains NUL"
+        report_error(line_error(path, number, problem, "check that the file is UTF-8"))
     return id_
 
 
@@ -259,19 +299,17 @@ def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgeme
         BenchError: no judged document is relevant, or a judged query has no text.
     """
     if not (qrels.grades > 0).any():
-        raise BenchError(
-            f"{source}: none of the {len(qrels)} judgements has a grade above 0",
-            hint="check that this is the right file: every measure would be 0",
-        )
+        problem = f"{source}: none of the {len(qrels)} judgements has a grade above 0"
+        hint = "check that this is the right file: every measure would be 0"
+        report_error(BenchError(problem, hint))
     wanted = set(qrels.query_ids)
     kept = [row for row, id_ in enumerate(queries.ids) if id_ in wanted]
     if len(kept) < len(wanted):
         missing = sorted(wanted.difference(queries.ids))
         count = format_count(len(missing), "judged query is", "judged queries are")
-        raise BenchError(
-            f"{source}: {count} not in the queries file: {format_names(missing)}",
-            hint="check that queries and qrels are of the same split",
-        )
+        problem = f"{source}: {count} not in the queries file: {format_names(missing)}"
+        hint = "check that queries and qrels are of the same split"
+        report_error(BenchError(problem, hint))
     ids, texts = queries.ids, queries.texts
     selected = Queries(tuple(ids[row] for row in kept), tuple(texts[row] for row in kept))
     return Judgements(selected, qrels)
@@ -282,7 +320,7 @@ def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries
     texts: dict[str, str] = {}
     for number, id_, text in rows:
         if check_id(path, number, id_) in texts:
-            raise line_error(path, number, f"query id {id_!r} occurs twice")
+            report_error(line_error(path, number, f"query id {id_!r} occurs twice"))
         texts[id_] = text
     return Queries(tuple(texts), tuple(texts.values()))
 
@@ -331,11 +369,12 @@ def _collect_qrels(rows: Iterable[tuple[int, str, str, str]], path: Path) -> Qre
         check_id(path, number, query)
         check_id(path, number, document)
         if not _GRADE.fullmatch(grade):
-            raise line_error(path, number, f"the grade {grade!r} is not an integer")
+            report_error(line_error(path, number, f"the grade {grade!r} is not an integer"))
+            continue
         known = grades.setdefault((query, document), int(grade))
         if known != int(grade):
             message = f"document {document!r} of query {query!r} has grades {known} and {grade}"
-            raise line_error(path, number, message)
+            report_error(line_error(path, number, message))
     return Qrels(
         query_ids=tuple(query for query, _ in grades),
         doc_ids=tuple(document for _, document in grades),

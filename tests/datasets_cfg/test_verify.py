@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ from datasets_cfg.catalogue import Counts, Facts
 from datasets_cfg.dataset import Dataset, Finding, evaluation_findings, open_dataset, verify_dataset
 from datasets_cfg.locate import reader_of_layout
 from datasets_cfg.readers.reader import Document, Qrels, Queries
+from foundation.errors import BenchError
 
 CLEAN = [Document("d1", "", "one"), Document("d2", "two", ""), Document("d3", "a", "b")]
 JUDGED = [("q1", "d1", 1), ("q2", "d3", 2), ("q2", "d2", 0)]
@@ -122,3 +124,44 @@ def test_verify_finds_only_the_known_oddities_of_real_collections(
 ):
     found = verify_dataset(open_dataset(name, cache_dir=tmp_path, data_dir=bench_data))
     assert sorted((each.severity, each.count) for each in found) == sorted(expected)
+
+
+def write_wrong(folder: Path) -> Path:
+    """Write a collection whose files have several kinds of wrong lines."""
+    (folder / "qrels").mkdir()
+    document, query = '{"_id": "d1", "text": "x"}\n', '{"_id": "q1", "text": "x"}\n'
+    wrong = '{"_id": "", "text": "x"}\n' * 20 + '{"_id": "d2"}\n' * 3
+    (folder / "corpus.jsonl").write_text(document + wrong)
+    (folder / "queries.jsonl").write_text(query * 3)
+    grades = "q1\td1\t1\n" + "q1\td2\tx\n" * 4
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + grades)
+    return folder
+
+
+def test_verify_counts_wrong_lines_by_kind_and_builds_no_corpus_without_them(tmp_path):
+    folder = write_wrong(tmp_path)
+    cache = tmp_path / "cache"
+    found = verify_dataset(lambda: open_dataset(str(folder), cache_dir=cache))
+    assert sorted((each.severity, each.count) for each in found) == [
+        *(("error", count) for count in (1, 2, 3, 4, 20)),
+    ]
+    assert any("corpus.jsonl:2: the id is empty" in each.what for each in found)
+    assert not list(cache.glob("corpora/*/*.arrow"))
+    with pytest.raises(BenchError, match="occurs twice"):
+        open_dataset(str(folder), cache_dir=cache)
+
+
+def test_verify_reports_blank_queries_and_ids_with_spaces(tmp_path):
+    documents = [*CLEAN, Document("d 4", "", "text")]
+    dataset = dataset_of(tmp_path, documents)
+    queries = Queries(dataset.queries.ids, ("\t", *dataset.queries.texts[1:]))
+    found = verify_dataset(replace(dataset, queries=queries))
+    assert [(each.severity, each.examples) for each in found] == [
+        ("warning", dataset.queries.ids[:1]),
+        ("warning", ("'d 4'",)),
+    ]
+
+
+def test_verify_is_not_weaker_than_run_on_foreign_judgements(tmp_path):
+    found = only(verify_dataset(dataset_of(tmp_path, judged=[("q1", "gone", 1)])))
+    assert (found.severity, found.count) == ("error", 1)

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from bench.cli.command_table import OutputOptions
@@ -54,7 +55,7 @@ def verify(request: VerifyRequest, output: OutputOptions) -> int:
     by_collection: dict[str, list[Finding]] = {}
     workspace = open_workspace(request)
     for name in workspace.expand_names(request.names):
-        by_collection[name] = verify_dataset(workspace.dataset(name, request.split))
+        by_collection[name] = verify_dataset(partial(workspace.dataset, name, request.split))
         if not output.json:
             print(findings(name, by_collection[name]), end="\n\n", flush=True)
     if output.json:

@@ -128,6 +128,7 @@ GOOD = "q Q0 a 1 2.5 t\n\n"
         ("q Q0 b 2 1.5 my tag", "7 columns instead of 6"),
         ("q Q0 b 2 high t", "score 'high' is not a number"),
         ("q Q0 b 2 1,5 t", "score '1,5' is not a number"),
+        ("q Q0 b 2 1_0.5 t", "score '1_0.5' is not a number"),
         ("q Q0 b 2 nan t", "score 'nan' is not a finite float32"),
         ("q Q0 b 2 -inf t", "score '-inf' is not a finite float32"),
         ("q Q0 b 2 1e39 t", "score '1e39' is not a finite float32"),
