@@ -11,12 +11,13 @@ A vector that is much closer to the one of another text went to the wrong reques
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+import msgspec
 import numpy as np
 from attrs import evolve
 
@@ -39,8 +40,10 @@ from bench.explain.setup import (
     Deviation,
     EvaluationSetup,
     Explanation,
+    Observation,
     Verdict,
     deviations,
+    differing_files,
     forward_key,
 )
 from bench.requests.deciding import ExplainRequest
@@ -49,8 +52,11 @@ from bench.runner.workspace import Workspace, load_models, open_endpoint, open_w
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.card import Role
 from retrievers.models.locate import is_card
+from retrievers.models.read_checkpoint import TOKENIZER as TOKENIZER_FILES
+from retrievers.models.resolve import Model
 
 FULL_SINGLES = 10  # hypotheses that the probe leaves over, evaluated on all items
 PROBED_PAIRS = 160
@@ -96,7 +102,27 @@ def explain(request: ExplainRequest) -> Answer | None:
         save_canary(request.save_canary, question.of_encoder(model.require_encoder(), "").given)
         print(f"{request.save_canary}: vectors of {model.name} saved", file=sys.stderr)
     evidence = _evidence(request, question)
-    return answer_question(question, evidence) if evidence else None
+    if not evidence:
+        return None
+    answer = answer_question(question, evidence)
+    if request.checkpoint is None or question.other is None:
+        return answer
+    seen = *_compare_files(model.model, question.other.model), *answer.seen
+    return msgspec.structs.replace(answer, seen=seen)
+
+
+def _compare_files(model: Model, other: Model) -> Iterator[Observation]:
+    """Yield the files of another checkpoint that differ, and tokens with other ids."""
+    name, files = other.card.name, differing_files(model, other)
+    same = "" if "weights" in files else "; the weights are byte-identical"
+    what = f"files of {name} that differ: {', '.join(files) or 'none'}{same}"
+    yield Observation(what, f"diff -r {model.checkpoint.root} {other.checkpoint.root}")
+    if set(files) & set(TOKENIZER_FILES):
+        ours, theirs = (load_tokenizer(each.checkpoint).get_vocab() for each in (model, other))
+        if moved := [each for each in {**ours, **theirs} if ours.get(each) != theirs.get(each)]:
+            ids = f"{moved[0]!r}, {theirs.get(moved[0])} there and {ours.get(moved[0])} here"
+            what = f"{len(moved):,} tokens have other ids in {name}, such as {ids}"
+            yield Observation(what, "copy the tokenizer from one folder to the other")
 
 
 def _load_other(
@@ -270,7 +296,7 @@ class _DeviationSearch:
 
     def answer(self) -> Answer:
         question, facts = self.question, self.question.dataset.facts
-        other = question.other.name if question.other else ""
+        other = question.other.model if question.other else None
         singles = deviations(question.passes.model, question.setup, other, facts)
         base = self._fit(question.setup, False)
         probed = self._fit_all([(deviation,) for deviation in singles], True)

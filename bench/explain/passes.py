@@ -54,7 +54,7 @@ class ForwardPasses:
         self.encoded = 0
         self._device_name = device
         self._towers: dict[tuple[str, bool, bool, bool], Tower] = {}
-        self._tokenizers: dict[tuple[str, str, str], TextTokenizer] = {}
+        self._tokenizers: dict[tuple[str, bool, str, str], TextTokenizer] = {}
         self._pooled: dict[tuple[str, bool, bool, bool], dict[bytes, Float32Array]] = {}
         self._loaded_stages: dict[Weights, list[Any]] = {}
 
@@ -94,10 +94,15 @@ class ForwardPasses:
     def _tokenizer(self, setup: EvaluationSetup, weights: Weights) -> TextTokenizer:
         from retrievers.encoders.tokens import load_tokenizer
 
-        key = (weights, setup.case, setup.side)
+        key = (weights, setup.other_tokenizer, setup.case, setup.side)
         if key not in self._tokenizers:
             lower = self.model.recipe.lower_case and setup.case != "cased"
-            tokenizer = load_tokenizer(self._checkpoint(weights), setup.side, lower)
+            own: Weights = "document" if weights == "other" else weights
+            source = self._checkpoint("other" if setup.other_tokenizer else own)
+            tokenizer = load_tokenizer(source, setup.side, lower)
+            known = self._checkpoint(weights).config.get("vocab_size")
+            if setup.other_tokenizer and isinstance(known, int) and len(tokenizer) > known:
+                raise BenchError(f"the tokenizer in {source.folder} has other tokens")
             backend = tokenizer.backend_tokenizer
             is_bert = type(backend.normalizer).__name__ == "BertNormalizer"
             if is_bert and setup.case in ("cased", "accents"):
@@ -248,6 +253,8 @@ def _state_recipe(setup: EvaluationSetup, recipe: Recipe, checkpoint: Checkpoint
 def _segments(setup: EvaluationSetup, title: str, text: str, separator: str) -> Segments:
     """Return a document as one or two segments, by the set-up's title rule."""
     title, text, prompt = (_fold_case(each, setup) for each in (title, text, setup.document_prompt))
+    if setup.title == "template":
+        return f"{prompt}title: {title or 'none'} | text: {text}", None
     if setup.title == "only":
         return prompt + (title or text), None
     if setup.title == "doubled":

@@ -7,10 +7,12 @@ from typing import Any, Literal
 import msgspec
 
 from datasets_cfg.catalogue import Facts
+from foundation.files import sha256_of_file
 from retrievers.models.card import Prompts, StoredPooling, TruncationSide, all_cards
+from retrievers.models.read_checkpoint import TOKENIZER as TOKENIZER_FILES
 from retrievers.models.resolve import Model
 
-TitleRule = Literal["space", "pair", "sep", "none", "doubled", "only"]
+TitleRule = Literal["space", "pair", "sep", "none", "doubled", "only", "template"]
 Case = Literal["", "lower", "cased", "accents", "no-accents"]
 Weights = Literal["document", "query", "other"]
 Special = Literal["first", "last"]
@@ -22,6 +24,8 @@ DEPTHS = (10, 20, 50, 100, 1000)
 SPLITS = ("test", "dev", "train")
 INT8_WEIGHTS = "weights in int8, with one scale per layer"
 MEND_THERE = "no setting here: mend it there"
+# Files that state how a folder of sentence-transformers is used.
+SETTINGS = ("*modules.json", "*sentence*.json", "*_Pooling/config.json")
 TOKENIZER = "save the tokenizer there as it is here (special tokens, do_lower_case)"
 # Prompts of published models that no card here has; pairs of a query's and a document's.
 OTHER_PROMPTS = (
@@ -29,6 +33,7 @@ OTHER_PROMPTS = (
     Prompts("search_query: ", "search_document: "),
     Prompts("Represent this sentence for searching relevant passages: "),
     Prompts("Represent the query for retrieval: ", "Represent the document for retrieval: "),
+    Prompts("task: search result | query: "),
 )
 
 
@@ -37,11 +42,13 @@ class EvaluationSetup:
     """Everything that a hypothesis may change in an evaluation, from text to mean.
 
     Attributes:
-        title: rule that joins a title and its text; ``doubled`` repeats the title.
+        title: rule that joins a title and its text; ``doubled`` repeats the title, and
+            ``template`` names both parts.
         case: "" as the tokenizer does it; ``lower`` lower-cases texts first, ``cased`` keeps case
             and accents, ``accents`` keeps accents only, ``no-accents`` strips them first.
         missing: special tokens that are left out, at the start or the end of a text.
         query_weights, document_weights: the encoder of each side; ``other`` is another checkpoint.
+        other_tokenizer: texts are read by the other checkpoint's tokenizer.
         int8_weights: weights of dense layers are rounded to int8, with one scale for each layer.
         stages: places of the layers after pooling that are applied.
         dimensions: leading dimensions that are kept; None for all.
@@ -74,6 +81,7 @@ class EvaluationSetup:
     document_weights: Weights = "document"
     case: Case = ""
     missing: tuple[Special, ...] = ()
+    other_tokenizer: bool = False
     adapter: bool = True
     int8_weights: bool = False
     dimensions: int | None = None
@@ -152,16 +160,40 @@ def make_setup(model: Model, facts: Facts) -> EvaluationSetup:
     )
 
 
-def deviations(model: Model, setup: EvaluationSetup, other: str, facts: Facts) -> list[Deviation]:
+def differing_files(model: Model, other: Model) -> list[str]:
+    """Return the names of files whose content differs or that one of the two lacks.
+
+    All files of weights are called ``weights``. They come last.
+    """
+    contents: list[dict[str, set[str]]] = []
+    for each in (model, other):
+        root = each.checkpoint.root
+        paths = [path for pattern in SETTINGS for path in root.glob(pattern)]
+        named = {path.relative_to(root).as_posix(): {sha256_of_file(path)} for path in paths}
+        both = (each.checkpoint, *([each.query] if each.query else []))
+        for file, digest in (item for one in both for item in one.hashes.items()):
+            name = file.rpartition("/")[2]
+            is_small = name in ("config.json", *TOKENIZER_FILES) and file not in named
+            named.setdefault(name if is_small else "weights", set()).add(digest)
+        contents.append(named)
+    ours, theirs = contents
+    names = sorted({**ours, **theirs}, key="weights".__eq__)
+    return [name for name in names if ours.get(name) != theirs.get(name)]
+
+
+def deviations(
+    model: Model, setup: EvaluationSetup, other: Model | None, facts: Facts
+) -> list[Deviation]:
     """Return every single deviation for this model on this collection.
 
     Some may change nothing, such as lower-casing before a tokenizer that does the same. ``other``
-    is the name of another checkpoint whose weights may have been used; "" for none.
+    is another checkpoint whose files may have been used; those that are equal are no deviation.
     """
     possible = [
+        *(_vary_files(model, other) if other else ()),
         *_vary_prompts(setup),
         *_vary_texts(setup),
-        *_vary_network(model, setup, other),
+        *_vary_network(model, setup),
         *_vary_vectors(model, setup),
         *_vary_protocol(setup, facts),
     ]
@@ -202,6 +234,10 @@ def _vary_texts(setup: EvaluationSetup) -> Iterator[Deviation]:
         yield Deviation(name, {"title": rule}, f'card: title_join = "{rule}"')
     yield Deviation("title twice before the text", {"title": "doubled"}, MEND_THERE)
     yield Deviation("title without the text", {"title": "only"}, MEND_THERE)
+    template = {"title": "template", "document_prompt": ""}
+    yield Deviation("'title: {title} | text: {text}' as document", template, MEND_THERE)
+    gemma = template | {"query_prompt": "task: search result | query: "}
+    yield Deviation("prompts and title template of EmbeddingGemma", gemma, MEND_THERE)
     for length in LENGTHS:
         both = {"max_query_tokens": length, "max_document_tokens": length}
         card = f"--set max_query_tokens={length} max_document_tokens={length}"
@@ -218,7 +254,24 @@ def _vary_texts(setup: EvaluationSetup) -> Iterator[Deviation]:
     yield Deviation("no special tokens", {"missing": ("first", "last")}, TOKENIZER)
 
 
-def _vary_network(model: Model, setup: EvaluationSetup, other: str) -> Iterator[Deviation]:
+def _vary_files(model: Model, other: Model) -> Iterator[Deviation]:
+    """Yield what another checkpoint has of its own: tokenizer, weights and prompts."""
+    name, files = other.card.name, differing_files(model, other)
+    both = {"query_weights": "other", "document_weights": "other"}
+    if tokenizer := [file for file in files if file in TOKENIZER_FILES]:
+        copied = f"copy {' and '.join(tokenizer)} from one folder to the other"
+        yield Deviation(f"tokenizer of {name}", {"other_tokenizer": True}, copied)
+    use = f"--model {name} --like {model.recipe.model}"
+    if "weights" in files:
+        yield Deviation(f"weights of {name}", {**both, "other_tokenizer": bool(tokenizer)}, use)
+    elif "config.json" in files:
+        yield Deviation(f"config.json of {name}", both, use)
+    theirs = other.recipe.prompts
+    prompts = {"query_prompt": theirs.query, "document_prompt": theirs.document}
+    yield Deviation(f"prompts of {name}", prompts, f"card: prompts as {name} states them")
+
+
+def _vary_network(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
     recipe = model.recipe
     is_dpr = model.document is not None and model.document.config.get("model_type") == "dpr"
     poolings = {"cls": "pooling by the first token", "mean": "mean pooling", "last": "last token"}
@@ -232,9 +285,6 @@ def _vary_network(model: Model, setup: EvaluationSetup, other: str) -> Iterator[
         ):
             changes = {"query_weights": query, "document_weights": document}
             yield Deviation(name, changes, "card: checkpoint and query_checkpoint")
-    if other:
-        both = {"query_weights": "other", "document_weights": "other"}
-        yield Deviation(f"weights of {other}", both, f"--model {other} --like {recipe.model}")
     if recipe.adapter is not None:
         yield Deviation("adapter not attached", {"adapter": False}, "card: leave the adapter out")
     card = "card: leave it out of stages"

@@ -368,6 +368,48 @@ def test_another_checkpoint_differs_by_its_weights(bench, folder, tmp_path):
     assert "weights of worse" in best(answer)
 
 
+def test_equal_weights_are_no_cause_and_the_tokens_with_other_ids_are_named(
+    bench, folder, tmp_path
+):
+    swapped = tmp_path / "swapped"
+    shutil.copytree(folder / "checkpoint", swapped)
+    path = swapped / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    ids = tokenizer["model"]["vocab"]
+    ids["river"], ids["stone"] = ids["stone"], ids["river"]
+    path.write_text(json.dumps(tokenizer))
+    vocabulary = swapped / "vocab.txt"
+    words = sorted(ids, key=ids.__getitem__)
+    vocabulary.write_text("".join(f"{word}\n" for word in words))
+    answer = explain(bench, folder, "--checkpoint", swapped)
+    assert best(answer) == {"tokenizer of swapped"}
+    files, tokens = (one["name"] for one in answer["seen"])
+    assert "tokenizer.json" in files
+    assert "byte-identical" in files
+    assert "2 tokens have other ids in swapped" in tokens
+
+
+def test_the_prompts_of_another_checkpoint_are_named(bench, folder, tmp_path):
+    shutil.copytree(folder / "checkpoint", tmp_path / "other")
+    prompts = {"query": "river stone ", "document": "stone "}
+    lengths = {"max_query_tokens": LENGTH, "max_document_tokens": LENGTH}
+    card = {"checkpoint": "other", "pooling": "cls", "prompts": prompts}
+    write_card(tmp_path / "other.toml", **card, **lengths)
+    answer = explain(bench, folder, "--checkpoint", tmp_path / "other.toml")
+    assert answer["explanations"][0]["deviations"] == ["prompts of other"]
+    assert "none; the weights are byte-identical" in answer["seen"][0]["name"]
+
+
+@pytest.mark.parametrize("query", ["alpha ", "task: search result | query: "])
+def test_a_title_template_is_named(question, oracle, folder, query):
+    rows = [f"title: {title} | text: {text}" for title, text in DOCUMENTS.values()]
+    documents = np.stack([oracle.vector(DEFAULT, row) for row in rows])
+    answer = answer_to(question, folder, documents, oracle.queries(Usage(query=query)))
+    name = "'title: {title} | text: {text}' as document"
+    task = "prompts and title template of EmbeddingGemma"
+    assert (name if query == "alpha " else task) in names(answer)[0]
+
+
 @pytest.mark.slow
 def test_the_base_is_found_by_the_name_that_the_checkpoint_states(bench, folder, tmp_path):
     shutil.copytree(folder / "checkpoint", tmp_path / "tuned")
