@@ -35,7 +35,7 @@ from bench.explain.evidence import (
 from bench.explain.passes import find_base
 from bench.explain.question import Question, save_canary
 from bench.explain.setup import (
-    INT8_WEIGHTS,
+    STORED,
     Answer,
     Deviation,
     EvaluationSetup,
@@ -69,6 +69,7 @@ SERVED_DOCUMENTS, SERVED_QUERIES = 48, 16  # largest sample of a server
 CONNECTIONS = 16
 ROUNDS = 10
 SECONDS = 15.0  # after which no other round begins
+PROGRESS_SECONDS = 5.0  # between two lines of progress
 SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
 CLOSER = 4.0  # a squared distance to another text that is smaller by this factor is a mix-up,
 APART = 0.05  # if the relative squared distance to the text itself is larger than this
@@ -85,6 +86,7 @@ def explain(request: ExplainRequest) -> Answer | None:
     Raises:
         BenchError: wrong input, or no evidence.
     """
+    print(f"loading {request.model}", file=sys.stderr)
     workspace = open_workspace(request)
     model = _load(workspace, request.model, evolve(request, endpoint_model=None))  # of the server
     datasets = workspace.datasets(request.on)
@@ -230,7 +232,7 @@ def _describe_cause(answer: Answer, stated: str) -> str:
     if answer.verdict == "none":
         return "; ".join(["no deviation explains the vectors", *(one.name for one in answer.seen)])
     best = answer.explanations[0] if answer.explanations else None
-    if best and not (stated == "int8" and best.deviations == (INT8_WEIGHTS,)):
+    if best and best.deviations != (STORED.get(stated),):
         return f"the cause is: {best.name} ({'; '.join(best.apply)})"
     if not best and LEVELS[answer.precision] > LEVELS[stated]:
         return f"the vectors are as exact as {answer.precision}, and {stated} is stated"
@@ -298,6 +300,7 @@ class _DeviationSearch:
         question, facts = self.question, self.question.dataset.facts
         other = question.other.model if question.other else None
         singles = deviations(question.passes.model, question.setup, other, facts)
+        question.announce(f"comparing {' and '.join(each.name for each in self.evidence)}")
         base = self._fit(question.setup, False)
         probed = self._fit_all([(deviation,) for deviation in singles], True)
         tried = self._fit_all(_keep_undecided(probed, FULL_SINGLES), False)
@@ -363,7 +366,7 @@ class _DeviationSearch:
         Those that are impossible, such as an absent split, are left out.
         """
         hypotheses = []
-        since_exact = 0
+        since_exact, told = 0, 0.0
         for place, together in enumerate(all_, 1):
             setup = self.question.setup
             for deviation in together:
@@ -374,7 +377,8 @@ class _DeviationSearch:
                 self.question.announce(f"left out a hypothesis: {error}")
                 continue
             hypotheses.append(_Hypothesis(together, setup, fit))
-            if place % 10 == 0:
+            if place == 1 or time.monotonic() > told + PROGRESS_SECONDS:
+                told = time.monotonic()
                 self.question.announce(f"{place} of {len(all_)} hypotheses tried")
             # Pairs come best first: soon after one that fits, the rest are farther off.
             is_exact = fit.fits and not fit.is_rough
@@ -423,6 +427,8 @@ def _accept(tried: Sequence[_Hypothesis], base: Fit) -> list[_Hypothesis]:
         if each.fit.fits
         and each.fit.beats(base)
         and not (base.fits and each.deviations[0].is_rounding)
+        # Arithmetic in 16 bits is no cause, and comes close to weights in 16 bits.
+        and not (base.fits and each.setup.stored and each.fit.precision != "float32")
     ]
     # Another that fits is listed too, unless the best is closer on most items.
     return [each for each in good if not good[0].fit.beats(each.fit)]

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +54,9 @@ class ForwardPasses:
         self.model, self.other = model, other
         self.encoded = 0
         self._device_name = device
-        self._towers: dict[tuple[str, bool, bool, bool], Tower] = {}
+        self._towers: dict[tuple[str, bool, bool, str], Tower] = {}
         self._tokenizers: dict[tuple[str, bool, str, str], TextTokenizer] = {}
-        self._pooled: dict[tuple[str, bool, bool, bool], dict[bytes, Float32Array]] = {}
+        self._pooled: dict[tuple[str, bool, bool, str], dict[bytes, Float32Array]] = {}
         self._loaded_stages: dict[Weights, list[Any]] = {}
 
     def vectors(
@@ -85,7 +86,7 @@ class ForwardPasses:
             recipe = _state_recipe(setup, model.recipe, checkpoint)
             folder = model.adapter if setup.adapter else None
             device = pick_device(self._device_name)
-            change = round_weights if setup.int8_weights else lambda network: None
+            change = partial(round_weights, precision=setup.stored)
             self._towers[key] = Tower(
                 checkpoint, recipe, folder, device, PhaseTimer(), change=change
             )
@@ -220,19 +221,24 @@ def round_to(vectors: Float32Array, precision: Precision) -> Float32Array:
     return rounded
 
 
-def round_weights(network: Any) -> None:
-    """Round the weights of the dense layers of ``network`` to 255 steps for each layer."""
+def round_weights(network: Any, precision: str) -> None:
+    """Round the weights of ``network`` to a precision, see `EvaluationSetup.stored`."""
     import torch
 
     with torch.no_grad():
+        if precision in ("float16", "bfloat16"):
+            for weight in network.parameters():
+                weight.copy_(weight.to(getattr(torch, precision)))
+        if precision != "int8":
+            return
         for layer in network.modules():
             if isinstance(layer, torch.nn.Linear):
                 step = layer.weight.abs().max() / 127
                 layer.weight.copy_((layer.weight / step).round() * step)
 
 
-def _network_key(setup: EvaluationSetup, weights: Weights) -> tuple[str, bool, bool, bool]:
-    return weights, setup.adapter, setup.pooling == "pooler", setup.int8_weights
+def _network_key(setup: EvaluationSetup, weights: Weights) -> tuple[str, bool, bool, str]:
+    return weights, setup.adapter, setup.pooling == "pooler", setup.stored
 
 
 def _state_recipe(setup: EvaluationSetup, recipe: Recipe, checkpoint: Checkpoint) -> Recipe:

@@ -264,6 +264,7 @@ class Question:
 
     def of_encoder(self, encoder: Encoder, name: str) -> VectorEvidence:
         """Return the evidence of another checkpoint, or of a server, in small requests."""
+        self.announce(f"encoding a sample with {name or self.model.name}")
         encoder = encoder.for_dataset(self.dataset.name)
         samples: dict[Role, Texts] = {
             "document": self._sampled_documents,

@@ -22,7 +22,12 @@ LONGEST = 512  # tokens, if a recipe states no length
 WIDTHS = (64, 128, 256, 512)
 DEPTHS = (10, 20, 50, 100, 1000)
 SPLITS = ("test", "dev", "train")
-INT8_WEIGHTS = "weights in int8, with one scale per layer"
+# Deviations of weights that were stored in a precision, by its name.
+STORED = {
+    "int8": "weights in int8, with one scale per layer",
+    "float16": "weights stored in float16",
+    "bfloat16": "weights stored in bfloat16",
+}
 MEND_THERE = "no setting here: mend it there"
 # Files that state how a folder of sentence-transformers is used.
 SETTINGS = ("*modules.json", "*sentence*.json", "*_Pooling/config.json")
@@ -49,7 +54,8 @@ class EvaluationSetup:
         missing: special tokens that are left out, at the start or the end of a text.
         query_weights, document_weights: the encoder of each side; ``other`` is another checkpoint.
         other_tokenizer: texts are read by the other checkpoint's tokenizer.
-        int8_weights: weights of dense layers are rounded to int8, with one scale for each layer.
+        stored: precision to which weights are rounded; "" for none. ``int8`` is of dense layers,
+            with one scale for each.
         stages: places of the layers after pooling that are applied.
         dimensions: leading dimensions that are kept; None for all.
         scaled_after_cut: bring vectors to length 1 after they were cut, not before.
@@ -83,7 +89,7 @@ class EvaluationSetup:
     missing: tuple[Special, ...] = ()
     other_tokenizer: bool = False
     adapter: bool = True
-    int8_weights: bool = False
+    stored: str = ""
     dimensions: int | None = None
     scaled_after_cut: bool = True
     euclidean: bool = False
@@ -190,6 +196,7 @@ def deviations(
     is another checkpoint whose files may have been used; those that are equal are no deviation.
     """
     possible = [
+        *_vary_stored(model),
         *(_vary_files(model, other) if other else ()),
         *_vary_prompts(setup),
         *_vary_texts(setup),
@@ -252,6 +259,15 @@ def _vary_texts(setup: EvaluationSetup) -> Iterator[Deviation]:
     yield Deviation("no token before the text (BOS, [CLS])", {"missing": ("first",)}, TOKENIZER)
     yield Deviation("no token after the text (EOS, [SEP])", {"missing": ("last",)}, TOKENIZER)
     yield Deviation("no special tokens", {"missing": ("first", "last")}, TOKENIZER)
+
+
+def _vary_stored(model: Model) -> Iterator[Deviation]:
+    """Yield weights in 16 bits, unless they are so already."""
+    config = model.checkpoint.config
+    if config.get("dtype", config.get("torch_dtype", "float32")) == "float32":
+        for dtype in ("float16", "bfloat16"):
+            save = f"save the weights in {dtype} here, or in float32 there"
+            yield Deviation(STORED[dtype], {"stored": dtype}, save)
 
 
 def _vary_files(model: Model, other: Model) -> Iterator[Deviation]:
@@ -317,7 +333,7 @@ def _vary_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
         grid = f'grid: precision = "{each}"'
         yield Deviation(f"documents in {each}", {"precision": each}, grid, is_rounding=True)
     mend = "serve it there in higher precision"
-    yield Deviation(INT8_WEIGHTS, {"int8_weights": True}, mend, is_rounding=True)
+    yield Deviation(STORED["int8"], {"stored": "int8"}, mend, is_rounding=True)
     order = "write the ids again in the order in which the texts were encoded"
     yield Deviation("vectors in another order", {"shuffled": True}, order)
     yield Deviation("vectors one row early", {"shift": 1}, order)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -400,6 +401,28 @@ def test_the_prompts_of_another_checkpoint_are_named(bench, folder, tmp_path):
     assert "none; the weights are byte-identical" in answer["seen"][0]["name"]
 
 
+def test_progress_is_told_from_the_start(question, folder, oracle):
+    told: list[str] = []
+    telling = replace(question, announce=told.append)
+    answer_to(telling, folder, oracle.documents(DEFAULT))
+    assert told[0] == "comparing vectors"
+    assert told[1].startswith("1 of")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_precision_of_stored_weights_is_named(question, folder, dtype):
+    rounded = Oracle(folder / "checkpoint")
+    rounded.network = rounded.network.to(getattr(torch, dtype)).float()
+    answer = answer_to(question, folder, rounded.documents(DEFAULT), rounded.queries(DEFAULT))
+    assert names(answer) == [{f"weights stored in {dtype}"}]
+    half = rounded.network.to(getattr(torch, dtype))
+    rounded.network = lambda **given: SimpleNamespace(
+        last_hidden_state=half(**given).last_hidden_state.float()
+    )
+    answer = answer_to(question, folder, rounded.documents(DEFAULT), rounded.queries(DEFAULT))
+    assert answer.verdict == "reproduced"  # arithmetic of this precision is no cause
+
+
 @pytest.mark.parametrize("query", ["alpha ", "task: search result | query: "])
 def test_a_title_template_is_named(question, oracle, folder, query):
     rows = [f"title: {title} | text: {text}" for title, text in DOCUMENTS.values()]
@@ -530,7 +553,7 @@ def test_a_malformed_server_address_gives_one_error(bench, folder, url):
     for words in (("check", "--against", card), ("explain", card)):
         done = bench(*words, *on, "--served", url)
         assert (done.code, done.stdout) == (2, "")
-        assert done.stderr.startswith("error: ")
+        assert done.stderr.removeprefix(f"loading {card}\n").startswith("error: ")
 
 
 def test_the_report_of_a_server_names_it_and_explains(bench, folder, oracle):
