@@ -141,6 +141,14 @@ def _network_class(checkpoint: Checkpoint) -> Any:
         named = checkpoint.config.get("architectures") or [""]
         question = "Question" in named[0]
         return transformers.DPRQuestionEncoder if question else transformers.DPRContextEncoder
+    if kind == "nystromformer":
+        landmarks = checkpoint.config.get("num_landmarks", 64)
+        if landmarks != (length := checkpoint.config.get("segment_means_seq_len", 64)):
+            raise BenchError(
+                f"{checkpoint.folder}: a Nystromformer with {landmarks} landmarks reads only texts "
+                f"of exactly {length} tokens",
+                f"write segment_means_seq_len = {landmarks} into config.json for full attention",
+            )
     return transformers.AutoModel
 
 

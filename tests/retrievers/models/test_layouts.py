@@ -339,3 +339,15 @@ def test_a_folder_saved_by_sentence_transformers_gives_its_vectors(
         saved.encode_document(joined),
         atol=1e-5,
     )
+
+
+def test_a_nystromformer_that_reads_one_length_only_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "nystromformer"
+    sizes = {"vocab_size": len(tiny.VOCABULARY), "max_position_embeddings": 62}
+    config = transformers.NystromformerConfig(**tiny.SIZES, **sizes, num_landmarks=4)
+    transformers.NystromformerModel(config).save_pretrained(folder)
+    tiny.write_tokenizer(folder)
+    card = tiny.write_card(tmp_path / "card.toml", checkpoint="nystromformer", pooling="cls")
+    with pytest.raises(BenchError, match="reads only texts of exactly 64 tokens") as caught:
+        open_encoder(resolve_model(str(card)), "cpu").encode_queries(["x"])
+    assert "segment_means_seq_len = 4" in caught.value.hint
