@@ -344,6 +344,10 @@ def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
     folder = (base / Path(adapter.path).expanduser()).resolve()
     if not folder.is_dir():
         raise BenchError(f"there is no adapter folder {folder}")
+    inner = folder / ADAPTER_FOLDER
+    if inner.is_dir() and not any((folder / n).exists() for n in (ADAPTER_CONFIG, SETUP, ROUTING)):
+        problem = f"{folder} is a folder of `finetune`, and its adapter is in {inner}"
+        raise BenchError(problem, f"use --adapter {inner}, or --model {folder} without --adapter")
     return folder
 
 

@@ -235,6 +235,17 @@ def test_an_adapter_without_its_weights_is_refused(base: Model, tmp_path: Path) 
         resolve_model("minilm", adapter=str(tmp_path / "nowhere"))
 
 
+def test_the_folder_of_a_training_is_no_adapter_and_names_the_one_inside(
+    base: Model, tmp_path: Path
+) -> None:
+    peft_adapter(base, tmp_path / "trained" / "adapter", "LORA")
+    with pytest.raises(BenchError, match="a folder of `finetune`") as caught:
+        resolve_model("minilm", adapter=str(tmp_path / "trained"))
+    inner = tmp_path / "trained" / "adapter"
+    assert f"--adapter {inner}" in caught.value.hint
+    assert resolve_model("minilm", adapter=str(inner)).adapter
+
+
 class Trap:
     """Unpickling this creates a file."""
 
