@@ -195,6 +195,9 @@ def _column_of(name: str, entries: Sequence[Evaluation]) -> CollectionColumn:
     main = max(dict.fromkeys(mains), key=mains.count)
     measures = dict.fromkeys([main, *(key for result in results for key in result.measures)])
     protocol = max((result.protocol for result in results), key=lambda one: one.corpus_sha256)
+    shown = describe_protocol(protocol)
+    if protocol.official and protocol.collection not in dataset_names():
+        del shown["official"]  # nobody published it
     sizes = (result.documents for result in results if result.documents is not None)
     return CollectionColumn(
         name=name,
@@ -206,7 +209,7 @@ def _column_of(name: str, entries: Sequence[Evaluation]) -> CollectionColumn:
         queries=results[0].queries,
         documents=next(sizes, None),
         title_track=protocol.title_track,
-        protocol=describe_protocol(protocol),
+        protocol=shown,
         about=_catalogue_facts(protocol.collection),
     )
 

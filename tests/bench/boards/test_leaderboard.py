@@ -301,3 +301,11 @@ def test_a_suite_of_collections_with_other_main_measures_has_none_of_its_own(tmp
     assert row_of(board, "a").score(suite.name, MEASURE).value == pytest.approx(
         (11 * 0.5 + 0.25) / 12
     )
+
+
+def test_only_a_declared_collection_is_called_published(tmp_path):
+    for name in ("mine", "beir/scifact"):
+        store(tmp_path, "a", name, [0.5])
+    store(tmp_path, "a", "changed", [0.5], protocol=make_protocol("changed", official=False))
+    shown = {one.name: one.protocol.get("official") for one in board_of(tmp_path).columns}
+    assert shown == {"mine": None, "beir/scifact": "True", "changed": "False"}
