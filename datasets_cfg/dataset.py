@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +48,7 @@ from foundation.records import convert_table, read_toml
 FACTS_FILE = "dataset.toml"
 EMBEDDED = Path(__file__).parent / "embedded"
 CORPORA = "corpora"  # folder of the cache
+QUICK_BYTES = 1 << 27  # size of documents that are read in seconds
 OTHERS_PER_QUERY = 10  # unjudged documents
 INHERITED_FACTS = ("main_measure", "measures", "depth", "exclude_self", "title_track", "version")
 
@@ -142,6 +143,17 @@ class Dataset:
         judged = sorted((query, document, str(grade)) for query, document, grade in self.qrels)
         answered = sorted((query, *texts) for query, texts in (self.answers or {}).items())
         return hash_records([*judged, *answered])
+
+    def count_unknown(self, ids: Sequence[str]) -> int:
+        """Return how many of ``ids`` are not documents, or 0 if reading these would take long."""
+        try:
+            sources = self.reader.corpus_files()
+            built = (self.cache_dir / CORPORA / self._corpus_key(sources)).is_dir()
+            if built or sum(file.stat().st_size for file in sources) < QUICK_BYTES:
+                return int((self.corpus.rows_of(tuple(ids)) < 0).sum())
+        except (BenchError, OSError):  # judgements suffice to score a run
+            pass
+        return 0
 
     def _corpus_key(self, sources: tuple[Path, ...]) -> str:
         """Return the name of the corpus folder, which changes if any source file changes."""
@@ -458,7 +470,8 @@ def verify_dataset(dataset: Dataset | Callable[[], Dataset]) -> list[Finding]:
     """
     with collect_errors() as bad_lines:
         dataset = dataset() if callable(dataset) else dataset
-        findings = [*_blank_queries(dataset), *_queries_without_relevant(dataset)]
+        first_checks = (_blank_queries, _queries_without_relevant, _trec_dl_grades)
+        findings = [finding for check in first_checks for finding in check(dataset)]
     with collect_errors() as bad_documents:
         try:
             findings += [finding for check in _CHECKS for finding in check(dataset)]
@@ -472,7 +485,7 @@ def verify_dataset(dataset: Dataset | Callable[[], Dataset]) -> list[Finding]:
 
 def evaluation_findings(dataset: Dataset) -> list[Finding]:
     """Return findings on ``dataset`` that affect its scores, without reading all texts."""
-    return [*_missing_documents(dataset), *_colliding_ids(dataset)]
+    return [*_missing_documents(dataset), *_colliding_ids(dataset), *_trec_dl_grades(dataset)]
 
 
 def check_counts(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = True) -> bool:
@@ -565,6 +578,16 @@ def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
+def _trec_dl_grades(dataset: Dataset) -> Iterator[Finding]:
+    """Report grades like those of TREC-DL, if grade 1 counts as relevant."""
+    facts, grades = dataset.facts, dataset.qrels.grades
+    levels = any("rel=" in measure for measure in facts.measures)
+    if facts.layout == "msmarco" and not levels and (grades > 1).any():
+        what = "judgements have grade 1, which recall counts as relevant; TREC-DL counts from 2"
+        advice = f'write into {dataset.reader.folder / FACTS_FILE}: measures = ["R(rel=2)@1000"]'
+        yield Finding("note", what, int((grades == 1).sum()), suggestion=advice)
+
+
 def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
     """Report queries whose id is also a document id, if a score depends on it."""
     excluded = dataset.facts.exclude_self
@@ -580,7 +603,7 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
                 _first_ids(lost),
                 "if the ids collide by accident, set exclude_self = false",
             )
-    if excluded is not None:
+    if excluded is not None or dataset.facts.layout in ("msmarco", "dpr"):  # ids are numbers
         return
     rows = dataset.corpus.rows_of(dataset.queries.ids)
     ids = [id_ for id_, row in zip(dataset.queries.ids, rows.tolist(), strict=True) if row >= 0]

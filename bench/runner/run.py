@@ -347,6 +347,9 @@ def score(request: ScoreRequest) -> Evaluation:
         *(ranking, request.name or name, sha256, opened.dataset),
         *(request.measure or None, request.depth, opened.official),
     )
+    if unknown := opened.dataset.count_unknown(ranking.ids.to_pylist()):
+        about = f"{unknown:,} of {len(ranking.ids):,} documents of the run are not in the corpus"
+        print(f"note: {opened.dataset.name}: {about}", file=sys.stderr)
     return evaluation if request.results is None else save(evaluation, request.results)
 
 

@@ -165,3 +165,19 @@ def test_verify_reports_blank_queries_and_ids_with_spaces(tmp_path):
 def test_verify_is_not_weaker_than_run_on_foreign_judgements(tmp_path):
     found = only(verify_dataset(dataset_of(tmp_path, judged=[("q1", "gone", 1)])))
     assert (found.severity, found.count) == ("error", 1)
+
+
+@pytest.mark.parametrize("layout", ["msmarco", "dpr"])
+def test_numbers_that_are_both_query_and_document_ids_are_not_reported(layout, tmp_path):
+    judged = [("q1", "d1", 1), ("d1", "d3", 1)]
+    dataset = dataset_of(tmp_path, judged=judged, facts=Facts("mine", layout))
+    assert evaluation_findings(dataset) == []
+
+
+def test_grades_of_trec_dl_are_reported_where_recall_counts_grade_1(tmp_path):
+    dataset = dataset_of(tmp_path, facts=Facts("mine", "msmarco"))
+    found = only(evaluation_findings(dataset))
+    assert (found.severity, found.count) == ("note", 1)
+    assert 'measures = ["R(rel=2)@1000"]' in found.suggestion
+    declared = Facts("mine", "msmarco", measures=("R(rel=2)@1000",))
+    assert evaluation_findings(replace(dataset, facts=declared)) == []

@@ -53,7 +53,16 @@ def test_a_folder_that_was_scored_is_remembered(tmp_path: Path) -> None:
         (tmp_path / f"{name}.trec").write_text(f"q1 Q0 {document} 1 0.5 t\n")
         done = bench("score", tmp_path / f"{name}.trec", "--dataset", folder)
         assert done.code == 0, done.stderr
+        assert "not in the corpus" not in done.stderr
     places = ("--results", bench.out, "--cache-dir", bench.cache)
     done = bench("compare", "one", "other", "--changed", "1", "--resamples", "99", *places)
     assert done.code == 0, done.stderr
     assert "lift of a wing" in done.stdout
+
+
+def test_documents_of_a_run_that_the_collection_lacks_are_counted(tmp_path: Path) -> None:
+    bench, folder = Bench(tmp_path), write_collection(tmp_path / "tiny")
+    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 0.5 t\nq1 Q0 gone 2 0.4 t\nq1 Q0 no 3 0.3 t\n")
+    done = bench("score", tmp_path / "run.trec", "--dataset", folder)
+    assert done.code == 0, done.stderr
+    assert "note: tiny: 2 of 3 documents of the run are not in the corpus" in done.stderr
