@@ -24,17 +24,9 @@ from datasets_cfg.locate import (
     reader_of_layout,
 )
 from datasets_cfg.readers.files import ExampleReader, TextReader, judge_examples
-from datasets_cfg.readers.reader import (
-    BEIR_HEADER,
-    READER_VERSION,
-    Qrels,
-    Queries,
-    Reader,
-    collect_errors,
-    raise_collected,
-)
+from datasets_cfg.readers.reader import BEIR_HEADER, READER_VERSION, Qrels, Queries, Reader
 from foundation.arrays import Int64Array
-from foundation.errors import BenchError
+from foundation.errors import BenchError, collect_errors, raise_collected
 from foundation.files import (
     cache_folder,
     clean_up,
@@ -148,8 +140,7 @@ class Dataset:
         """Return how many of ``ids`` are not documents, or 0 if reading these would take long."""
         try:
             sources = self.reader.corpus_files()
-            built = (self.cache_dir / CORPORA / self._corpus_key(sources)).is_dir()
-            if built or sum(file.stat().st_size for file in sources) < QUICK_BYTES:
+            if sum(file.stat().st_size for file in sources) < QUICK_BYTES:
                 return int((self.corpus.rows_of(tuple(ids)) < 0).sum())
         except (BenchError, OSError):  # judgements suffice to score a run
             pass
@@ -470,8 +461,7 @@ def verify_dataset(dataset: Dataset | Callable[[], Dataset]) -> list[Finding]:
     """
     with collect_errors() as bad_lines:
         dataset = dataset() if callable(dataset) else dataset
-        first_checks = (_blank_queries, _queries_without_relevant, _trec_dl_grades)
-        findings = [finding for check in first_checks for finding in check(dataset)]
+        findings = list(_queries_without_relevant(dataset))
     with collect_errors() as bad_documents:
         try:
             findings += [finding for check in _CHECKS for finding in check(dataset)]
@@ -485,7 +475,7 @@ def verify_dataset(dataset: Dataset | Callable[[], Dataset]) -> list[Finding]:
 
 def evaluation_findings(dataset: Dataset) -> list[Finding]:
     """Return findings on ``dataset`` that affect its scores, without reading all texts."""
-    return [*_missing_documents(dataset), *_colliding_ids(dataset), *_trec_dl_grades(dataset)]
+    return [*_missing_documents(dataset), *_colliding_ids(dataset)]
 
 
 def check_counts(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = True) -> bool:
@@ -548,21 +538,18 @@ def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
     )
 
 
-def _blank_queries(dataset: Dataset) -> Iterator[Finding]:
-    queries = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
-    if blank := [id_ for id_, text in queries if not text.strip()]:
-        advice = "they count in every mean: remove them from the queries and judgements"
-        yield Finding("warning", "queries are blank", len(blank), _first_ids(blank), advice)
-
-
-def _ids_with_spaces(dataset: Dataset) -> Iterator[Finding]:
-    query_ids = pa.array(dataset.queries.ids, pa.large_string())
-    for ids, kind in ((dataset.corpus.ids, "document"), (query_ids, "query")):
-        spaced = ids.filter(pc.match_substring_regex(ids, WHITE_SPACE))
-        if len(spaced):
-            examples = tuple(map(repr, spaced[:EXAMPLES].to_pylist()))
-            what = f"{kind} ids have white space, so rankings cannot be written as TREC run files"
-            yield Finding("warning", what, len(spaced), examples, "replace the white space by _")
+def _blanks(dataset: Dataset) -> Iterator[Finding]:
+    """Report blank queries, and ids with white space, of which a TREC run file can have none."""
+    queries = (dataset.queries.ids, dataset.queries.texts)
+    ids, texts = (pa.array(column, pa.large_string()) for column in queries)
+    for what, names, values, pattern in (
+        ("queries are blank, and count in every mean", ids, texts, f"^{WHITE_SPACE}*$"),
+        ("query ids have white space", ids, ids, WHITE_SPACE),
+        ("document ids have white space", *[dataset.corpus.ids] * 2, WHITE_SPACE),
+    ):
+        found = names.filter(pc.match_substring_regex(values, pattern)).to_pylist()
+        if found:
+            yield Finding("warning", what, len(found), _first_ids(map(repr, found)))
 
 
 def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
@@ -576,16 +563,6 @@ def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
             _first_ids(without),
             "they count in every mean with score 0",
         )
-
-
-def _trec_dl_grades(dataset: Dataset) -> Iterator[Finding]:
-    """Report grades like those of TREC-DL, if grade 1 counts as relevant."""
-    facts, grades = dataset.facts, dataset.qrels.grades
-    levels = any("rel=" in measure for measure in facts.measures)
-    if facts.layout == "msmarco" and not levels and (grades > 1).any():
-        what = "judgements have grade 1, which recall counts as relevant; TREC-DL counts from 2"
-        advice = f'write into {dataset.reader.folder / FACTS_FILE}: measures = ["R(rel=2)@1000"]'
-        yield Finding("note", what, int((grades == 1).sum()), suggestion=advice)
 
 
 def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
@@ -633,4 +610,4 @@ def _first_ids(ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))[:EXAMPLES]
 
 
-_CHECKS = (_count_findings, _missing_documents, _colliding_ids, _ids_with_spaces)
+_CHECKS = (_count_findings, _missing_documents, _colliding_ids, _blanks)

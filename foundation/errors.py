@@ -8,8 +8,9 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 
 class BenchError(Exception):
@@ -30,6 +31,40 @@ class DriftError(BenchError):
 
 class MissingFileError(BenchError):
     """A file that a collection needs and does not have."""
+
+
+_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9]+\b|0x[0-9a-f]+")  # in a message
+Item = TypeVar("Item")
+BadLines = dict[str, tuple[BenchError, int]]  # first error and count by kind
+_bad_lines: ContextVar[BadLines | None] = ContextVar("bad_lines", default=None)
+
+
+@contextmanager
+def collect_errors() -> Iterator[BadLines]:
+    """Count wrong lines by kind and skip them, instead of raising at the first one."""
+    bad_lines: BadLines = {}
+    token = _bad_lines.set(bad_lines)
+    try:
+        yield bad_lines
+    finally:
+        _bad_lines.reset(token)
+
+
+def report_error(error: BenchError) -> None:
+    """Raise ``error``, or count it within `collect_errors`."""
+    bad_lines = _bad_lines.get()
+    if bad_lines is None:
+        raise error
+    kind = _VALUES.sub("", str(error))
+    first, count = bad_lines.get(kind, (error, 0))
+    bad_lines[kind] = (first, count + 1)
+
+
+def raise_collected(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield ``items``, then raise if `collect_errors` counted a wrong line among them."""
+    yield from items
+    if _bad_lines.get():
+        raise BenchError("lines of the documents are wrong, so their ids were not checked")
 
 
 def import_package(name: str, problem: str, hint: str) -> Any:

@@ -8,8 +8,6 @@ import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeVar
@@ -24,6 +22,7 @@ from foundation.errors import (
     file_error,
     format_count,
     format_names,
+    report_error,
 )
 from foundation.files import check_not_lfs_pointer
 from foundation.records import decode_json
@@ -33,42 +32,8 @@ Line = TypeVar("Line")
 READER_VERSION = 1  # increase it if a reader yields different documents from the same files
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _GRADE = re.compile(r"-?[0-9]{1,9}")
-_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9]+\b|0x[0-9a-f]+")  # in a message
 _LINE_BYTES = 1 << 28  # a compressed file of zeros is one line, a thousand times its size
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-# Kind -> [first error, count] while `collect_errors` is active.
-BadLines = dict[str, tuple[BenchError, int]]
-_bad_lines: ContextVar[BadLines | None] = ContextVar("bad_lines", default=None)
-
-
-@contextmanager
-def collect_errors() -> Iterator[BadLines]:
-    """Count wrong lines by kind and skip them, instead of raising at the first one."""
-    bad_lines: BadLines = {}
-    token = _bad_lines.set(bad_lines)
-    try:
-        yield bad_lines
-    finally:
-        _bad_lines.reset(token)
-
-
-def report_error(error: BenchError) -> None:
-    """Raise ``error``, or count it within `collect_errors`."""
-    bad_lines = _bad_lines.get()
-    if bad_lines is None:
-        raise error
-    kind = _VALUES.sub("", str(error))
-    first, count = bad_lines.get(kind, (error, 0))
-    bad_lines[kind] = (first, count + 1)
-
-
-def raise_collected(documents: Iterable["Document"]) -> Iterator["Document"]:
-    """Yield ``documents``, then raise if `collect_errors` counted a wrong line among them."""
-    yield from documents
-    if _bad_lines.get():
-        raise BenchError("lines of the documents are wrong, so their ids were not checked")
 
 
 class Document(NamedTuple):

@@ -141,14 +141,13 @@ def _network_class(checkpoint: Checkpoint) -> Any:
         named = checkpoint.config.get("architectures") or [""]
         question = "Question" in named[0]
         return transformers.DPRQuestionEncoder if question else transformers.DPRContextEncoder
-    if kind == "nystromformer":
-        landmarks = checkpoint.config.get("num_landmarks", 64)
-        if landmarks != (length := checkpoint.config.get("segment_means_seq_len", 64)):
-            raise BenchError(
-                f"{checkpoint.folder}: a Nystromformer with {landmarks} landmarks reads only texts "
-                f"of exactly {length} tokens",
-                f"write segment_means_seq_len = {landmarks} into config.json for full attention",
-            )
+    sizes = ("num_landmarks", "segment_means_seq_len")
+    landmarks, length = (checkpoint.config.get(name, 64) for name in sizes)
+    if kind == "nystromformer" and landmarks != length:
+        problem = f"{checkpoint.folder} reads only texts of exactly {length} tokens"
+        raise BenchError(
+            problem, f"for full attention, set {sizes[1]} to {landmarks} in config.json"
+        )
     return transformers.AutoModel
 
 
