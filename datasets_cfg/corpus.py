@@ -384,10 +384,8 @@ def _byte_order_rank(ids: pa.LargeStringArray) -> Int64Array:
         rows = sorted(order.slice(place, 2).to_pylist())
         raise BenchError(
             f"document id {ordered[place].as_py()!r} occurs twice: "
-            f"documents {rows[0] + 1} and {rows[1] + 1} of the corpus"
-            + f"; {repeats.true_count:,} ids repeat"
-            * (repeats.true_count > 1),
-            hint="remove or rename one of the two",
+            f"documents {rows[0] + 1} and {rows[1] + 1} of the corpus",
+            hint=f"remove or rename one of the two (repeated ids: {repeats.true_count:,})",
         )
     rank = np.empty(len(ids), dtype=np.int64)
     rank[order.to_numpy()] = np.arange(len(ids))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 
 class BenchError(Exception):
@@ -34,7 +34,6 @@ class MissingFileError(BenchError):
 
 
 _VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9]+\b|0x[0-9a-f]+")  # in a message
-Item = TypeVar("Item")
 BadLines = dict[str, tuple[BenchError, int]]  # first error and count by kind
 _bad_lines: ContextVar[BadLines | None] = ContextVar("bad_lines", default=None)
 
@@ -60,7 +59,7 @@ def report_error(error: BenchError) -> None:
     bad_lines[kind] = (first, count + 1)
 
 
-def raise_collected(items: Iterable[Item]) -> Iterator[Item]:
+def raise_collected(items: Iterable[Any]) -> Iterator[Any]:
     """Yield ``items``, then raise if `collect_errors` counted a wrong line among them."""
     yield from items
     if _bad_lines.get():
