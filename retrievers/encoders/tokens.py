@@ -19,6 +19,10 @@ from retrievers.models.read_checkpoint import Checkpoint
 # Fixed texts, one per line, that reveal a changed model, tokenizer or server, and calibrate int8.
 PROBE_FILE = Path(__file__).with_name("probe.txt")
 TOKENIZER_FILE = "tokenizer.json"
+CLASS_HINT = (
+    'Write "tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json, or install the '
+    "version of transformers that the model was made with."
+)
 # Options of normalizers and pre-tokenizers that tokenizer_config.json may state.
 TOKENIZER_OPTIONS = (
     *("lowercase", "strip_accents", "handle_chinese_chars", "add_prefix_space", "prepend_scheme"),
@@ -56,9 +60,10 @@ def load_tokenizer(
     except BaseException as error:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):  # a panic of Rust is no Exception
             raise
+        has_file = (checkpoint.folder / TOKENIZER_FILE).is_file()
         raise BenchError(
             f"the tokenizer in {checkpoint.folder} cannot be loaded: {first_line(error)}",
-            "Save it again next to the weights.",
+            CLASS_HINT if has_file else "Save it again next to the weights.",
         ) from error
     if not tokenizer.is_fast:
         raise BenchError(f"the tokenizer in {checkpoint.folder} has no fast form")
@@ -102,8 +107,7 @@ def _check_tokenizer(tokenizer: Any, folder: Path) -> None:
             f"{folder}: transformers {transformers.__version__} loads a {type(tokenizer).__name__} "
             f"({kinds[0]}, {sizes[0]:,} tokens), and {TOKENIZER_FILE} is a {kinds[1]} with "
             f"{sizes[1]:,} tokens: {differing} of {len(texts)} fixed texts have other token ids",
-            'Write "tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json, or '
-            "install the version of transformers that the model was made with.",
+            CLASS_HINT,
         )
 
 
