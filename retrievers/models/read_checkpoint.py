@@ -347,7 +347,7 @@ def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
     inner = folder / ADAPTER_FOLDER
     if inner.is_dir() and not any((folder / n).exists() for n in (ADAPTER_CONFIG, SETUP, ROUTING)):
         problem = f"{folder} is a folder of `finetune`, and its adapter is in {inner}"
-        raise BenchError(problem, f"use --adapter {inner}, or --model {folder} without --adapter")
+        raise BenchError(problem, f"use --adapter {inner}, or {folder} as the model without it")
     return folder
 
 
