@@ -95,7 +95,7 @@ def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
             'values = [5, 10, "x"]',
             "steps=x: [pretrain]: Expected `int`",
         ),
-        ('[evaluate]\non = ["c"]', "", "required field `evaluate`"),
+        ('[evaluate]\non = ["c"]', "", "the field 'evaluate' is missing"),
         ("seeds = [0, 1, 2]", "seeds = [0, 0]", "the same seed twice"),
         ("seeds = [0, 1, 2]", "seeds = []", "seeds is []"),
         ("[finetune]\nsteps = 1", "[finetune]\nstep = 1", "unknown field `step`"),
