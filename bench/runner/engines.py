@@ -10,6 +10,7 @@ Both have ``machines``, how many times as fast as this process they encode, and 
 documents.
 """
 
+import atexit
 import logging
 import os
 import re
@@ -205,7 +206,10 @@ class RayCluster:
         try:
             yield self._distribute
         finally:
-            self.ray.shutdown()
+            if _is_listening(self._head):
+                self.ray.shutdown()
+            else:  # it would wait for the head, and Ray would end the process meanwhile
+                atexit.unregister(self.ray.shutdown)
 
     def _distribute(self, loaded: LoadedModel) -> LoadedModel:
         if loaded.encoder is None:

@@ -54,7 +54,7 @@ def test_this_program_counts_all_judged_queries_and_shows_the_effect_of_ties():
     queries = {f"q{i}": f"query {i}" for i in range(10)}
     documents = {key: {"text": text} for key, text in texts.items()}
     dataset = bench.Dataset.from_dicts(documents, queries, JUDGED)
-    result = bench.score(UNANSWERED, dataset, measures=["nDCG@2"])
+    result = bench.score(UNANSWERED, dataset, measure=["nDCG@2"])
     assert result.measures["nDCG@2"] == pytest.approx(0.9)
-    tied = bench.score(TIED, dataset, measures=["nDCG@2"]).record
+    tied = bench.score(TIED, dataset, measure=["nDCG@2"]).record
     assert (tied.tie_low, tied.tie_high) == (pytest.approx(1 / math.log2(3)), 1.0)

@@ -91,7 +91,7 @@ def test_a_lost_head_node_is_reported_and_the_same_command_continues_on_another(
             assert time.monotonic() < end, "no shard was written"
             time.sleep(0.05)
     stopped = finish(run)
-    assert stopped.code == 2
+    assert stopped.code == 2, stopped.stderr
     assert "is gone\n  Repeat the command" in stopped.stderr
     assert len(list(bench.cache.glob("vectors/*/*.json"))) < 12
     with cluster() as nodes:
