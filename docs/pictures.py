@@ -24,7 +24,7 @@ SESSION = {  # command: lines of its answer that are shown
     "python -m bench run stdlib-code --model minilm bm25": 6,
     "python -m bench compare minilm bm25 --on stdlib-code": 9,
     "python -m bench check ./new-encoder --baseline minilm --on stdlib-code": 3,
-    "python -m bench explain minilm --on stdlib-code --checkpoint ./new-encoder": 5,
+    "python -m bench explain minilm --on stdlib-code --checkpoint ./new-encoder": 1,
 }
 STYLES = {
     "## REGRESSION": "bold red",
