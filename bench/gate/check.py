@@ -6,6 +6,7 @@ The candidate is evaluated (`bench.gate.candidate`), or Python already has its e
 
 import math
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -152,10 +153,15 @@ def _check_server(request: CheckRequest) -> Check:
 
 
 def _check_stack(request: CheckRequest, python: Path) -> Check:
-    """Compare what this interpreter and another one make of the candidate."""
+    """Compare the candidate in this interpreter and in another one."""
     if not isinstance(request.candidate, str | Path) or not str(request.candidate):
         raise BenchError(
             "--stack needs a candidate", "python -m bench check CANDIDATE --stack PYTHON"
+        )
+    if ignored := evolve(request, like=None).typed_settings():
+        raise BenchError(
+            f"{shlex.join(ignored)} has no effect with --stack",
+            "Leave it out: the model is used as its folder, or the card of --like, states.",
         )
     workspace = open_workspace(request)
     datasets = [workspace.dataset(name) for name in workspace.expand_names(request.on)]
@@ -164,7 +170,8 @@ def _check_stack(request: CheckRequest, python: Path) -> Check:
         (loaded,) = load_models(workspace, (str(request.candidate),), request)
         folder, model = loaded.model.checkpoint.root, loaded.model
         if not request.like and is_st_folder(folder):
-            model = None  # used as its folder states
+            model = None
+            print(f"note: {folder} is used as its modules.json states", file=sys.stderr)
     found = compare_stacks(folder, model, python, datasets, workspace.device)
     candidate = Candidate(f"{request.candidate} with {python}", {})
     return conclude(candidate, [found], GateSettings(expect_same=True))

@@ -59,7 +59,7 @@ WIRING = ("module_input_name", "module_output_name", "modality_config")  # of a 
 
 @dataclass(frozen=True)
 class Stack:
-    """What one interpreter makes of a model.
+    """Token ids, states and vectors of a model in one interpreter.
 
     Attributes:
         facts: versions of libraries, and what vectors depend on.
@@ -94,19 +94,31 @@ class Sample:
         if cosine:
             sides = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in sides]
         products = sides[0] @ sides[1].T
-        queries, documents = list(self.queries), list(self.documents)
-        rows = np.repeat(queries, len(documents)).tolist(), documents * len(queries)
+        queries, documents = np.array(list(self.queries)), np.array(list(self.documents))
+        ranked = np.ones(products.shape, np.bool_)
+        if self.dataset.facts.exclude_self:
+            ranked = queries[:, None] != documents
+        rows, columns = np.nonzero(ranked)
+        run = Run.from_rows(queries[rows].tolist(), documents[columns].tolist(), products[ranked])
         judged = [row for row in self.dataset.qrels if row[0] in self.queries]
-        columns = zip(*judged, strict=True)
-        names, ids, grades = map(list, columns)
-        qrels = Qrels(tuple(names), tuple(ids), np.array(grades, np.int32))
+        names, ids, grades = zip(*judged, strict=True)
         measure = self.dataset.facts.main_measure
-        scored = score(Run.from_rows(*rows, products.ravel()), qrels, [measure]).by_query(measure)
-        return np.array([scored[query] for query in queries])
+        qrels = Qrels(names, ids, np.array(grades, np.int32))
+        scored = score(run, qrels, [measure]).by_query(measure)
+        return np.array([scored[query] for query in self.queries])
 
 
 def draw_sample(dataset: Dataset) -> Sample:
-    """Draw judged queries of a collection, and documents among which theirs are."""
+    """Draw judged queries of a collection, with their relevant documents and others.
+
+    Raises:
+        BenchError: answers decide which documents are relevant.
+    """
+    if dataset.answers is not None:
+        raise BenchError(
+            f"{dataset.name} has answers instead of judgements",
+            "Name another collection with --on.",
+        )
     rng = np.random.default_rng(0)
     texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
     judged = list(dataset.qrels.queries())
@@ -124,7 +136,7 @@ def draw_sample(dataset: Dataset) -> Sample:
 def compare_stacks(
     folder: Path, model: Model | None, python: Path, datasets: Sequence[Dataset], device: str
 ) -> PairVerdict:
-    """Compare what this interpreter and another one make of a model.
+    """Compare the token ids, states, vectors and scores of a model in two interpreters.
 
     Args:
         folder: folder of the model.
@@ -147,11 +159,9 @@ def compare_stacks(
     try:
         there = run_probe(python, job | {"tokens": here.tokens("whole")})
     except CannotLoadError as error:
-        reason = str(error)
-        row = CheckRow(name="model", failure=reason)
-        return PairVerdict(
-            role=STACK, name=HERE, outcome="DRIFT", reasons=(reason, *_libraries(here)), rows=(row,)
-        )
+        reasons = (str(error), *_libraries(here=here))
+        row = CheckRow(name="model", failure=str(error))
+        return PairVerdict(role=STACK, name=HERE, outcome="DRIFT", reasons=reasons, rows=(row,))
     cosine = model.recipe.similarity == "cos" if model else here.facts["similarity"] != "dot"
     return judge_stacks(here, there, samples, cosine)
 
@@ -167,7 +177,8 @@ def judge_stacks(
         samples: samples of collections, in the order in which both encoded them.
         cosine: whether documents are ranked by cosine instead of inner product.
     """
-    tolerance = min(BATCH_TOLERANCE[stack.facts["dtype"]] for stack in (here, there))
+    exact = BATCH_TOLERANCE["float32"]
+    tolerance = min(BATCH_TOLERANCE.get(each.facts["dtype"], exact) for each in (here, there))
     token_causes = list(_token_causes(here, there))
     states = bool(_distances(here, there, "states").max() > tolerance)
     largest = max(float(_distances(here, there, f"{role}_probe").max()) for role in ROLES)
@@ -201,19 +212,19 @@ def judge_stacks(
         reasons=(
             *(causes or ["token ids and vectors are equal"]),
             f"the largest difference of a vector is {largest:.1e} of its length",
-            *_libraries(here, there),
+            *_libraries(here=here, there=there),
         ),
         rows=tuple(rows),
     )
 
 
-def _libraries(*stacks: Stack) -> list[str]:
-    """Return the versions of each stack, in one line."""
-    return [
-        f"{place}: "
-        + ", ".join(f"{name} {each}" for name, each in stack.facts["libraries"].items())
-        for place, stack in zip(("here", "there"), stacks, strict=False)
-    ]
+def _libraries(**stacks: Stack) -> list[str]:
+    """Return the versions of each named stack, one line each."""
+    lines = []
+    for place, stack in stacks.items():
+        versions = stack.facts["libraries"].items()
+        lines.append(f"{place}: {', '.join(f'{name} {each}' for name, each in versions)}")
+    return lines
 
 
 def make_job(
@@ -319,25 +330,21 @@ def _fact_causes(
     here: Stack, there: Stack, facts: Mapping[str, str], differ: bool, otherwise: str
 ) -> Iterator[str]:
     """Yield the facts that differ if what depends on them does, or else ``otherwise``."""
-    found = False
-    for key, name in facts.items() if differ else ():
+    if not differ:
+        return
+    causes = []
+    for key, name in facts.items():
         old, new = _differing_items(*(_comparable(each.facts.get(key)) for each in (here, there)))
         if old != new:
-            found = True
-            yield f"{name}: {_short(new)} there, {_short(old)} here"
-    if differ and not found and otherwise:
-        yield otherwise
+            causes.append(f"{name}: {_short(new)} there, {_short(old)} here")
+    yield from causes or filter(None, [otherwise])
 
 
 def _comparable(fact: Any) -> Any:
     """Return ``fact`` without the wiring of modules, which belongs to a version of the library."""
     if isinstance(fact, dict):
         return {key: _comparable(each) for key, each in fact.items() if key not in WIRING}
-    return _comparable_list(fact) if isinstance(fact, list) else fact
-
-
-def _comparable_list(fact: list[Any]) -> list[Any]:
-    return [round(each, 6) if isinstance(each, float) else _comparable(each) for each in fact]
+    return round(fact, 6) if isinstance(fact, float) else fact
 
 
 def _differing_items(old: Any, new: Any) -> tuple[Any, Any]:

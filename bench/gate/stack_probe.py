@@ -1,4 +1,4 @@
-"""What one stack makes of a model: run by its own Python, ``python stack_probe.py JOB.json OUT``.
+"""Write token ids, states and vectors of a model: ``python stack_probe.py JOB.json OUT``.
 
 The interpreter needs torch and transformers, and sentence-transformers for folders of its form.
 Nothing of this program is imported, and the syntax is that of Python 3.8. OUT is a .npz file with
@@ -23,7 +23,7 @@ Opened = Tuple[Any, Any, Callable[[List[str], str], Any], Dict[str, Any]]  # noq
 
 
 def main(job_path: str, out_path: str) -> None:
-    """Read the job, load the model and write what was seen."""
+    """Read the job, load the model, and write its arrays and facts."""
     with open(job_path, encoding="utf-8") as file:  # noqa: PTH123
         job = json.load(file)
     if job["device"] == "auto":
@@ -55,7 +55,7 @@ def _open_st(job: dict[str, Any]) -> Opened:
     """Open a folder of sentence-transformers as a user of that library does."""
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(job["folder"], device=job["device"])
+    model = SentenceTransformer(job["folder"], device=job["device"], local_files_only=True)
 
     def encode(texts: list[str], role: str) -> Any:
         function = getattr(model, "encode_" + role, None)  # since version 5
@@ -82,8 +82,9 @@ def _open_plain(job: dict[str, Any]) -> Opened:
     """Open a folder of transformers with the pooling, length and prompts of a card."""
     from transformers import AutoModel, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(job["folder"])
-    network = AutoModel.from_pretrained(job["folder"]).to(job["device"]).eval()
+    local = {"trust_remote_code": False, "local_files_only": True}
+    tokenizer = AutoTokenizer.from_pretrained(job["folder"], **local)
+    network = AutoModel.from_pretrained(job["folder"], **local).to(job["device"]).eval()
 
     def encode(texts: list[str], role: str) -> Any:
         rows = []
@@ -92,7 +93,7 @@ def _open_plain(job: dict[str, Any]) -> Opened:
                 tokens = tokenizer(
                     job["prompts"][role] + text,
                     truncation=True,
-                    max_length=job["max_tokens"][role],
+                    max_length=job["max_tokens"][role] or None,
                     return_tensors="pt",
                 ).to(job["device"])
                 states = network(**tokens)[0][0].float()
@@ -130,16 +131,16 @@ def _tokenizer_facts(tokenizer: Any) -> dict[str, Any]:
 
 def _network_facts(network: Any) -> dict[str, Any]:
     config = network.config
-    buffers = [
-        [name, float(values.double().sum())]
+    rotary = {
+        name: float(values.double().sum())
         for name, values in network.named_buffers()
         if name.endswith("inv_freq")
-    ]
+    }
     return {
         "network": type(network).__name__,
         "dtype": str(network.dtype).replace("torch.", ""),
         "attention": getattr(config, "_attn_implementation", None),
-        "rotary": sorted(buffers)[:1],
+        "rotary": rotary,
         "positions": getattr(config, "max_position_embeddings", None),
     }
 

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import transformers
 from safetensors.numpy import save_file
+from safetensors.torch import load_file
+from safetensors.torch import save_file as save_torch_file
 
 from bench.__main__ import main
 from bench.gate import stack_probe
@@ -28,6 +30,7 @@ from tests.support.tiny_checkpoints import (
 )
 
 Change = Callable[[Path], None]
+WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -185,16 +188,38 @@ def test_the_command_scores_a_collection_with_both_environments(
 
 
 @pytest.mark.slow
-def test_two_real_environments(bert, tmp_path, capsys):
+def test_what_transformers_5_changes_is_named_between_two_real_environments(
+    bert, llama, tmp_path, capsys
+):
     other = os.environ.get("BENCH_OTHER_PYTHON", "")
     if not other:
         pytest.skip("BENCH_OTHER_PYTHON does not name the Python of another environment")
-    assert main(["check", str(bert), "--stack", other]) == ExitCode.OK
-    shown = capsys.readouterr().out
-    assert f"transformers {transformers.__version__}" in shown
-    changed = shutil.copytree(bert, tmp_path / "changed")
-    edit("2_Dense/config.json", use_residual=True)(changed)
-    assert main(["check", str(changed), "--stack", other]) in (ExitCode.DRIFT, ExitCode.BAD_INPUT)
+
+    def check(model: Path) -> tuple[int, str]:
+        code = main(["check", str(model), "--stack", other])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    code, shown = check(bert)
+    assert code == ExitCode.OK
+    assert f"here: transformers {transformers.__version__}" in shown
+    half = shutil.copytree(bert, tmp_path / "half")
+    weights = {name: each.bfloat16() for name, each in load_file(half / WEIGHTS).items()}
+    save_torch_file(weights, half / WEIGHTS, {"format": "pt"})
+    edit("config.json", dtype="bfloat16")(half)
+    code, shown = check(half)  # version 4 loads float32, version 5 what is stored
+    assert code == ExitCode.DRIFT
+    assert "dtype: bfloat16 there, float32 here" in shown
+    rotary = shutil.copytree(llama, tmp_path / "rotary")
+    edit("config.json", rope_parameters={"rope_type": "default", "rope_theta": 100.0})(rotary)
+    code, shown = check(rotary)  # a field that version 4 does not read
+    assert code == ExitCode.DRIFT
+    assert "rotary frequencies: " in shown
+    residual = shutil.copytree(bert, tmp_path / "residual")
+    edit("2_Dense/config.json", use_residual=True)(residual)
+    code, shown = check(residual)  # which sentence-transformers 5.7 does not know
+    assert code == ExitCode.BAD_INPUT
+    assert "use_residual" in shown
 
 
 @pytest.mark.parametrize(
@@ -202,6 +227,7 @@ def test_two_real_environments(bert, tmp_path, capsys):
     [
         (["--stack", "missing/python"], "missing/python is not an interpreter"),
         (["--stack", "missing/python", "--baseline", "other"], "--baseline has no effect"),
+        (["--stack", sys.executable, "--dtype", "bfloat16"], "--dtype bfloat16 has no effect"),
     ],
 )
 def test_what_cannot_be_compared_is_one_error(bert, capsys, words, problem):
