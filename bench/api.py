@@ -38,7 +38,11 @@ R = TypeVar("R", bound=Request)
 T = TypeVar("T")
 
 # Arguments of version 0.2, which are accepted in 0.3.
-FORMER_ARGUMENTS = {"out": "results", "folder": "results", "measures": "measure"}
+FORMER_ARGUMENTS = {
+    "evaluate": {"out": "results", "measures": "measure"},
+    "score": {"out": "results", "measures": "measure"},
+    "leaderboard": {"folder": "results"},
+}
 
 
 def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T]]:
@@ -50,10 +54,11 @@ def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T
     def decorate(function: Callable[[R], T]) -> Callable[P, T]:
         @functools.wraps(function)
         def call(*arguments: P.args, **keywords: P.kwargs) -> T:
-            for old, new in FORMER_ARGUMENTS.items():
-                known = signature.parameters
-                if old in keywords and old not in known and new in known:
+            for old, new in FORMER_ARGUMENTS.get(function.__name__, {}).items():
+                if old in keywords:
                     text = f"bench.{function.__name__}: {old} is called {new} now"
+                    if new in keywords:
+                        raise TypeError(f"{text}: pass only {new}")
                     warnings.warn(text, DeprecationWarning, stacklevel=2)
                     keywords[new] = keywords.pop(old)
             try:

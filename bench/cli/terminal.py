@@ -46,10 +46,10 @@ class TerminalStream:
     def write(self, text: str) -> int:
         """Write ``text`` with control characters escaped, and return its length."""
         if self.failure is None:
+            fitted = text
+            if not self._shows_bars and not self._stream.closed and self._stream.isatty():
+                fitted = fit_tables(text, shutil.get_terminal_size().columns)
             with self._catch_failure():
-                fitted = text
-                if not self._shows_bars and self._stream.isatty():
-                    fitted = fit_tables(text, shutil.get_terminal_size().columns)
                 self._stream.write(self._as_printable(fitted))
         return len(text)
 
@@ -96,9 +96,10 @@ def fit_tables(text: str, width: int) -> str:
 
 def _fit_table(table: str, width: int) -> str:
     lines = table.splitlines()
-    if len(lines[0]) <= width:
-        return table
     rows = [re.split(r"(?<!\\)\|", line[1:-1]) for line in lines]
+    is_table = len(set(map(len, rows))) == 1 and len(rows[0]) > 1
+    if len(lines[0]) <= width or not is_table:
+        return table
     first, *others = zip(*rows, strict=True)
     parts: list[list[Sequence[str]]] = []
     room = 0
@@ -167,8 +168,9 @@ def _open_null_device() -> TextIO:
 
 
 def run_guarded(command: Callable[[], int]) -> int:
-    """Run ``command`` and return its exit code. Bad input is printed as one message, a bug as a
-    traceback.
+    """Run ``command`` and return its exit code.
+
+    Bad input is printed as one message, a bug as a traceback.
     """
     try:
         return command()

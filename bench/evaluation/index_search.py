@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -226,8 +226,7 @@ class CorpusIndex:
 
         Raises:
             BenchError: the folder has no index, or one of a different model or corpus, or of
-            library
-                versions that tokenise differently.
+                library versions that tokenise differently.
         """
         index_folder = IndexFolder(folder)
         manifest = index_folder.manifest()
@@ -259,13 +258,15 @@ class CorpusIndex:
         """
         if vectors is None or self.exported:
             return self.index_folder.load(device)
-        if known := self.index_folder.load_if_intact(device):
-            return known
-        folder = self.index_folder.folder
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock.acquire(folder.with_name(f"{folder.name}.lock")):
+        folder, lock = self.index_folder.folder, None
+        with ignore_read_only():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock.acquire(folder.with_name(f"{folder.name}.lock"))
+        with lock or nullcontext():
             known = self.index_folder.load_if_intact(device)
-            return known or self._build(vectors, exact.plan(vectors, 1, 1).tile_rows, device)
+            if known is not None:
+                return known
+            return self._build(vectors, exact.plan(vectors, 1, 1).tile_rows, device)
 
     def recall(self, about: str) -> dict[str, float] | None:
         """Return the stored recall under the key ``about``, or None if it was not measured."""

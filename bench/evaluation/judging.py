@@ -58,12 +58,14 @@ def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> 
     name, deepest = max(cutoffs.items(), key=lambda item: item[1], default=("", 0))
     if deepest <= depth:
         return
-    main = measures[0]  # is always computed; others can be left out
-    least = "" if main.cutoff <= depth else f"--depth {main.cutoff} "
-    only_main = f", or {least}--measure {shlex.quote(main.name)}"
+    main = cutoffs.get(measures[0].name, 0)  # is always computed; others can be left out
+    least = max(main, depth)
+    within = [one.name for one in measures if cutoffs.get(one.name, 0) <= least]
+    options = [f"--measure {shlex.quote(name)}" for name in dict.fromkeys(within[1:] or within)]
+    fewer = " ".join([f", or --depth {main}" if main > depth else ", or", *options])
     raise BenchError(
         f"{name} on {collection} needs {deepest:,} documents per query, and the depth is {depth:,}",
-        f"use --depth {deepest}{only_main if main.cutoff < deepest else ''}",
+        f"use --depth {deepest}{fewer if main < deepest else ''}",
     )
 
 

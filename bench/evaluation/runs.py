@@ -307,6 +307,12 @@ def _id_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 def _parse_text(source: "_RunText") -> Run:
     """Return the run in a file of lines, or raise an error that has the number of a wrong one."""
+    _, columns = next(_numbered_lines(source), (1, []))
+    if columns[1:2] == [b"percent-encoded"]:
+        raise BenchError(
+            f"run {source.path} was exported by version 0.2, which percent-encoded ids",
+            "export it again, as TREC run files now hold ids unchanged",
+        )
     try:
         with source.open() as file:
             blocks = [_parse(block) for block in _blocks(file)]
@@ -443,7 +449,9 @@ def _describe_problem(columns: list[bytes]) -> str:
     except UnicodeDecodeError:
         return "not UTF-8"
     try:
-        round_scores(float(score.replace("_", "-")))  # Python reads 1_0.5 as 10.5
+        if "_" in score or not score.isascii():  # Python reads 1_0.5 and other scripts' digits
+            raise ValueError
+        round_scores(float(score))
     except ValueError:
         return f"score {score!r} is not a number"
     except BenchError:

@@ -27,6 +27,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
+
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.exact import count_threads, has_gpu
 from bench.runner.workspace import Workspace
@@ -41,11 +43,15 @@ from retrievers.models.resolve import Model
 # Environment variables that Ray's workers need with the values of this process.
 SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")
 POLL_S = 5.0
+STOPPED_POLL_S = 1.0
+STOPPED_POLLS = 5  # in a row until a stopped child is killed
 PATIENCE_S = 120.0  # for a task while no other is running
 TASKS_PER_WORKER = 2  # one running, one waiting
 RETRIES = 5  # if a worker or node is lost
 
 RETRY_HINT = "repeat the command: shards that are written are kept"
+
+logger = logging.getLogger(__name__)
 
 Distribute = Callable[[LoadedModel], LoadedModel]
 TaskResult = tuple[Float32Array, Mapping[str, float], Mapping[str, int]] | Exception
@@ -68,8 +74,8 @@ def worker_count(requested: int, processors: int, gpus: int) -> int:
 class WorkerProcesses:
     """Processes that share the CPU cores and GPUs of this machine with this process.
 
-    Each takes shards that nobody has leased. A dead process loses its lease, so it costs at most
-    the shards that it was encoding.
+    Each takes shards that nobody has leased. A dead process loses its lease, and a stopped one is
+    killed, so each costs at most the shards that it was encoding.
     """
 
     def __init__(self, workers: int, device: str) -> None:
@@ -100,11 +106,13 @@ class WorkerProcesses:
         import torch  # not needed if all vectors are stored
 
         children = [_start(workspace, work, environment) for environment in self.environments]
-        threads = torch.get_num_threads()
+        threads, done = torch.get_num_threads(), threading.Event()
+        threading.Thread(target=_kill_stopped, args=(children, done), daemon=True).start()
         torch.set_num_threads(min(threads, self.threads))
         try:
             yield lambda model: model
         finally:
+            done.set()
             torch.set_num_threads(threads)
             for child in children:
                 child.kill()
@@ -140,6 +148,19 @@ def _start(
         os.environ.clear()
         os.environ.update(before)
     return child
+
+
+def _kill_stopped(children: Sequence[BaseProcess], done: threading.Event) -> None:
+    """Kill children that somebody has stopped, since they would keep their leases."""
+    polls = dict.fromkeys(children, 0)
+    while not done.wait(STOPPED_POLL_S):
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                stopped = psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
+                polls[child] = polls[child] + 1 if stopped else 0
+            if polls[child] == STOPPED_POLLS:
+                logger.warning("worker %d was stopped: killing it", child.pid)
+                child.kill()
 
 
 def _encode_all(workspace: Workspace, work: Sequence[EncodingTask]) -> None:

@@ -100,6 +100,8 @@ def test_a_former_argument_is_accepted_with_a_warning(tmp_path):
     with pytest.warns(DeprecationWarning, match="folder is called results now"):
         frame = bench.leaderboard(folder=tmp_path / "there")
     assert frame.index.tolist() == ["a"]
+    with pytest.raises(TypeError, match="measures is called measure now: pass only measure"):
+        bench.evaluate("hashing", "x", measure=["P@5"], measures=["P@1"])
 
 
 def test_results_have_a_row_for_each_result_and_measure(tmp_path):

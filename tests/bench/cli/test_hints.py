@@ -73,4 +73,12 @@ def wrong_names(place: str, hint: str) -> list[str]:
 
 
 def test_every_command_and_option_in_a_hint_exists():
+    assert len(HINTS) > 200
+    assert wrong_names(
+        "bench/x.py:1", "`bench lst` or `bench run --dept 9`, or --no-such-option"
+    ) == [
+        "bench/x.py:1: no command lst",
+        "bench/x.py:1: run has no option --dept",
+        "bench/x.py:1: no option --no-such-option",
+    ]
     assert [text for place, hint in HINTS for text in wrong_names(place, hint)] == []

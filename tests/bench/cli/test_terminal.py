@@ -318,3 +318,6 @@ def test_a_table_fits_the_terminal(width: int) -> None:
     parts = fitted.count("| name |")
     assert fitted.count("| a\\|b |") == parts == {20: 3, 34: 1, 80: 1}[width]
     assert {"1", "2", "3"} <= set(fitted.replace("|", " ").split())
+    wide = f"{'wide ' * 20}|\n"
+    for unchanged in (f"| ragged | {wide}|---|---|---|\n", f"| {wide}|---|\n"):
+        assert fit_tables(unchanged, width) == unchanged

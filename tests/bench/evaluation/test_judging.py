@@ -89,7 +89,8 @@ def test_one_measure_under_two_names_is_shown_once():
         (5, [], "nDCG@10", "--depth 10"),
         (5, ["P@5"], "nDCG@10", "--depth 10"),
         (50, None, "R@100", "--depth 100, or --measure nDCG@10"),
-        (50, ["P@20", "AP(rel=2)@60"], "AP(rel=2)@60", "--depth 60, or --measure nDCG@10"),
+        (50, ["P@20", "AP(rel=2)@60"], "AP(rel=2)@60", "--depth 60, or --measure P@20"),
+        (50, ["P@20", "R@60", "AP"], "R@60", "--depth 60, or --measure P@20 --measure AP"),
     ],
 )
 def test_a_measure_of_more_documents_than_are_retrieved_is_refused(depth, wanted, beyond, typed):

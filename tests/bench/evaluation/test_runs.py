@@ -129,6 +129,7 @@ GOOD = "q Q0 a 1 2.5 t\n\n"
         ("q Q0 b 2 high t", "score 'high' is not a number"),
         ("q Q0 b 2 1,5 t", "score '1,5' is not a number"),
         ("q Q0 b 2 1_0.5 t", "score '1_0.5' is not a number"),
+        ("q Q0 b 2 １ t", "score '１' is not a number"),
         ("q Q0 b 2 nan t", "score 'nan' is not a finite float32"),
         ("q Q0 b 2 -inf t", "score '-inf' is not a finite float32"),
         ("q Q0 b 2 1e39 t", "score '1e39' is not a finite float32"),
@@ -143,6 +144,12 @@ def test_a_bad_line_is_named_with_its_number(tmp_path, line, problem):
         read_run_file(path)
     assert str(path) in str(caught.value)
     assert problem in str(caught.value)
+
+
+def test_percent_encoded_ids_of_version_0_2_are_refused(tmp_path):
+    with pytest.raises(BenchError, match=r"version 0\.2") as refused:
+        read_run_file(write(tmp_path, "\nq percent-encoded a%20b 1 2.5 t\n"))
+    assert "export it again" in refused.value.hint
 
 
 def test_the_line_that_repeats_a_document_is_named(tmp_path):

@@ -44,13 +44,15 @@ def wait_until(is_so, meanwhile, limit_s=120.0):
 
 
 @pytest.mark.slow
-def test_a_killed_child_repeats_only_its_current_shard_and_changes_no_byte(
-    two_threads, undisturbed, collection, card, tmp_path
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_child_repeats_only_its_current_shard_and_changes_no_byte(
+    number, two_threads, undisturbed, collection, card, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr("bench.runner.engines.STOPPED_POLL_S", 0.2)
     bed = Bed(tmp_path, collection, card)
     with encoding_child(bed) as child:
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
+        os.kill(child.pid, number)
+        child.join(0 if number == signal.SIGSTOP else None)
         left = bed.plan().missing_rows
         assert 0 < left < len(bed.corpus)
         assert bed.encode().encoded == left
