@@ -439,8 +439,9 @@ def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> 
 def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
     """Measure the encoding speed in tokens per second of wall-clock time, on a seeded sample.
 
-    The weights are loaded before the measurement, which takes ``budget_s`` seconds. Batches grow
-    until one takes a second, so that a fast device reaches its full speed.
+    The weights are loaded before the measurement, which ends after the batch in which ``budget_s``
+    seconds have passed, or after the sample. Batches grow until one takes a second, so that a fast
+    device reaches its full speed.
     """
     titles, texts = sample_documents(corpus, SAMPLE_DOCUMENTS)
     order = np.random.default_rng(0).permutation(len(texts))  # the probe may use a part only

@@ -256,8 +256,8 @@ class Workspace:
 
         Raises:
             BenchError: a measure that cannot be computed, a model or index that does not fit, too
-            little
-                memory, a changed source of the corpus, or a known result that contradicts itself.
+                little memory, a changed source of the corpus, or a known result that contradicts
+                itself.
         """
         job = Job(
             opened=dataset,

@@ -61,6 +61,11 @@ def test_each_model_is_a_row_with_its_texts_and_bytes(folder, capsys):
     assert rows["unknown"]["bytes"] == 100
 
 
+def test_a_cache_without_vectors_is_not_an_error(tmp_path, capsys):
+    assert run(tmp_path / "vectors", json=False, verify=True) == 0
+    assert "no vectors in" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("pattern", ["*/*.f32", "*/*.keys", "*/*.corpus", "*/????????*.json"])
 def test_verify_names_what_is_damaged(pattern, folder, capsys):
     path = next(path for path in folder.glob(pattern) if path.name != "recipe.json")
@@ -94,6 +99,15 @@ def test_verify_names_a_damaged_corpus_as_often_as_it_is_asked(name, folder, tmp
         assert damage["path"] == str(corpora / "broken")
         assert name in damage["reason"]
         assert f"damaged: {corpora / 'broken'}: {name}" in output.err
+
+
+def test_verify_names_a_corpus_of_an_older_version(folder, capsys):
+    corpora = folder.parent / "corpora"
+    corpus_of(numbered(3), corpora / "old")
+    (corpora / "old" / "checksums.json").unlink()
+    (corpora / ".being-built").mkdir()
+    assert run(folder, verify=True) == 2
+    assert "it has no checksums.json, like those of an older version" in capsys.readouterr().err
 
 
 def test_verify_names_a_damaged_fact(folder, capsys):

@@ -64,6 +64,15 @@ def test_an_option_without_effect_is_refused(words: str, named: str) -> None:
         parse_command(words.split())
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_option_exists_once_and_conditions_are_about_existing_options(name: str) -> None:
+    command = COMMANDS[name]
+    names = [option.name for option in command.options()]
+    assert len(set(names)) == len(names)
+    conditions = command.only_if
+    assert {*conditions, *(other for needs in conditions.values() for other in needs)} <= {*names}
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30s", 30), ("1.5h", 5400)])
 def test_a_duration_is_read_with_its_unit(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds

@@ -84,6 +84,14 @@ def test_an_unavailable_member_leaves_a_gap_and_no_mean(bench: Bench, own: Path)
     assert {(mean["value"], *mean["missing"]) for mean in answer["means"]} == {(None, "manuals")}
 
 
+def test_a_member_whose_results_would_have_another_name_is_refused(bench: Bench, own: Path) -> None:
+    (own.parent / "manuals" / "dataset.toml").write_text('name = "handbooks"')
+    done = bench("run", own, "--model", "bm25")
+    assert done.code == 2
+    assert "results on the member manuals would be called handbooks" in done.stderr
+    assert 'Write name = "manuals" into' in done.stderr
+
+
 def test_compare_shows_the_difference_of_the_weighted_means(bench: Bench, stored) -> None:
     results, suite = stored
     command = ("compare", "a", "b", "--on", suite, "--results", results)

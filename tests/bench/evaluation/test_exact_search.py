@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bench.evaluation import certificate as exact
-from bench.evaluation import exact as tile_search
-from bench.evaluation import torch_engine
+from bench.evaluation import certificate, exact, torch_engine
 from bench.evaluation.certificate import exact_scores, float32_error, float64_error
 from bench.evaluation.exact import ArrayVectors, NumpyEngine, exact_search
 from bench.evaluation.torch_engine import TorchEngine
@@ -96,8 +94,8 @@ def test_exact_search_is_a_sort_in_python(problem, slack, block_bytes, make):
     vectors, queries, ids, k, tile_rows = problem
     tie_rank = np.argsort(np.argsort(np.array(ids, object)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact, "SLACK", slack)
-        patch.setattr(tile_search, "BLOCK_BYTES", block_bytes)
+        patch.setattr(certificate, "SLACK", slack)
+        patch.setattr(exact, "BLOCK_BYTES", block_bytes)
         hits = exact_search(
             ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows, engine=make()
         )
@@ -128,11 +126,11 @@ def test_no_tile_block_product_or_storage_changes_ids_order_or_scores(
     vectors = vectors.astype(np.float16) if halves else vectors * np.float32(scale)
     k = min(k, len(vectors))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tile_search, "PRODUCT_ROWS", product_rows)
+        patch.setattr(exact, "PRODUCT_ROWS", product_rows)
         patch.setattr(torch_engine, "MAX_SCORES", product_rows * len(queries))
         patch.setattr(torch_engine, "GATHERED_BYTES", product_rows * 20)
-        patch.setattr(exact, "SLACK", slack)
-        patch.setattr(tile_search, "BLOCK_BYTES", block_bytes)
+        patch.setattr(certificate, "SLACK", slack)
+        patch.setattr(exact, "BLOCK_BYTES", block_bytes)
         hits = exact_search(
             ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows, engine=make()
         )
@@ -151,7 +149,7 @@ def test_planted_neighbours_duplicates_and_ties(k, dtype, engine):
 
 
 def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(engine, monkeypatch):
-    monkeypatch.setattr(exact, "SLACK", 1)
+    monkeypatch.setattr(certificate, "SLACK", 1)
     vectors, query = nearly_tied(400, 48)
     truth = brute_force(vectors, query, 10, np.arange(400))
     faiss = pytest.importorskip("faiss")
@@ -208,8 +206,8 @@ def test_a_query_close_to_a_whole_tile_does_not_displace_results_of_others(
     vectors[-300:] += np.linspace(0, 9, 300, dtype=np.float32)[:, None] * queries[1]
     tie_rank = rng.permutation(900)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact, "SLACK", slack)
-        patch.setattr(tile_search, "MERGED_CELLS", slack * 20)
+        patch.setattr(certificate, "SLACK", slack)
+        patch.setattr(exact, "MERGED_CELLS", slack * 20)
         hits = exact_search(ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows)
     assert_same(hits, brute_force(vectors, queries, k, tie_rank))
 

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.evaluation.exact import exact_search
+from bench.evaluation.torch_engine import TorchEngine
 from bench.store.shards import (
     GAP_BYTES,
     ShardManifest,
@@ -141,6 +143,21 @@ def test_any_rows_in_any_order_are_those_of_numpy(data, dtype, scattered):
     for (start, tile), (first, kept) in zip(tiles, stored.stored_tiles(rows), strict=True):
         assert (first, kept.dtype, kept.flags.c_contiguous) == (start, np.dtype(dtype), True)
         assert np.array_equal(kept, tile)
+
+
+def test_a_search_on_a_device_gets_float16_as_it_is_stored(scattered, monkeypatch):
+    _, shards = scattered
+    stored = StoredVectors(shards["float16"], np.arange(741), GAP_BYTES // 16)
+    search = stored, stored.rows(np.arange(5)), 20, np.arange(741)
+    seen, stage = [], TorchEngine.stage
+    monkeypatch.setattr(
+        TorchEngine, "stage", lambda *given: seen.append(given[2].dtype) or stage(*given)
+    )
+    engines = TorchEngine("cpu"), None
+    hits, truth = (exact_search(*search, tile_rows=300, engine=each) for each in engines)
+    assert seen == [np.float16] * 3
+    assert np.array_equal(hits.rows, truth.rows)
+    assert np.array_equal(hits.scores, truth.scores)
 
 
 def test_only_one_process_holds_a_claim_and_it_leaves_no_file(tmp_path):

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.store import shards as planning
+from bench.store import shards
 from bench.store.shards import Shard, shard_name
 from bench.store.store import VectorStore
 from foundation.errors import BenchError
@@ -45,7 +45,7 @@ texts_of_documents = st.lists(
 
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch):
-    monkeypatch.setattr(planning, "SHARD_ROWS", ROWS)
+    monkeypatch.setattr(shards, "SHARD_ROWS", ROWS)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_plan_cuts_distinct_unseen_texts_in_the_order_of_the_corpus(
     folder = tmp_path_factory.mktemp("planned")
     corpus = corpus_of(documents, folder / "corpus")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "SHARD_ROWS", shard_rows)
+        patch.setattr(shards, "SHARD_ROWS", shard_rows)
         plan = VectorStore(folder / "vectors").plan(CountingEncoder(), corpus)
     planned = [documents[row] for batch in plan.missing for row in batch.rows]
     assert planned == list(dict.fromkeys(documents))
@@ -88,7 +88,7 @@ def test_stored_vectors_are_those_of_the_encoder_whatever_was_stored_before(
     folder = tmp_path_factory.mktemp("stored")
     store, encoder = VectorStore(folder / "vectors"), CountingEncoder()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "SHARD_ROWS", shard_rows)
+        patch.setattr(shards, "SHARD_ROWS", shard_rows)
         encode(store, corpus_of(first, folder / "first"), encoder)
         corpus = corpus_of(second, folder / "second")
         vectors = encode(store, corpus, encoder)
@@ -117,6 +117,15 @@ def test_progress_counts_the_distinct_texts_that_are_encoded(store, tmp_path):
     plan = store.plan(encoder, corpus)
     store.documents(encoder, corpus, plan, done.append)
     assert sum(done) == plan.missing_rows == 10
+
+
+def test_a_text_as_query_and_as_document_has_two_vectors(store, tmp_path):
+    recipe = msgspec.structs.replace(RECIPE, prompts=Prompts(query="q ", document="d "))
+    encoder = CountingEncoder(recipe)
+    documents = encode(store, corpus_of([("", "same")], tmp_path / "corpus"), encoder)
+    queries = store.queries(encoder, ["same"])
+    assert encoder.documents == encoder.queries == ["same"]
+    assert not np.array_equal(everything(documents), queries)
 
 
 PLAIN = msgspec.structs.replace(RECIPE, files={"a": "1"})
@@ -459,6 +468,15 @@ def test_a_damaged_fact_is_computed_again(content, store, tmp_path):
     path.write_bytes(content)
     assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
     assert store.remember(CountingEncoder(), "x", lambda: {"value": 3}) == {"value": 2}
+
+
+def test_a_fact_stored_under_the_key_of_another_is_computed_again(store, tmp_path):
+    store.remember(CountingEncoder(), "x", lambda: {"value": 1})
+    (path,) = (tmp_path / "vectors").rglob("*.fact.json")
+    store.remember(CountingEncoder(), "y", lambda: {"other": 1})
+    (other,) = set((tmp_path / "vectors").rglob("*.fact.json")) - {path}
+    path.write_bytes(other.read_bytes())
+    assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
 
 
 def test_a_flipped_bit_of_a_fact_never_gives_another_fact(store, tmp_path):

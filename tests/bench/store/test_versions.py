@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from bench.store import shards as planning
+from bench.store import shards
 from bench.store.shards import MANIFEST_NAME
 from bench.store.store import VectorStore
 from foundation.errors import DriftError
@@ -34,7 +34,7 @@ def corpus(tmp_path):
 @pytest.fixture
 def fresh(card, tmp_path, monkeypatch):
     """Returns a store of this folder and an encoder, as another process opens them."""
-    monkeypatch.setattr(planning, "SHARD_ROWS", 2)
+    monkeypatch.setattr(shards, "SHARD_ROWS", 2)
 
     def opened(folder: str = "vectors"):
         encoder = open_encoder(resolve_model(str(card)), "cpu")
@@ -81,6 +81,16 @@ def test_versions_that_tokenise_differently_never_mix(fresh, corpus, tmp_path, m
     assert store.plan(encoder, half).missing_rows == 0
     assert store.queries(encoder, tiny.SENTENCES).tobytes() == queries.tobytes()
     np.testing.assert_allclose(everything(encode(store, corpus, encoder)), whole, atol=1e-5)
+
+
+def test_the_tokenizer_is_loaded_once_for_each_version(fresh, corpus, monkeypatch):
+    store, encoder = fresh()
+    encode(store, corpus, encoder)
+    store, encoder = fresh()
+    monkeypatch.setattr(type(encoder), "hash_tokens", None)
+    assert store.tokens_sha256(encoder, "document") == ""  # this encoder has none
+    monkeypatch.setattr(type(encoder), "hash_tokens", lambda self, role: pytest.fail("loaded"))
+    assert encode(store, corpus, encoder).encoded == 0
 
 
 @pytest.mark.parametrize("role", ["document", "query"])
