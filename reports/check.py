@@ -333,7 +333,7 @@ def _answer_parts(answer: Answer) -> Iterator[str]:
     yield escape(_answer_verdict(answer))
     if answer.seen:
         lines = [f"{escape(one.name)}: {code(one.apply)}" for one in answer.seen]
-        yield "The evidence itself shows differences:\n\n" + bullets(lines)
+        yield "Seen in the evidence itself:\n\n" + bullets(lines)
     if answer.explanations:
         yield _explanations_table(answer)
         yield from _remarks(answer.explanations)

@@ -267,14 +267,32 @@ def compare_models(models: Models, settings: ComparisonSettings) -> list[Compari
     names = {name for model in models for name in model.results if settings.includes(name)}
     matrices = [read_scores(name, models, settings) for name in sorted(names)]
     if not any(len(matrix.columns) > 1 for matrix in matrices):
-        has = [
-            f"{model.name}: {', '.join(filter(settings.includes, model.results)) or 'none'}"
-            for model in models
-        ]
-        wanted = settings.measure or "results"
-        raise BenchError(f"no two models have {wanted} on the same collection: {'; '.join(has)}")
+        raise _no_shared_collection(models, matrices, settings)
     settings.resampling.check_enough(sum(len(matrix.columns) > 1 for matrix in matrices))
     return [_compare_pair(pair, matrices, settings) for pair in combinations(models, 2)]
+
+
+def _no_shared_collection(
+    models: Models, matrices: Sequence[ScoreMatrix], settings: ComparisonSettings
+) -> BenchError:
+    """Return the error for models without a common collection or measure."""
+    results = {model.name: model.results for model in models}
+    lacking = [
+        f"{name} on {matrix.collection} has {gap}"
+        for matrix in matrices
+        for name, gap in matrix.gaps.items()
+        if matrix.collection in results[name]
+    ]
+    if lacking:
+        return BenchError(
+            f"no two models have {settings.measure} on the same collection: {'; '.join(lacking)}",
+            "Choose a different --measure, or evaluate them again with this one.",
+        )
+    has = [
+        f"{name}: {', '.join(filter(settings.includes, found)) or 'none'}"
+        for name, found in results.items()
+    ]
+    return BenchError(f"no two models have results on the same collection: {'; '.join(has)}")
 
 
 def _compare_pair(

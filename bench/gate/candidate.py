@@ -142,8 +142,9 @@ def check_published_use(baseline: object, anchor: object, expect_same: bool) -> 
     if anchor == PUBLISHED or (baseline == PUBLISHED and not expect_same):
         raise BenchError(
             "published scores have no per-query scores, so they cannot be tested",
-            "give --anchor stored results; --baseline published needs --expect-same, which checks "
-            "that this is the published checkpoint",
+            "give --anchor the name of stored results"
+            if anchor == PUBLISHED
+            else "add --expect-same to check that this is the published checkpoint",
         )
 
 

@@ -186,7 +186,7 @@ def queries_needed(
     All collections, whose draws are ``parts``, grow by the same factor.
     """
     known = sum(part.queries for part in parts)
-    numbers = range(known, max(known, MOST_QUERIES))
+    numbers = range(known, max(known, MOST_QUERIES) + 1)
 
     def proves(queries: int) -> bool:
         return upper_bound(parts, weights, queries / known) <= margin
@@ -238,7 +238,7 @@ class LossTest:
 
     @property
     def where(self) -> str:
-        """The place of the loss in a sentence."""
+        """Where the loss is, for a sentence."""
         return "in the mean" if self.name == MEAN else f"on {self.name}"
 
     def row(self, p_adjusted: float | None, failure: str) -> CheckRow:

@@ -77,14 +77,13 @@ def select_checkpoint(
     means = np.average([panel.scores.mean(axis=0) for panel in panels], axis=0, weights=weights)
     best = int(np.flatnonzero(means >= means.max() - SAME_MEAN)[0])
     adjusted = adjust_all_pairs(panels, weights)[best]
-    rivals = (
-        msgspec.structs.replace(
-            paired_difference([panel.minus(names[best], name) for panel in panels], weights),
-            p_adjusted=float(p),
-        )
-        for name, p in zip(names, adjusted, strict=True)
-        if name != names[best]
-    )
+    rivals = []
+    for name, p in zip(names, adjusted, strict=True):
+        if name != names[best]:
+            parts = [panel.minus(names[best], name) for panel in panels]
+            alone = paired_difference(parts, weights)
+            # p alone may be exact and thus larger than p of the random flips
+            rivals.append(msgspec.structs.replace(alone, p_adjusted=max(float(p), alone.p)))
     return Selection(
         best=names[best],
         candidates=len(names),

@@ -135,14 +135,15 @@ class CheckpointScanner:
     def scan(self) -> tuple[CheckpointState, ...]:
         """Return the checkpoints by step."""
         parents = (self.folder, self.folder / CHECKPOINTS)
-        found = [path for parent in parents for path in parent.glob("*") if _is_checkpoint(path)]
-        listed = {path: files for path in found if (files := _read_file_states(path))}
-        by_trainer = any(TRAINER_STATE in files for files in listed.values())
+        listed = (path for parent in parents for path in _list_folder(parent))
+        found = filter(_is_checkpoint, listed)
+        states = {path: files for path in found if (files := _read_file_states(path))}
+        by_trainer = any(TRAINER_STATE in files for files in states.values())
         checkpoints = [
             CheckpointState(path, files, self._find_missing(path.name, files, by_trainer))
-            for path, files in listed.items()
+            for path, files in states.items()
         ]
-        self._previous = {path.name: files for path, files in listed.items()}
+        self._previous = {path.name: files for path, files in states.items()}
         return tuple(sorted(checkpoints, key=lambda each: (step_of(each.name), each.name)))
 
     def _find_missing(self, name: str, files: FileStates, by_trainer: bool) -> str:
@@ -152,6 +153,14 @@ class CheckpointScanner:
         if TRAINER_STATE not in files and (by_trainer or files.keys() & TRAINER_FILES):
             return f"{TRAINER_STATE} is missing, which the Trainer writes last"
         return ""
+
+
+def _list_folder(folder: Path) -> list[Path]:
+    """Return the content of ``folder``, or nothing if it is not a folder."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _is_checkpoint(path: Path) -> bool:

@@ -106,6 +106,28 @@ def test_of_copies_of_one_evaluation_the_newest_is_taken(tmp_path):
 HALF = msgspec.structs.replace(RECIPE, dtype="float16")
 
 
+def test_results_are_found_below_a_folder_and_told_apart_by_model(tmp_path):
+    models = ("words", "more-words", "a/words", "a")
+    for name in models:
+        stored(tmp_path, result(name))
+    assert len(find.find_results(tmp_path)) == 4
+    for name in models:
+        (found,) = find.find_results(tmp_path, name)
+        assert found.record.model == name
+    assert find.find_results(tmp_path / "absent") == []
+
+
+def test_different_evaluations_of_a_collection_are_listed_with_what_differs(tmp_path):
+    folders = [stored(tmp_path, result(recipe=recipe)) for recipe in (RECIPE, HALF)]
+    with pytest.raises(BenchError) as error:
+        results_of("words", tmp_path)
+    message = str(error.value)
+    assert "words has 2 results on beir/scifact, which differ in dtype" in message
+    for folder, dtype in zip(folders, ("float32", "float16"), strict=True):
+        assert f"{folder}: dtype {dtype}" in message
+        assert f"words@dtype={dtype}" in error.value.hint
+
+
 @pytest.mark.parametrize(
     ("other", "condition"),
     [
@@ -334,7 +356,7 @@ def test_a_measure_is_taken_from_the_stored_values_or_missing_by_name():
     assert found[0].collections[0].measure == "RR@10"
     assert found[0].collections[0].paired is not None
     assert found[1].collections[0].missing == ("c: no RR@10, but nDCG@10",)
-    with pytest.raises(BenchError, match="no two models have MRR@10 on the same"):
+    with pytest.raises(BenchError, match="c on beir/scifact has no RR@10, but nDCG@10"):
         compare_models([full, lacking], choices)
     with pytest.raises(BenchError, match="no measure 'nonsense'"):
         compare_models([full, lacking], ComparisonSettings(measure="nonsense"))

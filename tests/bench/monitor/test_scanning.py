@@ -54,6 +54,18 @@ def test_a_checkpoint_of_the_trainer_is_complete_at_the_second_look(training):
     assert complete(training) == [LAST, "checkpoint-10"]
 
 
+def test_a_folder_that_cannot_be_listed_is_an_error_unless_it_does_not_exist(tmp_path, monkeypatch):
+    assert CheckpointScanner(tmp_path / "absent").scan() == ()
+
+    def deny(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, deny)
+    with pytest.raises(PermissionError):
+        CheckpointScanner(tmp_path).scan()
+
+
 def test_a_folder_that_changes_between_two_scans_is_incomplete(training):
     scanner = CheckpointScanner(training)
     scanner.scan()

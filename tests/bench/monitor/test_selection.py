@@ -76,6 +76,13 @@ def test_p_over_two_collections_flips_the_queries_of_both():
     assert found == pytest.approx(brute_force(scores, [0.75, 0.25]), abs=0.025)
 
 
+@with_examples(40)
+@given(curves)
+def test_adjusted_p_is_never_below_the_p_of_the_pair_alone(scores):
+    for rival in select_checkpoint([read_scores(scores)], [1.0]).rivals:
+        assert rival.p_adjusted >= rival.p
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("queries", "checkpoints"), [(50, 8), (300, 4)])
 def test_curves_without_a_difference_give_a_claim_in_at_most_5_of_100(queries, checkpoints):
