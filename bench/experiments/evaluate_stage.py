@@ -171,13 +171,23 @@ def read_scores(task: CellTask, out: Path) -> CellScores:
 
     After a sequence, a collection is searched with the checkpoint of
     `CheckpointSequence.searched_with`.
+
+    Raises:
+        BenchError: results of the finished evaluation are missing.
     """
+    folder = task.folder(out)
     found: dict[str, dict[str, CheckpointScores]] = {}  # by model
-    for stored in find_results(task.folder(out) / RESULTS):
+    for stored in find_results(folder / RESULTS):
         measure, scores = stored.record.main_measure, stored.scores
         scored = CheckpointScores(measure, scores.query_ids, scores.values[measure])
         found.setdefault(stored.record.model, {})[stored.dataset] = scored
-    sequence = read_sequence(task.folder(out))
+    sequence = read_sequence(folder)
+    models = 1 + len(sequence.checkpoints) if sequence else 1
+    if len(found) < models:
+        raise BenchError(
+            f"{folder} is a finished evaluation, but {'lacks' if found else 'holds no'} results",
+            f"delete {folder} and type the same command",
+        )
     if sequence is None:
         (only,) = found.values()
         return CellScores(only)

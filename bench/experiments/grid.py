@@ -84,7 +84,9 @@ class Axis(Record, kw_only=True):
         if self.labels and len(self.labels) != len(self.values):
             raise ValueError(f"{len(self.labels)} labels for {len(self.values)} values")
         if len(self.points) < len(self.values):
-            raise ValueError(f"the axis {self.title} has the same value twice")
+            labels = self.all_labels
+            twice = next(label for label in labels if labels.count(label) > 1)
+            raise ValueError(f"the axis {self.title} has {twice} twice")
 
     @property
     def title(self) -> str:
@@ -92,10 +94,14 @@ class Axis(Record, kw_only=True):
         return self.name or self.field.rpartition(".")[2]
 
     @property
+    def all_labels(self) -> tuple[str, ...]:
+        """Label of each value."""
+        return self.labels or tuple(map(format_label, self.values))
+
+    @property
     def points(self) -> Table:
         """Values by label."""
-        labels = self.labels or tuple(map(format_label, self.values))
-        return dict(zip(labels, self.values, strict=True))
+        return dict(zip(self.all_labels, self.values, strict=True))
 
 
 class Grid(Record, kw_only=True):
@@ -140,6 +146,11 @@ class Grid(Record, kw_only=True):
         for title in titles:
             if titles.count(title) > 1:
                 raise ValueError(f"two axes are called {title}: set the name of one")
+        known = {*self.__struct_fields__} - {"name", "variants"}
+        for variant, table in self.variants.items():
+            for key in sorted(table.keys() - known):
+                hint = did_you_mean(key, known, f"its fields: {', '.join(sorted(known))}")
+                raise ValueError(f"unknown field {key} of variant {variant}: {hint}")
 
     def stages(self) -> dict[str, Table]:
         """Return the settings of the reference by stage, in order, without absent stages."""

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -167,29 +168,36 @@ def complete_settings(
 
 def continue_from(table: Mapping[str, Any], model: str) -> Table:
     """Return the start of a stage that continues from ``model``, or raise if it has a start."""
+    check_no_start(table)
+    return {"start": {"model": model}}
+
+
+def check_no_start(table: Mapping[str, Any]) -> None:
+    """Raise if a stage that continues from another one has a start."""
     if "start" in table:
         raise BenchError(
             "start is set, but this stage continues from the model before it",
             'remove start; set model = "NAME" at the top of the file, or use an earlier stage',
         )
-    return {"start": {"model": model}}
 
 
-def read_settings(settings: Table, kind: type[TrainingSource], presets: TomlFiles[R]) -> R:
-    """Return the preset in complete ``settings``, without their data source."""
+def read_settings(
+    stage: str, settings: Table, kind: type[TrainingSource], presets: TomlFiles[R]
+) -> R:
+    """Return the preset in complete ``settings`` of a stage, without their data source."""
     fields = {name: value for name, value in settings.items() if name not in kind.__struct_fields__}
-    return presets.convert(fields, "complete settings")
+    return presets.convert(fields, f"[{stage}]")
 
 
 def read_pretraining(settings: Table, model: str) -> Pretraining:
     """Return the preset in complete ``settings``, which starts from ``model`` by default."""
     table = {"start": {"model": model}, **settings}
-    return read_settings(table, AdaptSource, PRETRAIN_PRESETS)
+    return read_settings("pretrain", table, AdaptSource, PRETRAIN_PRESETS)
 
 
 def read_finetuning(settings: Table) -> Finetuning:
     """Return the preset in complete ``settings``."""
-    return read_settings(settings, FinetuneSource, FINETUNE_PRESETS)
+    return read_settings("finetune", settings, FinetuneSource, FINETUNE_PRESETS)
 
 
 @dataclass(frozen=True)
@@ -440,7 +448,7 @@ def hash_checkpoint(model: str, role: str = "") -> dict[str, str]:
 def count_work(folder: Path, checkpoint: Path | None = None) -> Cost:
     """Count steps and tokens of all trainings below ``folder``, and what ``checkpoint`` trained.
 
-    The trained parameters are those of the checkpoint, or of its adapter if it has one.
+    Without an adapter, all parameters of the checkpoint count as trained.
     """
     curves = [read_curve(path) for path in folder.rglob(CURVE_FILE)]
     counted = count_parameters(resolve_model(str(checkpoint))) if checkpoint else None
@@ -453,6 +461,7 @@ def count_work(folder: Path, checkpoint: Path | None = None) -> Cost:
 
 OUT, SEED, START = "out", "seed", "start"
 STDOUT_FILE, STDERR_FILE = "stdout.txt", "stderr.txt"
+TAIL = 20  # lines of stderr in an error
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -499,7 +508,7 @@ class CommandStage(ExperimentStage):
         fields = {name: values.pop(name) for name in known if name in values}
         settings = convert_table(fields, CommandSettings, f"[{self.name}]")
         if settings.start and self.follows:
-            continue_from(fields, "")
+            check_no_start(fields)
         self._check_placeholders(settings, values)
         if shutil.which(settings.command[0]) is None:
             raise BenchError(f"there is no program {settings.command[0]!r}", "install it")
@@ -594,9 +603,10 @@ def _input_files(settings: Table) -> Iterator[Path]:
 
 
 def _command_error(words: list[str], code: int, stderr: Path) -> BenchError:
-    """Return the error of a command that failed, with the last line that it wrote."""
+    """Return the error of a command that failed, with the last lines that it wrote."""
     with stderr.open(encoding="utf-8", errors="replace") as file:
-        last = next((f": {line.strip()}" for line in reversed(list(file)) if line.strip()), "")
+        tail = deque((line.rstrip() for line in file if line.strip()), maxlen=TAIL)
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    problem = f"{words[0]} {how}{last}\ncommand: {shlex.join(words)}"
-    return BenchError(problem, f"see {stderr}; the same command tries it again")
+    last = f": {tail[-1].strip()}" if tail else ""
+    lines = [f"{words[0]} {how}{last}", f"command: {shlex.join(words)}", *tail]
+    return BenchError("\n".join(lines), f"see {stderr}; the same command tries it again")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.experiments.evaluate_stage import EvaluateStage
+from bench.experiments.evaluate_stage import EvaluateStage, read_scores
+from bench.experiments.experiment import CellTask
 from bench.experiments.grid import load_grid
 from bench.experiments.training_stages import FinetuneStage, PretrainStage
 from bench.requests.outcomes import ExitCode
@@ -116,6 +117,13 @@ def test_an_evaluation_keeps_to_the_memory_that_it_may_take(bench, tmp_path):
     settings = stage.resolve_settings({"on": ["./mine"]})
     with pytest.raises(BenchError, match="search needs at least"):
         stage.run(settings, "hashing", tmp_path / "out")
+
+
+def test_a_finished_evaluation_without_results_says_what_to_delete(tmp_path):
+    task = CellTask("evaluate", {}, "key")
+    with pytest.raises(BenchError, match=r"evaluate/key .* holds no results") as error:
+        read_scores(task, tmp_path)
+    assert error.value.hint == f"delete {task.folder(tmp_path)} and type the same command"
 
 
 @pytest.mark.parametrize(
@@ -262,6 +270,24 @@ def test_training_queries_that_read_like_a_scored_one_are_left_out_and_reported(
     ending = ", left out" if like else ""
     said = f"split train of mine: {queries} with the text of a scored query of other (1 scored)"
     assert f"{said}{ending}\n" in shown.stdout
+
+
+@pytest.mark.slow
+def test_rows_of_one_seed_read_the_same_texts_in_the_same_order(bench, monkeypatch):
+    pytest.importorskip("sentence_transformers")
+    from retrievers.training.pretrain.texts import Stream
+
+    read = []
+    real = Stream.__getitem__
+    monkeypatch.setattr(
+        Stream,
+        "__getitem__",
+        lambda self, index: read.append((self.seed, index)) or real(self, index),
+    )
+    done = ablate(bench, "--seeds", "3")
+    assert done.code == ExitCode.OK, done.stderr
+    one_row = [(3, 0), (3, 0), (3, 1), (3, 2), (3, 3)]  # one text checks the model first
+    assert read == one_row * 2
 
 
 def test_a_cell_that_fails_is_a_gap_and_the_exit_code_says_so(bench, tmp_path):

@@ -89,7 +89,7 @@ def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
         ('"pretrain.steps"', '"pretrain.steps.x"', "which has no field 'x'"),
         ('"pretrain.steps"', '"pretrain"', "names no stage"),
         ("values = [5, 10, 20]", "value = [5]", "did you mean values"),
-        ("values = [5, 10, 20]", "values = [5, 5]", "has the same value twice"),
+        ("values = [5, 10, 20]", "values = [5, 5]", "the axis steps has 5 twice"),
         (
             "values = [5, 10, 20]",
             'values = [5, 10, "x"]',
@@ -162,6 +162,20 @@ def test_a_variant_that_does_not_fit_the_file_is_refused(tmp_path, own, words):
     path.write_text(f"{GRID}\n[variants.odd]\n{own}\n")
     with pytest.raises(BenchError, match=f"variant odd: .*{words}"):
         load_grid(str(path), "odd")
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ("seedz = [1]", "unknown field seedz of variant odd: did you mean seeds"),
+        ('name = "x"', "unknown field name of variant odd"),
+    ],
+)
+def test_an_unknown_field_of_a_variant_is_found_before_it_is_chosen(tmp_path, own, words):
+    path = tmp_path / "steps.toml"
+    path.write_text(f"{GRID}\n[variants.odd]\n{own}\n")
+    with pytest.raises(BenchError, match=words):
+        load_grid(str(path))
 
 
 def test_an_unknown_file_name_suggests_the_closest():
