@@ -101,6 +101,15 @@ def test_a_suite_has_a_row_without_a_correction():
     assert row["better"] == "new"
 
 
+def test_an_incomplete_suite_names_what_is_missing():
+    gap = changed(SUITE, mean_a=None, mean_b=None, paired=None, missing=("beir/nq", "beir/fever"))
+    text = table(suites=[gap])
+    (note,) = notes_of(text)
+    assert numbers(note) == ["2", "14"]
+    assert note.endswith("beir/nq, beir/fever")
+    assert rows_of(text)[1]["better"] == ""
+
+
 def test_a_gap_is_an_empty_row_with_a_note():
     gap = changed(ROW, mean_b=None, paired=None, missing=("new: no result",))
     text = table(gap)

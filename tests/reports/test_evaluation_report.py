@@ -75,6 +75,10 @@ def test_empty_columns_are_left_out(fields, column, cell):
     assert column not in row_of(RESULT)
 
 
+def test_a_model_trained_on_the_collection_is_marked():
+    assert row_of(changed(in_domain=True))["model"] == "words (in-domain)"
+
+
 def test_the_published_score_of_the_collection_and_main_measure_is_shown():
     published = {
         ("words", "beir/tiny", "nDCG@10"): 0.5,

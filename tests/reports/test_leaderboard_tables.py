@@ -76,6 +76,15 @@ def test_recipes_and_speed_have_their_own_table(tmp_path):
     }
 
 
+def test_parameters_of_an_adapter_are_shown_and_unknown_ones_are_a_gap(tmp_path):
+    store(tmp_path, "adapted", "set", [0.5], parameters=Parameters(110_077_440, 595_200))
+    store(tmp_path, "theirs", "set", [0.25], recipe=None, index="")
+    shown = {row["model"]: row for row in tables_of(markdown(board_of(tmp_path), ""))[1]}
+    assert shown["adapted"]["parameters"] == "110.1 M"
+    assert shown["adapted"]["adapter parameters"] == "595.2 k"
+    assert (shown["theirs"]["parameters"], shown["theirs"]["adapter parameters"]) == ("unknown", "")
+
+
 def test_protocols_have_their_own_table_and_unofficial_ones_are_marked(tmp_path):
     store(tmp_path, "a", "msmarco/dev", [0.5])
     store(tmp_path, "a", "mine", [0.5], protocol=make_protocol("mine", official=False))

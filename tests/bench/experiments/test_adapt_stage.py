@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bench.experiments.ablate import prepare_experiment
+from bench.experiments.grid import load_grid
 from bench.experiments.training_stages import (
     CheckpointSequence,
     last_checkpoint,
@@ -17,6 +18,7 @@ from bench.experiments.training_stages import (
 from bench.requests.outcomes import ExitCode
 from bench.requests.training import AblateRequest
 from bench.result_store.find import find_results
+from retrievers.training.continual.sequence import METHODS, read_method
 from retrievers.training.engine.context import LossPoint
 from tests.support.collections import Bench, write_words
 from tests.support.experiments import run_stages_in_this_process
@@ -208,6 +210,19 @@ def test_bad_input_gives_one_message_before_any_work(
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("variant", ["", "two-cores"])
+def test_the_shipped_grid_learns_what_it_evaluates_by_every_method_in_a_latin_square(variant):
+    grid = load_grid("three-domains", variant)
+    assert grid.adapt["on"] == grid.evaluate["on"]
+    axes = {axis.title: axis for axis in grid.axes}
+    methods = [read_method(value).name for value in axes["method"].values]
+    assert {*methods} == {*METHODS}
+    orders = axes["order"].values
+    assert orders[0] == grid.adapt["on"]
+    for domains in (*orders, *zip(*orders, strict=True)):
+        assert sorted(domains) == sorted(grid.adapt["on"])
 
 
 def test_a_training_after_a_sequence_starts_from_its_last_checkpoint(tmp_path):

@@ -1,4 +1,4 @@
-"""Working through a plan: caching, gaps, resuming, and work in a process processes."""
+"""Working through a plan: caching, gaps, resuming, and work in subprocesses."""
 
 import errno
 import multiprocessing
@@ -137,6 +137,27 @@ def test_a_process_that_finds_every_cell_claimed_waits_and_continues(tmp_path):
         outcome, said = waiting.result(timeout=30)
     assert len(outcome.finished) == calls(tmp_path) == 33
     assert len([line for line in said if line.startswith("cell ")]) == 12
+
+
+@pytest.mark.slow
+def test_a_process_that_waited_for_the_base_takes_its_share_of_the_cells(tmp_path):
+    stages, worked = FAKES | {"base": FakeStage("base")}, []
+    text = GRID.replace("[pretrain]", "[base]\nsteps = 1\n\n[pretrain]", 1)
+
+    def run(stage, task, out):
+        worked.append((threading.get_ident(), task.stage))
+        time.sleep(0.02)
+        return in_this_process(stage, task, out)
+
+    def work():
+        return run_experiment(plan(stages, text), tmp_path, run, print)
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = [each.result() for each in [pool.submit(work) for _ in "ab"]]
+    assert [len(outcome.finished) for outcome in outcomes] == [len(worked)] * 2
+    shares = [who for who, _ in worked]
+    assert min(shares.count(who) for who in {*shares}) > 5
+    assert len({*shares}) == 2
 
 
 def test_a_full_disk_stops_everything(tmp_path):

@@ -2,12 +2,14 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
 from scipy import stats
 
+from bench.evaluation.judging import suite_weights
 from bench.experiments.experiment import plan_experiment, run_experiment
 from bench.experiments.grid import FILES
 from bench.experiments.report import (
@@ -17,6 +19,7 @@ from bench.experiments.report import (
     make_report,
     standard_error,
 )
+from bench.runner.workspace import Workspace
 from tests.support.experiments import FAKES, GRID, in_this_process, read_scores
 from tests.support.results import CONDITIONS
 
@@ -38,6 +41,23 @@ def draw(part, resamples, seed):
         rng.multinomial(count - 1, np.full(count, 1 / count), resamples) for count in part.shape
     )
     return np.sum((of_seeds @ part) * of_queries, axis=1) / np.prod(np.subtract(part.shape, 1))
+
+
+def test_the_forums_of_cqadupstack_weigh_as_one_collection_of_beir(tmp_path, monkeypatch):
+    def opened(workspace, name, split):
+        return SimpleNamespace(name=name.removeprefix("./"))
+
+    monkeypatch.setattr("bench.runner.workspace._opened_once", opened)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    workspace = Workspace(tmp_path)
+    found = workspace.weights(["beir"])
+    assert found == pytest.approx(suite_weights("beir"))
+    forums = [share for name, share in found.items() if "cqadupstack" in name]
+    assert (len(forums), sum(forums)) == (12, pytest.approx(1 / 14))
+    assert workspace.weights(["beir", "./own"])["own"] == pytest.approx(1 / 15)
+    both = workspace.weights(["beir/cqadupstack", "./own"])
+    assert list(both.values()) == pytest.approx([1 / 13] * 13)
 
 
 def test_p_is_two_sided_from_students_t_distribution():
