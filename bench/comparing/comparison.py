@@ -1,4 +1,4 @@
-"""Comparison of stored results, rankings and evaluations: what a user names, found and compared.
+"""Comparison of the stored results, rankings and evaluations that a user names.
 
 With ``changed``, the queries on which two models differ most are shown with relevant documents and
 both rankings.

@@ -333,9 +333,9 @@ class _Spread:
     """Variation of a difference of means over samples of queries.
 
     ``error`` is the standard error from unbiased variances, with ``degrees`` of freedom
-    (Satterthwaite, 1946), and ``drawn_error`` that of the bootstrap, whose variances divide by n.
-    ``skew`` is the acceleration of the BCa interval, and ``deviation`` the root of the mean
-    variance.
+    (Satterthwaite, 1946). ``drawn_error`` is the standard error of bootstrap means, whose variances
+    divide by n. ``skew`` is the acceleration of the BCa interval, and ``deviation`` the root of the
+    mean variance.
     """
 
     error: float

@@ -111,7 +111,7 @@ class LoadedModel:
 class SearchResult:
     """Hits of a search in canonical order, without self-matches, and how they were computed.
 
-    ``recall`` is that of a `Result`, and ``preflight`` the checks of the encoder on a sample.
+    For ``recall`` see `Result`. ``preflight`` holds the checks of the encoder on a sample.
     """
 
     hits: Hits

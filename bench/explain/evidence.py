@@ -69,7 +69,7 @@ class Fit:
 
     @property
     def is_rough(self) -> bool:
-        """True if the typical error is larger than rounding to 16 bits makes it."""
+        """True if the typical error is larger than the error of rounding to 16 bits."""
         return self.level is not None and self.level > ROUGH
 
     @property

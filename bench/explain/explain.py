@@ -1,6 +1,6 @@
 """The use case ``explain``: which difference of set-up explains the evidence.
 
-The search tries single deviations, then pairs, ranks those that fit, and gives a verdict.
+The search tries single deviations, then pairs, ranks those that fit, and returns an answer.
 
 The vectors of a server are examined in two steps. First it gets a sample of texts in small
 requests, one after the other, and the search looks for the setting that explains the vectors. Then
@@ -290,7 +290,7 @@ class _Hypothesis:
 
 @dataclass(frozen=True)
 class _DeviationSearch:
-    """A search over the deviations that are possible for the model of a question."""
+    """Search over the deviations that are possible for the model of a question."""
 
     question: Question
     evidence: Sequence[SetupEvidence]
@@ -435,7 +435,7 @@ def _accept(tried: Sequence[_Hypothesis], base: Fit) -> list[_Hypothesis]:
 
 
 def _expect_coincidences(tried: Sequence[_Hypothesis]) -> float:
-    """Return how many hypotheses are expected to agree with unrelated scores by coincidence.
+    """Return the expected number of hypotheses that agree with unrelated scores by chance.
 
     For each number: the density of hypotheses around it, within a hundred tolerances, times the
     tolerance. Vectors, runs and scores by query have too many items to agree by chance.

@@ -1,4 +1,4 @@
-"""Vectors of texts under any set-up, with each forward pass shared by all that it serves.
+"""Vectors of texts under any set-up, with forward passes shared between set-ups.
 
 Pooling, later layers, normalisation, dimensions and precision are applied to the same pooled token
 states. A sequence of tokens is encoded once for each network, so that a set-up which changes few

@@ -55,9 +55,10 @@ READERS: dict[str, Callable[[BinaryIO], Mapping[str, Any]]] = {
 
 
 def parse_published(typed: str, datasets: Sequence[Dataset]) -> PublishedNumber:
-    """Read a published score typed as ``[DATASET:][MEASURE=]VALUE``; the first dataset is meant.
+    """Read a published score typed as ``[DATASET:][MEASURE=]VALUE``.
 
-    Examples are ``.2441``, ``R@100=.72`` and ``beir/scifact:nDCG@10=.6451``.
+    The default is the first dataset and its main measure. Examples are ``.2441``, ``R@100=.72`` and
+    ``beir/scifact:nDCG@10=.6451``.
     """
     name, colon, rest = typed.rpartition(":")
     measure, _, value = rest.rpartition("=")

@@ -1,4 +1,4 @@
-"""Scores that somebody else got, of each query or as published means, and their fit to a set-up."""
+"""Scores of somebody else, by query or as published means, and their fit to a set-up."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,7 +98,7 @@ class CollectionScores:
         return list(queries), rows[rows >= 0]
 
     def is_free(self, setup: EvaluationSetup) -> bool:
-        """Return whether no document must be encoded for ``setup``."""
+        """Return True if ``setup`` needs no document to be encoded."""
         return forward_key(setup) == forward_key(self.base)
 
     def _run(

@@ -193,7 +193,7 @@ def deviations(
     """Return every single deviation for this model on this collection.
 
     Some may change nothing, such as lower-casing before a tokenizer that does the same. ``other``
-    is another checkpoint whose files may have been used; those that are equal are no deviation.
+    is another checkpoint whose files may have been used. Files with equal content are skipped.
     """
     possible = [
         *_vary_stored(model),

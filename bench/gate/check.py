@@ -255,7 +255,7 @@ def _find_candidate(
 
 
 def expected_sensitivity(queries: Mapping[str, int], weights: Mapping[str, float]) -> Sensitivity:
-    """Return what the numbers of ``queries`` can show, whatever is encoded. It decides nothing."""
+    """Return the smallest effects that the numbers of ``queries`` can show, before encoding."""
     errors = [weight * DEVIATION / math.sqrt(queries[name]) for name, weight in weights.items()]
     total = sum(queries[name] for name in weights)
     unchanged = [draw_means(np.zeros(queries[name]), name) for name in sorted(weights)]

@@ -1,4 +1,4 @@
-"""May a stack be upgraded? One model, read by two interpreters with different libraries.
+"""Check of an upgrade: one model, loaded by two interpreters with different libraries.
 
 `bench/gate/stack_probe.py` runs in both and writes arrays. They are compared in the order in which
 a score is made: token ids of fixed texts, hidden states of equal token ids, vectors, scores. The

@@ -48,7 +48,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class TimedPass:
-    """One pass of some work, whose result are vectors float32 ``(n, dim)``, or a score.
+    """One pass of some work. Its ``result`` is vectors, float32 ``(n, dim)``, or a score.
 
     ``processor_s`` is the CPU time of all threads.
     """
