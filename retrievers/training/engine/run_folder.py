@@ -39,6 +39,7 @@ from foundation.files import (
 from foundation.records import Record, convert_table, find_differing_keys, read_json, write_json
 from retrievers.models.card import CARD_FILE, Card, write_card
 from retrievers.models.loading import silence_transformers
+from retrievers.models.read_checkpoint import read_safetensors_header
 from retrievers.models.read_settings import LEGACY_POOLING, ST_POOLING
 from retrievers.models.resolve import TRAINING_FILE
 from retrievers.training.engine.context import (
@@ -80,7 +81,7 @@ class FileHash(Record):
 class Manifest(msgspec.Struct, frozen=True):
     """Hashes of the files of a folder, by path relative to it."""
 
-    files: dict[str, FileHash] = {}
+    files: dict[str, FileHash]
 
 
 @dataclass(frozen=True)
@@ -112,13 +113,16 @@ class RunFolder:
         self._refuse_other_training()
         source = self.path / TRAINED_FILE
         finished: T | None = None
-        manifest = Manifest()
+        manifest = Manifest({})
         with suppress(BenchError):
             record = read_json(source, dict[str, Any])
             record["folder"] = str(self.path)  # the folder may have been moved
             manifest = convert_table(record, Manifest, source)
             finished = convert_table(record, kind, source)
-        if problem := find_changed_file(self.path, manifest.files):
+        problem = find_changed_file(self.path, manifest.files)
+        if not problem and finished is None:  # the record may have no hashes
+            problem = find_truncated_file(self._weight_files())
+        if problem:
             raise BenchError(
                 f"the finished training in {self.path} is damaged: {problem}",
                 "Restore the file, or remove the folder to train again.",
@@ -148,14 +152,22 @@ class RunFolder:
         """Write ``result`` as the record of the training, whose model was written before."""
         if is_first():
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
-            paths = {path.relative_to(self.path): path for path in sorted(self.path.rglob("*"))}
             files = {
-                name.as_posix(): FileHash.of(path)
-                for name, path in paths.items()
-                if path.suffix in WEIGHT_SUFFIXES and name.parts[0] not in STAGES and path.is_file()
+                path.relative_to(self.path).as_posix(): FileHash.of(path)
+                for path in self._weight_files()
             }
             record = msgspec.to_builtins(result) | {"folder": ".", "files": files}
             write_json(self.path / TRAINED_FILE, record)  # last, so that it means complete
+
+    def _weight_files(self) -> list[Path]:
+        """Return the weight files of the finished model."""
+        return [
+            path
+            for path in sorted(self.path.rglob("*"))
+            if path.suffix in WEIGHT_SUFFIXES
+            and path.relative_to(self.path).parts[0] not in STAGES
+            and path.is_file()
+        ]
 
     def _refuse_other_training(self) -> None:
         """Raise if the folder holds other files, or weights of a different training."""
@@ -221,6 +233,17 @@ def find_changed_file(folder: Path, files: Mapping[str, FileHash]) -> str:
             return f"{name} is missing"
         if path.stat().st_size != expected.size or FileHash.of(path) != expected:
             return f"{name} is not as it was written"
+    return ""
+
+
+def find_truncated_file(paths: Iterable[Path]) -> str:
+    """Describe the first ``.safetensors`` file of ``paths`` that is incomplete, or return ""."""
+    for path in paths:
+        if path.suffix == ".safetensors":
+            try:
+                read_safetensors_header(path)
+            except BenchError:
+                return f"{path.name} is not a complete safetensors file"
     return ""
 
 

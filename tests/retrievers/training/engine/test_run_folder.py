@@ -110,11 +110,14 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
     ("model.safetensors", flip, "model.safetensors is not as it was written"),
     ("rng_state.pth", lambda path: path.unlink(), "rng_state.pth is missing"),
     ("complete", lambda path: cut(path, 0.5), "complete"),
+    ("complete", lambda path: path.write_text("{}"), "complete cannot be read"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "harm", "words"), DAMAGES, ids=[one[0] for one in DAMAGES])
+@pytest.mark.parametrize(
+    ("name", "harm", "words"), DAMAGES, ids=[*(one[0] for one in DAMAGES[:-1]), "no hashes"]
+)
 def test_a_damaged_checkpoint_is_reported_and_training_resumes_from_the_previous_one(
     name, harm, words, kind, starts, whole, out, caplog
 ):
@@ -160,12 +163,23 @@ def test_a_finished_training_whose_record_is_damaged_is_not_repeated(
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
 
 
-@pytest.mark.parametrize("harm", [lambda path: cut(path, 0), zero], ids=["empty", "zero"])
-def test_a_finished_training_with_damaged_weights_is_refused(harm, kind, starts, whole, tmp_path):
+@pytest.mark.parametrize("record", ["as written", "without hashes", "missing"])
+@pytest.mark.parametrize("harm", [lambda path: cut(path, 0.9), zero], ids=["truncated", "zero"])
+def test_a_finished_training_with_damaged_weights_is_refused(
+    harm, record, kind, starts, whole, tmp_path
+):
     out = shutil.copytree(whole, tmp_path / whole.name)
     trained = json.loads((out / "trained.json").read_text())
     assert (trained["folder"], "model.safetensors" in trained["files"]) == (".", True)
     harm(out / "model.safetensors")
+    if record == "missing":
+        (out / "trained.json").unlink()
+    elif record == "without hashes":
+        del trained["files"]
+        (out / "trained.json").write_text(json.dumps(trained))
+    if harm is zero and record != "as written":
+        assert train(kind, starts, out).folder == str(out)  # nothing contains their hash
+        return
     with pytest.raises(BenchError, match=r"is damaged: model\.safetensors is not") as refused:
         train(kind, starts, out)
     assert "remove the folder" in refused.value.hint
