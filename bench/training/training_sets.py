@@ -167,6 +167,12 @@ class TrainSplit:
         negatives = _group(given[~given["relevant"]], count)
         scored = not np.isnan(given["score"]).any()
         kept = np.unique(given["query"][given["relevant"]] if scored else given["query"]).tolist()
+        if not kept:
+            raise BenchError(
+                "none of the scored records has a relevant passage in the corpus of "
+                f"{self.dataset.name}",
+                "Their ids must be those of the collection.",
+            )
         positives, scores = [], []
         for number in kept:
             rows, first = np.unique(relevant[number]["row"], return_index=True)

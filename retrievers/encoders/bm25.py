@@ -208,7 +208,7 @@ def _check_options(options: dict[str, Option]) -> dict[str, Any]:
     merged = DEFAULTS | options
     for name, known in (("method", METHODS), ("stopwords", tuple(STOP_LISTS))):
         if merged[name] not in known:
-            raise BenchError(f"BM25 has no {name} {merged[name]!r}", f"use one of {known}")
+            raise BenchError(f"BM25: {name} is {merged[name]!r}", f"use one of {', '.join(known)}")
     for name in ("k1", "b"):
         value = merged[name]
         if isinstance(value, str | bool) or not 0 <= value <= MAX_VALUE:

@@ -236,7 +236,7 @@ def merge_negatives(pools: Sequence[Int64Array], queries: int) -> Int64Array:
 
 
 def pad_rows(rows: Sequence[NDArray[Any]], fill: float) -> NDArray[Any]:
-    """Return rows of any length as one array ``(rows, longest)``, with at least one column."""
+    """Return one or more ``rows`` of any length as one array ``(rows, longest or 1)``."""
     lengths = np.array([len(row) for row in rows])
     filled = np.arange(max(1, lengths.max())) < lengths[:, None]
     padded = np.full(filled.shape, fill, rows[0].dtype)
@@ -336,14 +336,11 @@ class Batches:
             batch["label"] = from_numpy(np.stack(labels))
         return batch
 
-    def rows_at(self, index: int) -> Int64Array:
+    def _draw_rows(self, index: int, banned: Sequence[int]) -> Int64Array:
         """Return the rows of a relevant document and its negatives, int64 ``(1 + count,)``.
 
         ``index`` is an index into the flattened order.
         """
-        return self._draw_rows(index, self._relevant_keys(index // self.order.batch_size))
-
-    def _draw_rows(self, index: int, banned: Sequence[int]) -> Int64Array:
         query = int(self.order.queries.ravel()[index])
         positive = self.order.positives.ravel()[index : index + 1]
         rng = np.random.default_rng((self.seed, 1, index))

@@ -93,7 +93,7 @@ class CondenserTraining(nn.Module):
         self.skip_from = depth // 2 if skip_from is None else skip_from
         if self.skip_from >= depth:
             raise BenchError(
-                f"skip_from is {skip_from}, but the encoder has {depth} layers",
+                f"skip_from is {self.skip_from}, but the encoder has {depth} layers",
                 f"Use skip_from = {depth - 1} or less: later layers collect the text in [CLS].",
             )
         self.encoder, self.late_mlm = encoder, settings.late_mlm

@@ -173,12 +173,17 @@ def read_plugin(table: Any, base: type[T], modules: Mapping[str, str], kind: str
     if name.endswith(SUFFIX):
         plugin = _load_file(name, base)
     elif name in modules:
-        classes = vars(importlib.import_module(modules[name])).values()
-        plugin = next(
+        found = [
             each
-            for each in classes
+            for each in vars(importlib.import_module(modules[name])).values()
             if isinstance(each, type) and issubclass(each, base) and _tag(each) == name
-        )
+        ]
+        if not found:
+            raise BenchError(
+                f"{modules[name]} has no {kind} with the tag {name!r}",
+                f"List the {kind} under the tag of its class.",
+            )
+        plugin = found[0]
     else:
         known = f"use one of {', '.join(modules)}, or a {SUFFIX} file"
         raise BenchError(f"no {kind} is called {name!r}", did_you_mean(name, modules, known))

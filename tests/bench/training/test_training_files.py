@@ -176,6 +176,9 @@ def test_given_passages_are_rows_with_the_scores_of_their_query(tmp_path, caplog
     assert (unscored.positives[0].tolist(), unscored.negatives.rows.tolist()) == ([1], [[4]])
     with pytest.raises(BenchError, match="texts instead of ids"):
         TrainSplit.of(dataset).with_given([given[0]._replace(id="")], keep=2)
+    irrelevant = given[1]._replace(positives=passages("gone"))
+    with pytest.raises(BenchError, match="scored records has a relevant passage"):
+        TrainSplit.of(dataset).with_given([irrelevant], keep=2)
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ def test_stop_words_are_an_option():
         ({"k2": 1.0}, "no option 'k2'"),
         ({"k1": "high"}, "k1 = 'high'"),
         ({"b": float("nan")}, "b = nan"),
-        ({"method": "bm25+"}, "no method 'bm25\\+'"),
-        ({"stopwords": "latin"}, "no stopwords 'latin'"),
+        ({"method": "bm25+"}, "method is 'bm25\\+'"),
+        ({"stopwords": "latin"}, "stopwords is 'latin'"),
     ],
 )
 def test_a_wrong_option_is_refused(options, message):

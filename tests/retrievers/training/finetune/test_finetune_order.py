@@ -1,5 +1,7 @@
 """Which queries come together, and what is drawn for them."""
 
+from dataclasses import dataclass, field, replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -104,20 +106,38 @@ def batches(tmp_path):
     return make
 
 
+@dataclass(frozen=True)
+class RecordedDocuments(ListedDocuments):
+    """Documents in memory that record which of them are read."""
+
+    rows: list[int] = field(default_factory=list)
+
+    def read(self, rows):
+        self.rows.extend(rows.tolist())
+        return super().read(rows)
+
+
+def rows_at(made, place):
+    """The rows that a batch with only this position reads: a relevant document and negatives."""
+    documents = RecordedDocuments(DOCUMENTS.titles, DOCUMENTS.texts)
+    replace(made, examples=replace(made.examples, documents=documents))([{"index": place}])
+    return np.array(documents.rows)
+
+
 def test_a_position_always_draws_the_same_negatives(batches):
     pool = np.array([list(range(30, 42))] * 7)
     one, other = batches(pool), batches(pool)
-    forwards = [one.rows_at(place).tolist() for place in range(12)]
-    backwards = [other.rows_at(place).tolist() for place in reversed(range(12))]
+    forwards = [rows_at(one, place).tolist() for place in range(12)]
+    backwards = [rows_at(other, place).tolist() for place in reversed(range(12))]
     assert forwards == backwards[::-1]
-    assert forwards != [batches(pool, seed=1).rows_at(place).tolist() for place in range(12)]
+    assert forwards != [rows_at(batches(pool, seed=1), place).tolist() for place in range(12)]
 
 
 def test_the_relevant_document_comes_first_and_negatives_are_of_the_pool(batches):
     pool = np.array([list(range(30, 42))] * 7)
     made = batches(pool)
     for place in range(12):
-        positive, *negatives = made.rows_at(place).tolist()
+        positive, *negatives = rows_at(made, place).tolist()
         query = made.order.queries.ravel()[place]
         assert positive in examples().positives[query]
         assert set(negatives) <= set(pool[query])
@@ -126,7 +146,7 @@ def test_the_relevant_document_comes_first_and_negatives_are_of_the_pool(batches
 def test_a_query_without_negatives_gets_random_documents_that_are_not_its_own(batches):
     made = batches(np.full((7, 3), -1), count=400)
     query = made.order.queries.ravel()[0]
-    assert set(made.rows_at(0)[1:]) == {*range(42)} - set(examples().positives[query])
+    assert set(rows_at(made, 0)[1:]) == {*range(42)} - set(examples().positives[query])
 
 
 def test_labels_are_the_teachers_scores_of_the_drawn_documents(batches):
@@ -137,7 +157,7 @@ def test_labels_are_the_teachers_scores_of_the_drawn_documents(batches):
     labels = made([{"index": place} for place in range(3)])["label"].numpy()
     for place, label in enumerate(labels):
         query = made.order.queries.ravel()[place]
-        rows = made.rows_at(place)
+        rows = rows_at(made, place)
         which = examples().positives[query].tolist().index(rows[0])
         expected = [own[query][which], *(scores[query][row - 30] for row in rows[1:])]
         assert label.tolist() == expected
