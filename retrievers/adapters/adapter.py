@@ -56,7 +56,14 @@ UNSUPPORTED = {
     # AdapterHub 1.3 does not save or load these whole, or computes them in float32 alone. UniPELT
     # has gates, by which a vector depends on the other texts of its batch.
     "adapterhub": (
-        *("loreft", "noreft", "direft", "vera", "dvora", "mtl_lora", "prompt_tuning", "unipelt"),
+        "loreft",
+        "noreft",
+        "direft",
+        "vera",
+        "dvora",
+        "mtl_lora",
+        "prompt_tuning",
+        "unipelt",
     ),
     # PEFT would load further models, which a file names; Poly reads the number of a task.
     "peft": ("poly", "shadow", "xlora"),

@@ -16,7 +16,8 @@ from foundation.machine import emulates_bfloat16
 
 # Settings of cuBLAS that allow sums in half precision.
 HALF_SUMS = (
-    *(f"allow_{dtype}_reduced_precision_reduction" for dtype in ("fp16", "bf16")),
+    "allow_fp16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction",
     "allow_fp16_accumulation",
 )
 

@@ -194,6 +194,10 @@ class DomainAdapterTraining(MLMTraining):
             "title": card.title,
             "trained_on": card.trained_on,
             "warning": "the adapter was trained to predict words, not to retrieve",
-            **{"expected": (), "unverified": (), "citation": "", "source": ""},  # of the base
+            # Of the base:
+            "expected": (),
+            "unverified": (),
+            "citation": "",
+            "source": "",
         }
         self.adapted.save(folder, replace_fields(self.adapted.base.card, changes))
