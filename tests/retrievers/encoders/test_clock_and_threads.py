@@ -30,6 +30,21 @@ def test_since_gives_what_was_added_after_the_copy():
     assert earlier.counts == {"tokens": 5}
 
 
+def test_no_count_of_a_thread_is_lost():
+    timer = PhaseTimer()
+
+    def count() -> None:
+        for _ in range(1000):
+            timer.count("tokens", 1)
+
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert timer.counts == {"tokens": 8000}
+
+
 @pytest.fixture
 def two_threads():
     before = torch.get_num_threads()
@@ -81,6 +96,16 @@ def test_a_failure_is_raised_in_its_place_and_stops_the_rest():
     with pytest.raises(ValueError, match="the fourth"):
         next(results)
     assert len(started) < 20
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_reader_that_stops_leaves_no_thread_behind():
+    before = threading.active_count()
+    results = map_in_threads(lambda n: n, range(100))
+    assert next(results) == 0
+    results.close()
+    assert threading.active_count() == before
     assert torch.get_num_threads() == 2
 
 

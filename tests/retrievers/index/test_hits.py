@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from foundation.errors import BenchError
 from retrievers.index.hits import (
+    MAX_RANK,
     Hits,
     canonical_order,
     exclude_self_matches,
@@ -40,6 +41,12 @@ def test_order_refuses_nan_except_in_unfilled_ranks():
     with pytest.raises(BenchError, match="NaN"):
         canonical_order([1.0, np.nan], [0, 1])
     assert canonical_order([1.0, np.nan], [0, -1]).tolist() == [0, 1]
+
+
+def test_order_refuses_ranks_that_its_keys_cannot_hold():
+    assert canonical_order([1.0, 1.0], [0, MAX_RANK]).tolist() == [1, 0]
+    with pytest.raises(ValueError, match="tie ranks"):
+        canonical_order([1.0], [MAX_RANK + 1])
 
 
 def hits_of(scores: list[list[float]], rows: list[list[int]]) -> Hits:

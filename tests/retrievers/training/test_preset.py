@@ -32,6 +32,7 @@ def test_every_shipped_preset_can_be_read_and_names_its_source(files):
     for name in files.names():
         found = files.load(name)
         assert found.source
+        assert files is PRETRAIN or found.source.startswith("https://")
         assert files.load(files.folder / f"{name}.toml") == found
         assert files.convert(msgspec.json.decode(msgspec.json.encode(found)), "again") == found
 

@@ -81,6 +81,10 @@ def test_lists_have_all_their_negatives_the_missing_ones_at_random():
     assert pairs["document"] == [f"{TEXTS[30].split()[0]} {TEXTS[30]}", TEXTS[1]]
 
 
+def test_a_teacher_scores_as_many_pairs_at_once_as_it_learns_from():
+    assert Teacher(batch_size=2, negatives=3, loss="listwise").pairs_at_once == 2 * 4
+
+
 @pytest.mark.slow
 def test_a_teacher_learns_from_lists(tmp_path):
     listwise = SMALL.replace("epochs = 3.0", "epochs = 60.0").replace("1e-3", "1e-2")
@@ -135,6 +139,13 @@ def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
         for place, row in enumerate(POOL[query]):
             expected = by_hand(query, row) if row >= 0 else -np.inf
             assert pool.scores[query, place] == pytest.approx(expected, abs=1e-5)
+
+
+def test_stored_scores_are_not_computed_again(tmp_path):
+    teacher = cross_encoder(read_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
+    first = score_pool(teacher, examples(), POOL, on_cpu(tmp_path / "scores"), 4)
+    again = score_pool(None, examples(), POOL, on_cpu(tmp_path / "scores"), 4)
+    assert (first.scores == again.scores).all()
 
 
 def test_a_margin_drops_what_scores_too_close_to_the_lowest_relevant_document():

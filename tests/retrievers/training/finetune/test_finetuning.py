@@ -80,9 +80,19 @@ in_batch = false
 def test_training_finds_the_relevant_documents(tmp_path, table, steps):
     run(tmp_path, table, "before", steps=1, search=Search())
     run(tmp_path, table, "after", steps=steps, search=Search())
-    assert first_words_found(tmp_path / "after") > first_words_found(tmp_path / "before") + 0.2
+    before, after = (first_words_found(tmp_path / name) for name in ("before", "after"))
+    assert after > max(0.8, before + 0.2)
     losses = [one.losses["loss"] for one in read_curve(tmp_path / "after" / "losses.jsonl")]
+    assert len(losses) == steps
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+
+
+@pytest.mark.slow
+def test_only_the_same_seed_gives_the_same_weights(tmp_path):
+    for name, seed in (("one", 0), ("two", 0), ("other", 1)):
+        run(tmp_path, f"seed = {seed}\n{BM25}", name, search=Search())
+    assert same_weights(tmp_path / "one", tmp_path / "two")
+    assert not same_weights(tmp_path / "one", tmp_path / "other")
 
 
 @pytest.mark.slow
