@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from foundation.errors import BenchError, closest_names, did_you_mean
+from foundation.errors import BenchError, closest_names
 from foundation.records import Record, convert_table, decode_toml, read_toml
 
 SUITES = "suites.toml"
@@ -193,9 +193,12 @@ def suite_for(name: str) -> Suite:
     if not is_suite(name):
         raise unknown_name_error(name, suite_names())
     table = read_toml(Path(name).expanduser(), dict[str, Any])
-    suite = convert_table({"title": name, **table, "name": name}, Suite, name)
+    if "name" in table:
+        hint = "delete it: the path of the file is the name, and title is for people"
+        raise BenchError(f"{name}: unknown field 'name'", hint)
+    suite = convert_table({"title": "", **table, "name": name}, Suite, name)
     _check_members(suite.members, suite.weights, name)
-    return suite
+    return suite if suite.title else msgspec.structs.replace(suite, title=name)
 
 
 def _check_members(members: Sequence[str], weights: Sequence[float], path: str) -> None:
@@ -260,10 +263,11 @@ def data_folders(data_dir: Path | None) -> list[Path]:
     for source, folder in folders.items():
         if not folder.is_dir():
             advice = "use the folder that holds the collections, such as DIR in DIR/beir/scifact"
-            near = (each.name for each in _folders_in(folder.parent))
+            near = {each.name: str(each) for each in _folders_in(folder.parent)}
+            meant = " or ".join(near[each] for each in closest_names(folder.name, near))
             raise BenchError(
                 f"{source} is {folder}, which is not a folder",
-                did_you_mean(folder.name, near, advice),
+                f"did you mean {meant}?" if meant else advice,
             )
     return list(folders.values())
 

@@ -27,7 +27,7 @@ from datasets_cfg.locate import (
 from datasets_cfg.readers.files import ExampleReader, TextReader, judge_examples
 from datasets_cfg.readers.reader import BEIR_HEADER, READER_VERSION, Qrels, Queries, Reader
 from foundation.arrays import Int64Array
-from foundation.errors import BenchError, collect_errors, raise_collected
+from foundation.errors import BadLines, BenchError, collect_errors, raise_collected
 from foundation.files import (
     cache_folder,
     clean_up,
@@ -452,20 +452,24 @@ class Finding:
 def verify_dataset(dataset: Dataset | Callable[[], Dataset]) -> list[Finding]:
     """Check the counts, documents, queries and judgements of ``dataset``, or of what it opens.
 
-    Builds the corpus if necessary. Wrong lines are counted by kind. Wrong lines of documents, and
-    duplicate ids, prevent the checks that need the corpus.
+    Builds the corpus if necessary. Wrong lines are counted by kind. A missing or unreadable file,
+    wrong lines of documents, and duplicate ids prevent the checks that need them.
 
     Returns:
         Findings, errors first; [] for data without peculiarities.
     """
-    with collect_errors() as bad_lines:
-        dataset = dataset() if callable(dataset) else dataset
-        findings = list(_queries_without_relevant(dataset))
-    with collect_errors() as bad_documents:
-        try:
-            findings += [finding for check in _CHECKS for finding in check(dataset)]
-        except BenchError as error:
-            findings.append(Finding("error", str(error), 1, suggestion=error.hint))
+    findings: list[Finding] = []
+    bad_lines: BadLines = {}
+    bad_documents: BadLines = {}
+    try:
+        with collect_errors() as bad_lines:
+            dataset = dataset() if callable(dataset) else dataset
+            findings += _queries_without_relevant(dataset)
+        with collect_errors() as bad_documents:
+            for check in _CHECKS:
+                findings += check(dataset)
+    except BenchError as error:
+        findings.append(Finding("error", str(error), 1, suggestion=error.hint))
     for first, count in (bad_lines | bad_documents).values():
         what = f"{first}{'; lines with this problem' * (count > 1)}"
         findings.append(Finding("error", what, count, suggestion=first.hint))

@@ -59,10 +59,15 @@ def report_error(error: BenchError) -> None:
     bad_lines[kind] = (first, count + 1)
 
 
+def errors_were_counted() -> bool:
+    """Return whether `collect_errors` has counted a wrong line so far."""
+    return bool(_bad_lines.get())
+
+
 def raise_collected(items: Iterable[Any]) -> Iterator[Any]:
     """Yield ``items``, then raise if `collect_errors` counted a wrong line among them."""
     yield from items
-    if _bad_lines.get():
+    if errors_were_counted():
         raise BenchError("lines of the documents are wrong, so their ids were not checked")
 
 
@@ -122,15 +127,15 @@ def closest_names(wrong: str, known: Iterable[str]) -> list[str]:
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _FREE_SPACE_HINT = (
-    "free some space, or choose another disk with --out or --cache-dir, and repeat the command: "
-    "finished work is kept"
+    "free some space, or choose another disk with --results, --out or --cache-dir, and repeat the "
+    "command: finished work is kept"
 )
 _PERMISSION_HINT = "change its permissions, or choose another path"
 _HINTS = {
     **dict.fromkeys(_DISK_FULL, _FREE_SPACE_HINT),
     errno.EACCES: _PERMISSION_HINT,
     errno.EPERM: _PERMISSION_HINT,
-    errno.EROFS: "choose a writable folder with --out or --cache-dir",
+    errno.EROFS: "choose a writable folder with --results, --out or --cache-dir",
     errno.ENOENT: "check the path",
     errno.EISDIR: "name a file",
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "part of this path is a file: choose a folder"),

@@ -30,6 +30,8 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Hook = Callable[[type, Any], Any] | None
 R = TypeVar("R", bound=msgspec.Struct)
 
+# in messages of msgspec
+_WORDS = (("`", ""), (" | null", ""), ("array", "a list"), ("object", "a table"))
 _INSPECTION_LOCK = Lock()
 _INSPECTED: set[type[Any]] = set()  # types that msgspec has inspected
 
@@ -308,7 +310,7 @@ def _describe_problem(
         except msgspec.ValidationError as inner:
             name, content, kind = part
             path, error, parts = [*path, name], inner, _parts(content, kind)
-    field = ".".join(path)
+    field = ".".join(filter(None, path))
     inside = f" in {field}" if path else ""
     if record := _record_of(content, kind):
         fields = msgspec.structs.fields(record)
@@ -322,13 +324,33 @@ def _describe_problem(
     literals = [each for each in _members(kind) if get_origin(each) is Literal]
     choices = sorted(str(each) for literal in literals for each in get_args(literal))
     hint = did_you_mean(str(content), choices, f"use one of {', '.join(map(repr, choices))}")
-    value = "" if record else f" is {short_repr(content)}"
-    message = f"{field or 'the content'}{value}: {error.__cause__ or error}"
-    return message, hint if choices else ""
+    if isinstance(content, dict) and field and {list, tuple} & {*map(get_origin, _members(kind))}:
+        hint, choices = f"write [[{field}]] instead of [{field}]", [field]
+    if path and not path[-1]:
+        field = f"a key of {field}" if field else "a key"
+    if not record:
+        field = f"{field or 'the content'} is {_describe_value(content)}"
+    return ": ".join(filter(None, (field, _reason(error)))), hint if choices else ""
+
+
+def _describe_value(value: Any) -> str:
+    if isinstance(value, dict | list | tuple) and value:
+        return "a table" if isinstance(value, dict) else "a list"
+    return short_repr(value)
+
+
+def _reason(error: msgspec.ValidationError) -> str:
+    """Return the message of a check of ours, or that of msgspec in the words of TOML."""
+    reason = str(error.__cause__ or error)
+    if error.__cause__ is None and reason.startswith("Expected "):
+        reason = f"e{reason.partition(', got ')[0][1:]}"
+        for old, new in _WORDS:
+            reason = reason.replace(old, new)
+    return reason
 
 
 def _parts(content: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name, value and type of each part of a table or list."""
+    """Yield the name, value and type of each part of a table or list. A key has the name ""."""
     if record := _record_of(content, kind):
         for each in msgspec.structs.fields(record):
             if each.encode_name in content:
@@ -340,6 +362,7 @@ def _parts(content: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:
     for member in _members(kind):
         inner = get_args(member)
         if isinstance(content, dict) and get_origin(member) is dict:
+            yield from (("", name, inner[0]) for name in content)
             yield from ((name, value, inner[1]) for name, value in content.items())
         elif isinstance(content, list | tuple) and get_origin(member) in (list, tuple):
             kinds = repeat(inner[0]) if inner[1:] in ((), (...,)) else inner

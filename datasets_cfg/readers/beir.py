@@ -22,9 +22,12 @@ from datasets_cfg.readers.reader import (
 _HINT = 'write one JSON object per line, with the strings "_id" and "text"'
 
 
-class _Line(msgspec.Struct):
+class _QueryLine(msgspec.Struct):
     text: str
     id: str = msgspec.field(name="_id")
+
+
+class _DocumentLine(_QueryLine):
     title: str | None = None
 
 
@@ -65,11 +68,11 @@ def read_documents(path: Path) -> Iterator[Document]:
     Raises:
         BenchError: a malformed line, named with its number.
     """
-    for number, line in read_json_lines(path, _Line, _HINT):
+    for number, line in read_json_lines(path, _DocumentLine, _HINT):
         yield Document(check_id(path, number, line.id), line.title or "", line.text)
 
 
 def read_queries(path: Path) -> Queries:
     """Return the queries in ``path``, a ``queries.jsonl`` with the strings ``_id`` and ``text``."""
-    lines = read_json_lines(path, _Line, _HINT)
+    lines = read_json_lines(path, _QueryLine, _HINT)
     return collect_queries(((number, line.id, line.text) for number, line in lines), path)

@@ -19,6 +19,7 @@ from foundation.arrays import Int32Array
 from foundation.errors import (
     BenchError,
     MissingFileError,
+    errors_were_counted,
     file_error,
     format_count,
     format_names,
@@ -167,7 +168,7 @@ def find_file(folder: Path, names: Sequence[str], splits: Collection[str] = ()) 
                 return path
     raise MissingFileError(
         f"{folder} has no {' or '.join(names)}",
-        f"splits found: {', '.join(sorted(splits))}; choose one with --split"
+        f"splits found: {', '.join(sorted(splits))}"
         if splits
         else "put the file there, plain or gzip-compressed (.gz)",
     )
@@ -203,7 +204,11 @@ def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple
     space.
     """
     for number, line in read_lines(path):
-        text = decode_line(path, number, line)
+        try:
+            text = decode_line(path, number, line)
+        except BenchError as error:
+            report_error(error)
+            continue
         if not text.strip():
             continue
         fields = text.split(separator)
@@ -263,7 +268,10 @@ def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgeme
     Raises:
         BenchError: no judged document is relevant, or a judged query has no text.
     """
-    if not (qrels.grades > 0).any():
+    if not qrels and not errors_were_counted():  # wrong lines explain why there are none
+        hint = "write a line for each judged pair of query and document"
+        report_error(BenchError(f"{source} has no judgements", hint))
+    if qrels and not (qrels.grades > 0).any():
         problem = f"{source}: none of the {len(qrels)} judgements has a grade above 0"
         hint = "check that this is the right file: every measure would be 0"
         report_error(BenchError(problem, hint))

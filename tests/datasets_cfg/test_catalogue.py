@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from datasets_cfg.catalogue import (
     Facts,
+    data_folders,
     dataset_names,
     expand_names,
     facts_for,
@@ -9,6 +12,7 @@ from datasets_cfg.catalogue import (
     suite_names,
     user_folder,
 )
+from datasets_cfg.locate import cached_folder
 from foundation.errors import BenchError
 from foundation.records import decode_toml
 
@@ -77,6 +81,22 @@ def test_a_mistyped_path_suggests_the_closest_folder(tmp_path, monkeypatch, type
     assert caught.value.hint == advice
 
 
+def test_a_mistyped_data_dir_suggests_the_whole_path(tmp_path):
+    (tmp_path / "data").mkdir()
+    with pytest.raises(BenchError, match="dta, which is not a folder") as caught:
+        data_folders(tmp_path / "dta")
+    assert caught.value.hint == f"did you mean {tmp_path / 'data'}?"
+
+
+def test_a_suite_of_the_user_is_named_by_its_path(tmp_path):
+    path = tmp_path / "product.toml"
+    path.write_text('title = ""\nmembers = ["beir/scifact"]')
+    assert (suite_for(str(path)).name, suite_for(str(path)).title) == (str(path), str(path))
+    path.write_text('name = 5\nmembers = ["beir/scifact"]')
+    with pytest.raises(BenchError, match="unknown field 'name'"):
+        suite_for(str(path))
+
+
 MINIMAL = 'name = "mine"\nlayout = "beir"\n'
 
 
@@ -102,6 +122,26 @@ def test_a_misspelt_key_or_choice_names_the_file_and_what_was_meant(toml, named,
     with pytest.raises(BenchError, match=f"mine.toml: .*{named}") as caught:
         facts_of(toml)
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        'depth = "1000"',
+        "depth = 0",
+        "exclude_self = 1",
+        'main_measure = "nDCG@0"',
+        'main_measure = "ndcg 10"',
+        "[counts]\ndocuments = -1",
+        '[[archives]]\nurl = "file:///etc/passwd"',
+        '[[archives]]\nurl = "https://host/folder/"',
+        '[[archives]]\nurl = "https://a/b.zip"\nmd5 = "123"',
+        "depth = ",
+    ],
+)
+def test_a_wrong_type_or_value_is_refused(toml):
+    with pytest.raises(BenchError, match=r"mine\.toml"):
+        facts_of(toml)
 
 
 FORUMS = "android english gaming gis mathematica physics programmers stats tex unix webmasters"
@@ -166,6 +206,46 @@ def test_ms_marco_has_its_official_measures_and_denominators(track):
     assert {facts.title_track for facts in (dev, dl19, dl20)} == {
         "title" if track == "msmarco-title" else "no-title"
     }
+
+
+@pytest.mark.parametrize(
+    ("training", "evaluated", "queries"),
+    [
+        ("msmarco/train", "msmarco/dev", 502_939),
+        ("msmarco-title/train", "msmarco-title/dev", 502_939),
+        ("dpr/nq/train", "dpr/nq", 58_880),
+    ],
+)
+def test_training_and_evaluation_splits_share_files_and_corpus(training, evaluated, queries):
+    one, other = facts_for(training), facts_for(evaluated)
+    assert (one.split, one.counts.queries) == ("train", queries)
+    assert cached_folder(one, Path()) == cached_folder(other, Path())
+    same = ("layout", "title_track", "version", "exclude_self", "depth")
+    assert [getattr(one, name) for name in same] == [getattr(other, name) for name in same]
+    assert one.counts.documents == other.counts.documents
+    assert one.archives[0].url == other.archives[0].url
+
+
+def test_files_of_one_name_in_the_cache_are_one_file():
+    by_name = {}
+    for name in dataset_names():
+        for archive in facts_for(name).archives:
+            source = (archive.url, archive.md5, archive.size_bytes)
+            assert by_name.setdefault(archive.file_name, source) == source
+
+
+@pytest.mark.parametrize(
+    ("suite", "size"), [("beir", 14), ("beir-13", 13), ("beir-15", 15), ("beir-18", 18)]
+)
+def test_a_mean_of_beir_is_over_as_many_sets_as_its_title_says(suite, size):
+    members = suite_for(suite).members
+    assert len(set(members)) == len(members) == size
+    assert str(size) in suite_for(suite).title or suite == "beir-15"
+
+
+def test_licensed_collections_count_in_one_mean_only():
+    for name in names("beir", LICENSED):
+        assert [suite for suite in suite_names() if name in suite_for(suite).members] == ["beir-18"]
 
 
 def test_the_members_of_suites_exist():

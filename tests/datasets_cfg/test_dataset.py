@@ -132,6 +132,39 @@ def test_a_mistake_in_declared_facts_is_named(text: str, folder: Path, open_: Op
         open_(folder)
 
 
+def test_a_name_of_the_catalogue_wins_over_a_folder(
+    tmp_path: Path, open_: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "beir" / "scifact", FILES)
+    monkeypatch.chdir(tmp_path)
+
+    assert open_("beir/scifact", data_dir=tmp_path).facts.exclude_self
+    assert not open_("./beir/scifact").facts.exclude_self
+
+
+def test_opening_does_not_read_the_corpus(folder: Path, tmp_path: Path, open_: Open) -> None:
+    (folder / "corpus.jsonl").write_text("not JSON\n")
+    dataset = open_(folder)
+
+    assert len(dataset.queries) == 2
+    assert corpora(tmp_path) == []
+    with pytest.raises(BenchError, match=r"corpus\.jsonl:1"):
+        _ = dataset.corpus
+
+
+def test_a_corpus_of_version_0_2_is_built_again(
+    folder: Path, tmp_path: Path, open_: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = open_(folder).corpus
+    checksums = corpora(tmp_path)[0] / "checksums.json"
+    written = checksums.read_text()
+    checksums.write_text(written.replace('"sources": [', '"sources": [{"sampled_sha256": ""},'))
+
+    assert open_(folder).corpus.sha256 == old.sha256
+    assert "rebuilding it" in caplog.text
+    assert checksums.read_text() == written
+
+
 def test_splits_share_one_corpus_which_is_built_once(
     folder: Path, tmp_path: Path, open_: Open
 ) -> None:

@@ -151,6 +151,29 @@ def test_verify_counts_wrong_lines_by_kind_and_builds_no_corpus_without_them(tmp
         open_dataset(str(folder), cache_dir=cache)
 
 
+def test_verify_counts_lines_that_are_not_utf8_and_reports_no_other_error_about_them(tmp_path):
+    folder = write_wrong(tmp_path)
+    (folder / "corpus.jsonl").write_text('{"_id": "d1", "text": "x"}\n')
+    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
+    wrong = b"query-id\tcorpus-id\tscore\n" + b"q1\td\xff\t1\n" * 2
+    (folder / "qrels" / "test.tsv").write_bytes(wrong)
+    found = only(verify_dataset(lambda: open_dataset(str(folder), cache_dir=tmp_path / "cache")))
+    assert (found.severity, found.count) == ("error", 2)
+    assert "test.tsv:2: not UTF-8 (byte 0xff at column 5)" in found.what
+
+
+@pytest.mark.parametrize("qrels", [None, "query\tdocument\n"])
+def test_a_collection_that_cannot_be_opened_is_a_finding(qrels, tmp_path):
+    folder = write_wrong(tmp_path)
+    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
+    (folder / "qrels" / "test.tsv").unlink()
+    if qrels:
+        (folder / "qrels" / "test.tsv").write_text(qrels)
+    found = only(verify_dataset(lambda: open_dataset(str(folder), cache_dir=tmp_path / "cache")))
+    assert (found.severity, found.count) == ("error", 1)
+    assert "test.tsv" in found.what
+
+
 def test_verify_reports_blank_queries_and_ids_with_spaces(tmp_path):
     documents = [*CLEAN, Document("d 4", "", "text")]
     dataset = dataset_of(tmp_path, documents)

@@ -60,6 +60,24 @@ def test_every_command_of_the_documentation_can_be_typed():
             pytest.fail(f"{page}: {command}: {error}")
 
 
+def described_types() -> list[tuple[str, str]]:
+    """Package and name of each type on the page about the data model."""
+    model = (ROOT / "docs/explanation/data-model.md").read_text(encoding="utf-8")
+    package, found = "", []
+    for cells in (line.split("|") for line in model.splitlines() if line.startswith("| ")):
+        package = cells[1].strip(" `") or package
+        found += [(package, name) for name in re.findall(r"`(\w+)`", cells[2])]
+    return found
+
+
+def test_the_types_of_the_data_model_exist():
+    for package, name in described_types():
+        path = ROOT / package
+        sources = [path] if path.is_file() else path.rglob("*.py")
+        pattern = re.compile(rf"^class {name}\b", re.MULTILINE)
+        assert any(pattern.search(file.read_text()) for file in sources), (package, name)
+
+
 def test_python_code_of_the_documentation_uses_existing_attributes():
     for page, text in blocks("python"):
         for node in ast.walk(ast.parse(text)):

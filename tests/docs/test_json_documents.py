@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.cli.command_table import COMMANDS
 from bench.experiments.grid import load_grid
 from tests.docs.test_documentation import ROOT
 from tests.support.collections import write_collection
 
 sys.path.insert(0, str(ROOT / "docs"))
 
-from generate import DOCUMENTS, GRID_RECORDS, grids
+from generate import DOCUMENTS, GRID_RECORDS, grids, json_documents
 
 
 @pytest.fixture
@@ -64,6 +65,11 @@ def test_the_document_of_a_command_is_the_one_of_the_reference(bench, tiny, comm
     for mean in document["means"] if command == "run" else ():
         assert mean.pop("model") == "hashing"  # as the remark says
     check(document, DOCUMENTS[command])
+
+
+def test_the_reference_has_the_document_of_every_command():
+    assert {name.split()[0] for name in DOCUMENTS} == COMMANDS.keys()
+    assert {"## Result\n", "## SuiteMean\n"} <= set(json_documents().splitlines(keepends=True))
 
 
 def test_the_page_of_grids_has_every_field_and_an_example_that_is_one(tmp_path):

@@ -317,3 +317,10 @@ def test_the_first_run_prints_exactly_what_the_readme_and_its_page_show(
     (readme,) = [text for text in blocks("README.md", "text") if text.startswith("stdlib-code: ")]
     for text in [*shown, readme]:
         assert text.strip() in printed
+
+
+def test_commands_that_are_not_run_are_known() -> None:
+    for page in PAGES:
+        for text in blocks(page, "bash", "sh"):
+            for command in commands(text):
+                assert command.startswith((COMMAND, "python examples/")) or NOT_RUN.match(command)

@@ -103,6 +103,16 @@ def test_the_temporary_folder_of_a_killed_process_is_removed_and_one_in_use_is_k
     assert not left.exists()
 
 
+def test_other_files_are_not_removed(tmp_path):
+    kept = [".a.json.original", "a.writing-00000000", ".writing-12345678", ".a.writing-x"]
+    for name in kept:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    clean_up(tmp_path)
+    clean_up(tmp_path / "nowhere")
+    assert names(tmp_path) == set(kept)
+
+
 def test_files_that_must_fit_are_replaced_together_or_not_at_all(tmp_path):
     paths = [tmp_path / "scores", tmp_path / "record"]
     for path in paths:

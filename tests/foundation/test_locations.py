@@ -1,6 +1,8 @@
 """Places of results: local paths stay paths, and a real S3 server keeps what is written to it."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,25 @@ def test_an_unknown_kind_of_store_lists_the_known_ones(scheme):
     with pytest.raises(BenchError, match=f"unknown kind of store {scheme}") as error:
         parse_location(f"{scheme}://bucket/a")
     assert "s3://, gs://" in error.value.hint
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
+    with pytest.raises(BenchError, match="needs gcsfs") as error:
+        parse_location("gs://bucket/a").read_bytes()
+    assert error.value.hint == "pip install gcsfs"
+
+
+@pytest.mark.slow
+def test_local_paths_and_the_options_of_every_command_import_no_fsspec():
+    program = (
+        "import sys; from bench.cli.main import parse_command; "
+        "from foundation.files import parse_location; "
+        "parse_location('results').exists(); parse_command(['run', 'a', '--model', 'b']); "
+        "print('fsspec' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "False\n"
 
 
 def test_an_object_is_read_as_it_was_written(bucket):

@@ -100,7 +100,7 @@ def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
         ("seeds = [0, 1, 2]", "seeds = []", "seeds is []"),
         ("[finetune]\nsteps = 1", "[finetune]\nstep = 1", "unknown field `step`"),
         ("values = [0.2]", "values = [0.1]", "the axis lr does not change"),
-        ('name = "steps"', 'name = "../steps"', "name is '../steps': Expected `str` matching"),
+        ('name = "steps"', 'name = "../steps"', "name is '../steps': expected str matching"),
         ("seeds =", "model = 'x'\nseeds =", "set either model or [pretrain]"),
         ('title = "How long"', "title =", "is not TOML"),
     ],

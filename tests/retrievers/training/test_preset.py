@@ -89,8 +89,8 @@ def test_epochs_become_steps_of_whole_batches():
     ("changes", "message", "hint"),
     [
         ({"batchsize": 3}, "unknown field 'batchsize'", "batch_size"),
-        ({"batch_size": "3"}, "'3': Expected `int`", ""),
-        ({"batch_size": 0}, "Expected `int` >= 1", ""),
+        ({"batch_size": "3"}, "'3': expected int", ""),
+        ({"batch_size": 0}, "expected int >= 1", ""),
         ({"epochs": 2}, "one of steps, epochs and tokens", ""),
         ({"steps": None}, "one of steps, epochs and tokens", ""),
         ({"start": {}}, "either a model or scratch", ""),
@@ -126,7 +126,7 @@ def test_a_wrong_preset_for_pretraining_is_refused(changes, message, hint):
         ("[optimizer]\nalgorithm = 'adam'", "algorithm is 'adam'", "adamw"),
         ("[teacher]\nmargin = 1.0", "needs hard_negatives", ""),
         ("rounds = []", "at least one round", ""),
-        ("batch_size = 1", "Expected `int` >= 2", ""),
+        ("batch_size = 1", "expected int >= 2", ""),
         (
             "hard_negatives = 1\n[[rounds]]\nsources = ['model']\nrefresh_steps = 2\n"
             "[loss]\nname = 'kl'\n[teacher]",
