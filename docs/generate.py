@@ -126,7 +126,7 @@ COLLECTIONS = "# Collections\n\nA collection is one TOML file, or a folder.\n"
 RESULTS = """\
 # Results on disk
 
-A result is a folder `OUT/<collection>/<model>/<key>/`:
+A result is a folder `RESULTS/<collection>/<model>/<key>/`:
 
 | file | content |
 | --- | --- |
@@ -138,7 +138,7 @@ A result is a folder `OUT/<collection>/<model>/<key>/`:
 JSON_ABOUT = """\
 With `--json`, a command prints one indented JSON document on stdout. `speed` always prints it as
 its last line. Numbers are not rounded. A key without a value is `null`. Keys may be added in
-a later version; the changelog lists keys that are renamed or removed.
+a later version; the page about migrating lists keys that are renamed or removed.
 
 """
 
