@@ -311,7 +311,7 @@ def _parse_text(source: "_RunText") -> Run:
     if columns[1:2] == [b"percent-encoded"]:
         raise BenchError(
             f"run {source.path} was exported by version 0.2, which percent-encoded ids",
-            "export it again, as TREC run files now hold ids unchanged",
+            "export it again, after replacing white space in ids, or compare the stored results",
         )
     try:
         with source.open() as file:
