@@ -478,7 +478,7 @@ def verify_dataset(dataset: Dataset | Callable[[], Dataset]) -> list[Finding]:
 
 def evaluation_findings(dataset: Dataset) -> list[Finding]:
     """Return findings on ``dataset`` that affect its scores, without reading all texts."""
-    return [*_missing_documents(dataset), *_colliding_ids(dataset)]
+    return [*_missing_documents(dataset), *_colliding_ids(dataset), *_grades_of_trec_dl(dataset)]
 
 
 def check_counts(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = True) -> bool:
@@ -600,6 +600,21 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
+def _grades_of_trec_dl(dataset: Dataset) -> Iterator[Finding]:
+    """Report grades 0 to 3, of which TREC-DL counts 1 as not relevant, if nothing is stated."""
+    grades, stated = dataset.qrels.grades, any("rel=" in each for each in dataset.facts.measures)
+    if stated or dataset.name in dataset_names() or set(np.unique(grades)) != {0, 1, 2, 3}:
+        return
+    yield Finding(
+        "note",
+        "grades are 0 to 3, as in TREC-DL, whose recall, AP and RR count 2 and 3 as relevant. Here "
+        "they count grade 1, too",
+        int((grades == 1).sum()),
+        suggestion=f'write into {dataset.reader.folder / FACTS_FILE}: measures = ["R(rel=2)@1000", '
+        '"AP(rel=2)", "RR(rel=2)"] for TREC-DL; measures = ["R(rel=1)@100"] if grade 1 is relevant',
+    )
+
+
 def _with_equal_texts(dataset: Dataset, rows: Int64Array) -> int:
     """Return how many queries have the same text as the document with their id."""
     queries = zip(dataset.queries.texts, rows.tolist(), strict=True)
@@ -612,4 +627,4 @@ def _first_ids(ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))[:EXAMPLES]
 
 
-_CHECKS = (_count_findings, _missing_documents, _colliding_ids, _blanks)
+_CHECKS = (_count_findings, _missing_documents, _colliding_ids, _blanks, _grades_of_trec_dl)

@@ -332,7 +332,8 @@ def answer_text(answer: Answer) -> str:
 def _answer_parts(answer: Answer) -> Iterator[str]:
     yield escape(_answer_verdict(answer))
     if answer.seen:
-        lines = [f"{escape(one.name)}: {code(one.apply)}" for one in answer.seen]
+        settings = [f": {code(one.apply)}" if one.apply else "" for one in answer.seen]
+        lines = [escape(one.name) + each for one, each in zip(answer.seen, settings, strict=True)]
         yield "Seen in the evidence itself:\n\n" + bullets(lines)
     if answer.explanations:
         yield _explanations_table(answer)

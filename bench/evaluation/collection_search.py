@@ -401,7 +401,7 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
     if report["stop"]:
         raise BenchError(
             f"{encoder.recipe.model} on {dataset.name}: {'; '.join(report['stop'])}",
-            "check the checkpoint and its card with `python -m bench show`",
+            "check the checkpoint and its card with `python -m bench show`, or the server",
         )
     return report
 

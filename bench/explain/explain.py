@@ -32,9 +32,11 @@ from bench.explain.evidence import (
     combine_fits,
     encode_texts,
 )
+from bench.explain.length import ServedLength, find_length
 from bench.explain.passes import find_base
 from bench.explain.question import Question, save_canary
 from bench.explain.setup import (
+    LENGTHS,
     STORED,
     Answer,
     Deviation,
@@ -51,7 +53,8 @@ from bench.requests.fields import ModelFields
 from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.external import EndpointEncoder
+from retrievers.encoders.preflight import find_mixed_up
 from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.card import Role
 from retrievers.models.locate import is_card
@@ -71,8 +74,6 @@ ROUNDS = 10
 SECONDS = 15.0  # after which no other round begins
 PROGRESS_SECONDS = 5.0  # between two lines of progress
 SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
-CLOSER = 4.0  # a squared distance to another text that is smaller by this factor is a mix-up,
-APART = 0.05  # if the relative squared distance to the text itself is larger than this
 BEYOND = 30.0  # times the largest typical error of its precision that one vector may have
 LEVELS = dict(PRECISIONS)  # largest typical error of each precision, as a decimal logarithm
 
@@ -89,6 +90,7 @@ def explain(request: ExplainRequest) -> Answer | None:
     print(f"loading {request.model}", file=sys.stderr)
     workspace = open_workspace(request)
     model = _load(workspace, request.model, evolve(request, endpoint_model=None))  # of the server
+    server = request.served and open_endpoint(request.served, request.endpoint_model, model)
     datasets = workspace.datasets(request.on)
     names = [dataset.name for dataset in datasets]  # of a folder, not its path
     typed = dict(zip(names, workspace.expand_names(request.on), strict=True))
@@ -99,11 +101,12 @@ def explain(request: ExplainRequest) -> Answer | None:
         workspace.device,
         _load_other(workspace, request, model),
         announce=lambda line: print(line, file=sys.stderr),
+        length=find_length(server, model.model) if server else None,
     )
     if request.save_canary is not None:
         save_canary(request.save_canary, question.of_encoder(model.require_encoder(), "").given)
         print(f"{request.save_canary}: vectors of {model.name} saved", file=sys.stderr)
-    evidence = _evidence(request, question)
+    evidence = _evidence(request, question, server or None)
     if not evidence:
         return None
     answer = answer_question(question, evidence)
@@ -156,7 +159,9 @@ def _load(workspace: Workspace, name: str, fields: ModelFields) -> LoadedModel:
     return model
 
 
-def _evidence(request: ExplainRequest, question: Question) -> list[SetupEvidence]:
+def _evidence(
+    request: ExplainRequest, question: Question, server: EndpointEncoder | None
+) -> list[SetupEvidence]:
     readers: list[tuple[Callable[[Any], SetupEvidence], object]] = [
         (question.of_vectors, request.vectors),
         (question.of_canary, request.canary),
@@ -165,9 +170,8 @@ def _evidence(request: ExplainRequest, question: Question) -> list[SetupEvidence
         (question.of_published, request.published),
     ]
     evidence = [read(given) for read, given in readers if given]
-    if request.served:
-        encoder = open_endpoint(request.served, request.endpoint_model, question.model)
-        evidence.append(question.of_encoder(encoder, encoder.recipe.model))
+    if server:
+        evidence.append(question.of_encoder(server, server.recipe.model))
     elif not evidence and question.other is not None and request.checkpoint:
         encoder = question.other.require_encoder()
         evidence.append(question.of_encoder(encoder, question.other.name))
@@ -184,13 +188,14 @@ def _evidence(request: ExplainRequest, question: Question) -> list[SetupEvidence
 class ServerVectors:
     """Comparison of a server's vectors with its checkpoint's.
 
-    ``cause`` is the reason why the vectors of single requests are not as stated, or "". Without
-    one, requests were ``sent`` under load, vectors ``changed``, and some belong to another text
-    (``mixed``).
+    ``cause`` is the reason why the vectors of single requests are not as stated, or "". ``share``
+    of them are. Without a cause, requests were ``sent`` under load, vectors ``changed``, and some
+    belong to another text (``mixed``).
     """
 
     answer: Answer
     cause: str
+    share: float
     sent: int = 0
     changed: int = 0
     mixed: int = 0
@@ -202,7 +207,11 @@ class ServerVectors:
 
 
 def examine_server(
-    workspace: Workspace, model: LoadedModel, dataset: Dataset, encoder: Encoder, stated: str
+    workspace: Workspace,
+    model: LoadedModel,
+    dataset: Dataset,
+    encoder: EndpointEncoder,
+    stated: str,
 ) -> ServerVectors:
     """Compare the vectors of a server with those of its checkpoint, also under load.
 
@@ -216,18 +225,21 @@ def examine_server(
         workspace.device,
         sampled_documents=SERVED_DOCUMENTS,
         sampled_queries=SERVED_QUERIES,
+        length=find_length(encoder, model.model),
     )
     evidence = question.of_encoder(encoder, encoder.recipe.model)
     found = answer_question(question, [evidence], most_seconds=SEARCH_SECONDS)
-    single = ServerVectors(found, _describe_cause(found, stated))
+    errors = evidence.fit(question.setup, False).errors
+    share = float((errors <= BEYOND * 10 ** LEVELS[stated]).mean())
+    single = ServerVectors(found, _describe_cause(found, stated, question.length), share)
     if single.cause:
         return single
     most = BEYOND * 10 ** LEVELS[single.precision]
     counts = _repeat_under_load(encoder.for_dataset(dataset.name), evidence.given, most)
-    return ServerVectors(found, "", *counts)
+    return ServerVectors(found, "", share, *counts)
 
 
-def _describe_cause(answer: Answer, stated: str) -> str:
+def _describe_cause(answer: Answer, stated: str, length: ServedLength | None) -> str:
     """Return the difference that explains the vectors, or "" if they are as stated."""
     if answer.verdict == "none":
         return "; ".join(["no deviation explains the vectors", *(one.name for one in answer.seen)])
@@ -236,11 +248,11 @@ def _describe_cause(answer: Answer, stated: str) -> str:
         return f"the cause is: {best.name} ({'; '.join(best.apply)})"
     if not best and LEVELS[answer.precision] > LEVELS[stated]:
         return f"the vectors are as exact as {answer.precision}, and {stated} is stated"
-    return ""
+    return "" if length is None or length.agrees else length.note.name
 
 
 def _repeat_under_load(
-    encoder: Encoder, given: Mapping[Role, GivenVectors], most: float
+    encoder: EndpointEncoder, given: Mapping[Role, GivenVectors], most: float
 ) -> tuple[int, int, int]:
     """Send texts one by one over many connections, and count requests, changes and mix-ups.
 
@@ -262,7 +274,7 @@ def _repeat_under_load(
             again = list(pool.map(lambda task: encode_texts(encoder, *task), tasks))
             distances = cdist(np.concatenate(again), first, "sqeuclidean") / squares
             errors = distances.diagonal()
-            is_mixed = (distances.min(axis=1) * CLOSER < errors) & (errors > APART)
+            is_mixed = find_mixed_up(distances, errors)
             sent += len(tasks)
             changed += int((is_mixed | (errors > most)).sum())
             mixed += int(is_mixed.sum())
@@ -299,7 +311,9 @@ class _DeviationSearch:
     def answer(self) -> Answer:
         question, facts = self.question, self.question.dataset.facts
         other = question.other.model if question.other else None
-        singles = deviations(question.passes.model, question.setup, other, facts)
+        length = question.length
+        lengths = {*LENGTHS, *([length.tokens] if length else [])}
+        singles = deviations(question.passes.model, question.setup, other, facts, sorted(lengths))
         question.announce(f"comparing {' and '.join(each.name for each in self.evidence)}")
         base = self._fit(question.setup, False)
         probed = self._fit_all([(deviation,) for deviation in singles], True)
@@ -315,7 +329,8 @@ class _DeviationSearch:
         chance = _expect_coincidences([*probed, *pairs])
         verdict = _verdict(base, accepted, chance)
         closest = None if accepted else next(iter(tried), None)
-        notes = [note for each in self.evidence for note in each.notes]
+        notes = [length.note] if length else []
+        notes += [note for each in self.evidence for note in each.notes]
         if verdict == "none":
             notes += [note for each in self.evidence for note in each.observe(question.setup)]
         return Answer(

@@ -29,6 +29,7 @@ from bench.explain.evidence import (
     describe_ids,
     encode_texts,
 )
+from bench.explain.length import ServedLength
 from bench.explain.passes import ForwardPasses
 from bench.explain.scored import CollectionScores, PublishedEvidence, PublishedNumber, QueryEvidence
 from bench.explain.setup import SPLITS, EvaluationSetup, Observation, make_setup
@@ -216,6 +217,7 @@ class Question:
         other: another checkpoint, whose weights may have been used.
         sampled_documents, sampled_queries: most texts of the sample of the first collection.
         announce: called with lines of progress.
+        length: that the server whose vectors are explained reads; None if unknown.
     """
 
     model: LoadedModel
@@ -226,6 +228,7 @@ class Question:
     sampled_documents: int = DOCUMENTS
     sampled_queries: int = QUERIES
     announce: Callable[[str], None] = lambda line: None
+    length: ServedLength | None = None
 
     @property
     def dataset(self) -> Dataset:

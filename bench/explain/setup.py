@@ -1,6 +1,6 @@
 """Set-ups of an evaluation, deviations that turn one into another, and the answer of a search."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -188,18 +188,23 @@ def differing_files(model: Model, other: Model) -> list[str]:
 
 
 def deviations(
-    model: Model, setup: EvaluationSetup, other: Model | None, facts: Facts
+    model: Model,
+    setup: EvaluationSetup,
+    other: Model | None,
+    facts: Facts,
+    lengths: Sequence[int] = LENGTHS,
 ) -> list[Deviation]:
     """Return every single deviation for this model on this collection.
 
     Some may change nothing, such as lower-casing before a tokenizer that does the same. ``other``
     is another checkpoint whose files may have been used. Files with equal content are skipped.
+    Texts may be cut at one of the ``lengths``.
     """
     possible = [
         *_vary_stored(model),
         *(_vary_files(model, other) if other else ()),
         *_vary_prompts(setup),
-        *_vary_texts(setup),
+        *_vary_texts(setup, lengths),
         *_vary_network(model, setup),
         *_vary_vectors(model, setup),
         *_vary_protocol(setup, facts),
@@ -230,7 +235,12 @@ def _vary_prompts(setup: EvaluationSetup) -> Iterator[Deviation]:
             yield Deviation(name, changes, card)
 
 
-def _vary_texts(setup: EvaluationSetup) -> Iterator[Deviation]:
+def cut_settings(length: int) -> str:
+    """Return the settings that cut texts at a length in tokens."""
+    return f"--set max_query_tokens={length} max_document_tokens={length}"
+
+
+def _vary_texts(setup: EvaluationSetup, lengths: Sequence[int]) -> Iterator[Deviation]:
     titles = {
         "none": "title left out",
         "space": "title joined to the text by a space",
@@ -245,10 +255,9 @@ def _vary_texts(setup: EvaluationSetup) -> Iterator[Deviation]:
     yield Deviation("'title: {title} | text: {text}' as document", template, MEND_THERE)
     gemma = template | {"query_prompt": "task: search result | query: "}
     yield Deviation("prompts and title template of EmbeddingGemma", gemma, MEND_THERE)
-    for length in LENGTHS:
+    for length in lengths:
         both = {"max_query_tokens": length, "max_document_tokens": length}
-        card = f"--set max_query_tokens={length} max_document_tokens={length}"
-        yield Deviation(f"texts cut at {length} tokens", both, card)
+        yield Deviation(f"texts cut at {length} tokens", both, cut_settings(length))
     side, lost = ("left", "first") if setup.side == "right" else ("right", "last")
     card = f'card: truncation_side = "{side}"'
     yield Deviation(f"long texts lose their {lost} tokens", {"side": side}, card)

@@ -199,7 +199,7 @@ def check_server(found: ServerVectors, collection: str) -> PairVerdict:
     """Decide whether a server returned the vectors of its checkpoint for texts of a collection."""
     cause, answer = found.cause, found.answer
     row = partial(CheckRow, measure="vectors that agree", baseline=1.0)
-    rows = [row(name=f"{collection}, one request at a time", candidate=answer.share, failure=cause)]
+    rows = [row(name=f"{collection}, one request at a time", candidate=found.share, failure=cause)]
     if found.sent:
         if found.changed:
             cause = (
@@ -212,6 +212,9 @@ def check_server(found: ServerVectors, collection: str) -> PairVerdict:
         role="checkpoint",
         name=answer.model,
         outcome="DRIFT" if cause else "OK",
-        reasons=(cause or f"the vectors agree within the precision of {found.precision}",),
+        reasons=(
+            cause or f"the vectors agree within the precision of {found.precision}",
+            *(one.name for one in answer.seen if one.name not in cause),
+        ),
         rows=tuple(rows),
     )

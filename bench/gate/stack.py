@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from bench.comparing.statistics import (
     random_stream,
     resample,
 )
+from bench.evaluation.judging import apply_protocol
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import score
 from bench.gate.check_record import STACK, CheckRow, Outcome, PairVerdict
-from datasets_cfg.dataset import Dataset
-from datasets_cfg.readers.reader import Qrels
+from datasets_cfg.dataset import Dataset, take_first_queries
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from retrievers.encoders.preflight import BATCH_TOLERANCE
@@ -38,13 +39,14 @@ from retrievers.models.card import Role
 from retrievers.models.resolve import Model
 
 PROBE = Path(__file__).with_name("stack_probe.py")
-QUERIES, DOCUMENTS = 100, 1_000  # of a collection
+QUERIES = 100  # of a collection
 UNKNOWN = 0.1  # share of unknown tokens that is a cause
 ROLES: tuple[Role, ...] = ("query", "document")
 HERE = "this one"
 STATE_FACTS = {
     "dtype": "dtype",
     "attention": "attention kernel",
+    "direction": "attention",
     "rotary": "rotary frequencies",
     "network": "class of the network",
 }
@@ -59,78 +61,15 @@ WIRING = ("module_input_name", "module_output_name", "modality_config")  # of a 
 
 @dataclass(frozen=True)
 class Stack:
-    """Token ids, states and vectors of a model in one interpreter.
+    """A model in one interpreter.
 
     Attributes:
-        facts: versions of libraries, and what vectors depend on.
-        arrays: arrays that the probe wrote.
+        facts: versions of libraries, token ids of fixed texts, and what vectors depend on.
+        arrays: hidden states of the fixed texts, and vectors by the names in the job.
     """
 
     facts: Mapping[str, Any]
     arrays: Mapping[str, Any]
-
-    def tokens(self, name: str) -> list[list[int]]:
-        """Return token ids of the fixed texts: ``whole``, or ``bare`` of special tokens."""
-        ends = np.cumsum(self.arrays[f"{name}_lengths"])[:-1]
-        return [part.tolist() for part in np.split(self.arrays[name], ends)]
-
-    def names(self, ids: Sequence[int]) -> str:
-        """Return special tokens by name, others by id."""
-        known = {str(id_): name for id_, name in self.facts["special_tokens"].items()}
-        return " ".join(known.get(str(id_), str(id_)) for id_ in ids)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Judged queries of a collection, with their relevant documents and others."""
-
-    dataset: Dataset
-    queries: Mapping[str, str]
-    documents: Mapping[str, str]
-
-    def scores(self, vectors: Mapping[Role, Any], cosine: bool) -> Float64Array:
-        """Return the main measure of each query, with the documents of the sample ranked."""
-        sides = [vectors[role].astype(np.float64) for role in ROLES]
-        if cosine:
-            sides = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in sides]
-        products = sides[0] @ sides[1].T
-        queries, documents = np.array(list(self.queries)), np.array(list(self.documents))
-        ranked = np.ones(products.shape, np.bool_)
-        if self.dataset.facts.exclude_self:
-            ranked = queries[:, None] != documents
-        rows, columns = np.nonzero(ranked)
-        run = Run.from_rows(queries[rows].tolist(), documents[columns].tolist(), products[ranked])
-        judged = [row for row in self.dataset.qrels if row[0] in self.queries]
-        names, ids, grades = zip(*judged, strict=True)
-        measure = self.dataset.facts.main_measure
-        qrels = Qrels(names, ids, np.array(grades, np.int32))
-        scored = score(run, qrels, [measure]).by_query(measure)
-        return np.array([scored[query] for query in self.queries])
-
-
-def draw_sample(dataset: Dataset) -> Sample:
-    """Draw judged queries of a collection, with their relevant documents and others.
-
-    Raises:
-        BenchError: answers decide which documents are relevant.
-    """
-    if dataset.answers is not None:
-        raise BenchError(
-            f"{dataset.name} has answers instead of judgements",
-            "Name another collection with --on.",
-        )
-    rng = np.random.default_rng(0)
-    texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
-    judged = list(dataset.qrels.queries())
-    chosen = {judged[row]: texts[judged[row]] for row in rng.permutation(len(judged))[:QUERIES]}
-    relevant = [id_ for query, id_, grade in dataset.qrels if query in chosen and grade > 0]
-    rows = np.unique(dataset.corpus.rows_of(relevant))
-    others = rng.permutation(len(dataset.corpus))[:DOCUMENTS]
-    rows = np.union1d(rows[rows >= 0], others[: max(0, DOCUMENTS - len(rows))])
-    ids, (titles, bodies) = dataset.corpus.ids.take(rows), dataset.corpus.documents_at(rows)
-    pairs = zip(titles, bodies, strict=True)
-    documents = [join("space", "", title, text)[0] for title, text in pairs]
-    return Sample(dataset, chosen, dict(zip(ids.to_pylist(), documents, strict=True)))
 
 
 def compare_stacks(
@@ -142,7 +81,7 @@ def compare_stacks(
         folder: folder of the model.
         model: how it is used; None for a folder of sentence-transformers, which states it.
         python: the other interpreter. Nothing of its libraries is imported here.
-        datasets: collections of which a sample is scored.
+        datasets: collections of which a sample is scored, see `take_first_queries`.
         device: device of both: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
 
     Raises:
@@ -153,11 +92,17 @@ def compare_stacks(
             f"{python} is not an interpreter",
             "Name the Python of another environment, such as new/bin/python.",
         )
-    samples = [draw_sample(dataset) for dataset in datasets]
+    for dataset in datasets:
+        if dataset.answers is not None:
+            raise BenchError(
+                f"{dataset.name} has answers instead of judgements",
+                "Name another collection with --on.",
+            )
+    samples = [take_first_queries(dataset, QUERIES) for dataset in datasets]
     job = make_job(folder, model, samples, device)
     here = run_probe(Path(sys.executable), job)
     try:
-        there = run_probe(python, job | {"tokens": here.tokens("whole")})
+        there = run_probe(python, job | {"tokens": here.facts["whole"]})
     except CannotLoadError as error:
         reasons = (str(error), *_libraries(here=here))
         row = CheckRow(name="model", failure=str(error))
@@ -167,44 +112,44 @@ def compare_stacks(
 
 
 def judge_stacks(
-    here: Stack, there: Stack, samples: Sequence[Sample] = (), cosine: bool = True
+    here: Stack, there: Stack, samples: Sequence[Dataset] = (), cosine: bool = True
 ) -> PairVerdict:
     """Decide whether two stacks give the same token ids and vectors, and name what differs.
 
     Args:
         here: the known stack.
         there: the new one, whose hidden states are of the token ids ``here``.
-        samples: samples of collections, in the order in which both encoded them.
+        samples: samples of collections, whose texts both encoded.
         cosine: whether documents are ranked by cosine instead of inner product.
     """
     exact = BATCH_TOLERANCE["float32"]
     tolerance = min(BATCH_TOLERANCE.get(each.facts["dtype"], exact) for each in (here, there))
-    token_causes = list(_token_causes(here, there))
-    states = bool(_distances(here, there, "states").max() > tolerance)
-    largest = max(float(_distances(here, there, f"{role}_probe").max()) for role in ROLES)
-    causes = [
-        *token_causes,
-        *_fact_causes(here, there, STATE_FACTS, states, "hidden states differ"),
-    ]
-    unexplained = "" if causes else "vectors differ"
-    causes += _fact_causes(here, there, VECTOR_FACTS, largest > tolerance, unexplained)
+    distances = {name: _distances(here, there, name) for name in here.arrays}
+    token_causes, causes = list(_token_causes(here, there)), list[str]()
+    if distances["states"].max() > tolerance:
+        causes = list(_fact_causes(here, there, STATE_FACTS)) or ["hidden states differ"]
+    causes = [*token_causes, *causes]
+    largest = max(float(distances[f"probe {role}"].max()) for role in ROLES)
+    if largest > tolerance:
+        causes += _fact_causes(here, there, VECTOR_FACTS)
+        causes = causes or ["vectors differ"]
+    equal = [a == b for a, b in zip(here.facts["whole"], there.facts["whole"], strict=True)]
+    row = partial(CheckRow, baseline=1.0)
     rows = [
-        CheckRow(
+        row(
             name="fixed texts",
             measure="share of equal token ids",
-            candidate=_equal_tokens(here, there),
-            baseline=1.0,
+            candidate=float(np.mean(equal)),
             failure="; ".join(token_causes),
-        ),
-        *(_vector_row(here, there, role, tolerance) for role in ROLES),
+        )
     ]
-    first = dict.fromkeys(ROLES, 0)
-    for sample in samples:
-        sizes = dict(zip(ROLES, (len(sample.queries), len(sample.documents)), strict=True))
-        parts = {role: slice(first[role], first[role] + sizes[role]) for role in ROLES}
-        rows.append(_score_row(sample, here, there, parts, cosine))
-        first = {role: part.stop for role, part in parts.items()}
-    outcome: Outcome = "DRIFT" if causes or any(row.candidate != 1 for row in rows[:3]) else "OK"
+    for role in ROLES:
+        every = np.concatenate(
+            [each for name, each in distances.items() if name.endswith(f" {role}")]
+        )
+        name, share = f"{len(every):,} texts as a {role}", float((every <= tolerance).mean())
+        rows.append(row(name=name, measure="share of equal vectors", candidate=share))
+    outcome: Outcome = "DRIFT" if causes or any(each.candidate != 1 for each in rows) else "OK"
     return PairVerdict(
         role=STACK,
         name=HERE,
@@ -214,7 +159,7 @@ def judge_stacks(
             f"the largest difference of a vector is {largest:.1e} of its length",
             *_libraries(here=here, there=there),
         ),
-        rows=tuple(rows),
+        rows=(*rows, *(_score_row(sample, here, there, cosine) for sample in samples)),
     )
 
 
@@ -228,18 +173,17 @@ def _libraries(**stacks: Stack) -> list[str]:
 
 
 def make_job(
-    folder: Path, model: Model | None, samples: Sequence[Sample], device: str
+    folder: Path, model: Model | None, samples: Sequence[Dataset], device: str
 ) -> dict[str, Any]:
     """Return what the probe reads: the texts, and how a plain checkpoint is used."""
-    job: dict[str, Any] = {
-        "folder": str(folder),
-        "modules": model is None,
-        "device": device,
-        "probe": probe_texts(),
-        "tokens": None,
-        "query": [text for each in samples for text in each.queries.values()],
-        "document": [text for each in samples for text in each.documents.values()],
-    }
+    probe = probe_texts()
+    texts = {f"probe {role}": probe for role in ROLES}
+    for each in samples:
+        pairs = zip(*each.corpus.documents_at(np.arange(len(each.corpus))), strict=True)
+        documents = [join("space", "", title, text)[0] for title, text in pairs]
+        texts |= {f"{each.name} query": each.queries.texts, f"{each.name} document": documents}
+    job: dict[str, Any] = {"folder": str(folder), "modules": model is None, "device": device}
+    job |= {"probe": probe, "tokens": None, "texts": texts}
     if model is not None:
         recipe = model.recipe
         if recipe.pooling not in ("cls", "mean", "last") or recipe.stages or model.query:
@@ -287,78 +231,40 @@ def read_probe(path: Path) -> Stack:
     return Stack(json.loads(str(read.pop("facts"))), read)
 
 
-def _equal_tokens(here: Stack, there: Stack) -> float:
-    pairs = zip(here.tokens("whole"), there.tokens("whole"), strict=True)
-    return float(np.mean([a == b for a, b in pairs]))
-
-
 def _token_causes(here: Stack, there: Stack) -> Iterator[str]:
     """Yield the differences between the token ids of fixed texts."""
-    stacks = (here, there)
-    bare = [each.tokens("bare") for each in stacks]
-    classes = [f"{each.facts['tokenizer']} ({each.facts['tokenizer_model']})" for each in stacks]
-    different = sum(a != b for a, b in zip(*bare, strict=True))
+    old, new = here.facts, there.facts
+    different = sum(a != b for a, b in zip(old["bare"], new["bare"], strict=True))
     if different:
-        unknown, before = (_unknown_share(each) for each in (there, here))
-        what = f"{different} of {len(bare[0])} fixed texts have other token ids"
-        if unknown > max(UNKNOWN, before):
-            what = f"unknown words: {unknown:.0%} of the tokens there, {before:.0%} here"
-        replaced = f"; the tokenizer is a {classes[1]}, here a {classes[0]}"
-        yield what + (replaced if classes[0] != classes[1] else "")
-    added = [_special_tokens(each) for each in (here, there)]
-    if added[0] != added[1]:
-        yield (
-            f"special tokens: {added[1] or 'none'} around a text there, {added[0] or 'none'} here"
-        )
+        what = f"{different} of {len(old['bare'])} fixed texts have other token ids"
+        if new["unknown"] > max(UNKNOWN, old["unknown"]):
+            share = f"{new['unknown']:.0%} of the tokens there, {old['unknown']:.0%} here"
+            what = f"unknown words: {share}"
+        replaced = f"; the tokenizer is a {new['tokenizer']}, here a {old['tokenizer']}"
+        yield what + (replaced if old["tokenizer"] != new["tokenizer"] else "")
+    around = [each["special"] or "none" for each in (new, old)]
+    if around[0] != around[1]:
+        yield f"special tokens: {around[0]} around a text there, {around[1]} here"
 
 
-def _unknown_share(stack: Stack) -> float:
-    return float((stack.arrays["bare"] == stack.facts["unknown"]).mean())
-
-
-def _special_tokens(stack: Stack) -> str:
-    """Return the special tokens around the first text, such as ``[CLS] … [SEP]``; "" for none."""
-    whole, bare = stack.tokens("whole")[0], stack.tokens("bare")[0]
-    starts = [n for n in range(len(whole) - len(bare) + 1) if whole[n : n + len(bare)] == bare]
-    if not starts or len(whole) == len(bare):
-        return ""
-    first, last = whole[: starts[0]], whole[starts[0] + len(bare) :]
-    return f"{stack.names(first)} … {stack.names(last)}".strip()
-
-
-def _fact_causes(
-    here: Stack, there: Stack, facts: Mapping[str, str], differ: bool, otherwise: str
-) -> Iterator[str]:
-    """Yield the facts that differ if what depends on them does, or else ``otherwise``."""
-    if not differ:
-        return
-    causes = []
+def _fact_causes(here: Stack, there: Stack, facts: Mapping[str, str]) -> Iterator[str]:
+    """Yield the facts that differ."""
     for key, name in facts.items():
-        old, new = _differing_items(*(_comparable(each.facts.get(key)) for each in (here, there)))
-        if old != new:
-            causes.append(f"{name}: {_short(new)} there, {_short(old)} here")
-    yield from causes or filter(None, [otherwise])
+        old, new = (dict(_flatten(name, each.facts.get(key))) for each in (here, there))
+        for item in {**old, **new}:
+            now, before = new.get(item, "none"), old.get(item, "none")
+            if now != before:
+                yield f"{item}: {now} there, {before} here"
 
 
-def _comparable(fact: Any) -> Any:
-    """Return ``fact`` without the wiring of modules, which belongs to a version of the library."""
-    if isinstance(fact, dict):
-        return {key: _comparable(each) for key, each in fact.items() if key not in WIRING}
-    return round(fact, 6) if isinstance(fact, float) else fact
-
-
-def _differing_items(old: Any, new: Any) -> tuple[Any, Any]:
-    """Return both facts without the items, at any depth, that are equal."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return old, new
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    pairs = {key: _differing_items(old.get(key), new.get(key)) for key in keys}
-    return {key: pair[0] for key, pair in pairs.items()}, {k: pair[1] for k, pair in pairs.items()}
-
-
-def _short(fact: Any) -> str:
-    text = json.dumps(fact, ensure_ascii=False) if isinstance(fact, dict | list) else str(fact)
-    return text if len(text) <= 120 else f"{text[:120]}…"
+def _flatten(name: str, fact: Any) -> Iterator[tuple[str, str]]:
+    """Yield the values of a fact, at any depth, without the wiring of a library's version."""
+    if not isinstance(fact, dict):
+        yield name, f"{fact:.6g}" if isinstance(fact, float) else str(fact) or "none"
+        return
+    for key, value in fact.items():
+        if key not in WIRING:
+            yield from _flatten(f"{name}, {key}", value)
 
 
 def _distances(here: Stack, there: Stack, name: str) -> Float64Array:
@@ -371,32 +277,29 @@ def _distances(here: Stack, there: Stack, name: str) -> Float64Array:
     return relative
 
 
-def _vector_row(here: Stack, there: Stack, role: Role, tolerance: float) -> CheckRow:
-    names = [f"{role}_probe", *([role] if here.arrays[role].size else [])]
-    every = np.concatenate([_distances(here, there, name) for name in names])
-    return CheckRow(
-        name=f"{len(every):,} texts as a {role}",
-        measure="share of equal vectors",
-        candidate=float((every <= tolerance).mean()),
-        baseline=1.0,
-    )
-
-
-def _score_row(
-    sample: Sample, here: Stack, there: Stack, parts: Mapping[Role, slice], cosine: bool
-) -> CheckRow:
+def _score_row(sample: Dataset, here: Stack, there: Stack, cosine: bool) -> CheckRow:
     """Return the scores of a sample here (baseline) and there (candidate)."""
-    old, new = (
-        sample.scores({role: each.arrays[role][parts[role]] for role in ROLES}, cosine)
-        for each in (here, there)
-    )
-    name, measure = sample.dataset.name, sample.dataset.facts.main_measure
-    drawn = resample((new - old)[:, None], Resampling(), random_stream(name))
-    part = PairedScores(new - old, drawn.bootstrap[:, 0], drawn.flipped[:, 0], name, measure)
+    measure = sample.facts.main_measure
+    old, new = (_score(sample, each, measure, cosine) for each in (here, there))
+    drawn = resample((new - old)[:, None], Resampling(), random_stream(sample.name))
+    part = PairedScores(new - old, drawn.bootstrap[:, 0], drawn.flipped[:, 0], sample.name, measure)
     return CheckRow(
-        name=f"{name}, {len(sample.queries):,} queries, {len(sample.documents):,} documents",
+        name=f"{sample.name}, {len(sample.queries):,} queries, {len(sample.corpus):,} documents",
         measure=measure,
         candidate=float(new.mean()),
         baseline=float(old.mean()),
         paired=paired_difference([part]),
     )
+
+
+def _score(sample: Dataset, stack: Stack, measure: str, cosine: bool) -> Float64Array:
+    """Return the measure of each query of a sample, whose documents are ranked."""
+    sides = [stack.arrays[f"{sample.name} {role}"].astype(np.float64) for role in ROLES]
+    if cosine:
+        sides = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in sides]
+    ids, products = sample.corpus.ids.to_pylist(), sides[0] @ sides[1].T
+    queries = np.repeat(sample.queries.ids, len(ids)).tolist()
+    run = Run.from_rows(queries, ids * len(sample.queries), products.ravel())
+    scored = score(apply_protocol(run, sample, len(ids)), sample.qrels, [measure])
+    by_query = scored.by_query(measure)
+    return np.array([by_query[query] for query in sample.queries.ids])

@@ -2,7 +2,7 @@
 
 The interpreter needs torch and transformers, and sentence-transformers for folders of its form.
 Nothing of this program is imported, and the syntax is that of Python 3.8. OUT is a .npz file with
-token ids, vectors, and the facts that vectors depend on as JSON.
+vectors, and with token ids and the facts that vectors depend on as JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 LIBRARIES = ("transformers", "sentence-transformers", "tokenizers", "torch")
-SPECIAL = ("bos", "eos", "cls", "sep", "pad", "unk")
 MOST = 64  # tokens of which hidden states are compared
 # Tokenizer, network, function of texts and their role, and facts.
 Opened = Tuple[Any, Any, Callable[[List[str], str], Any], Dict[str, Any]]  # noqa: UP006
@@ -30,17 +29,12 @@ def main(job_path: str, out_path: str) -> None:
         job["device"] = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer, network, encode, facts = (_open_st if job["modules"] else _open_plain)(job)
     facts["libraries"] = {name: _version(name) for name in LIBRARIES}
-    facts.update(_tokenizer_facts(tokenizer), **_network_facts(network))
-    probe = job["probe"]
-    whole = tokenizer(probe, verbose=False)["input_ids"]
-    bare = tokenizer(probe, add_special_tokens=False, verbose=False)["input_ids"]
-    arrays = {"states": _states(network, job["tokens"] or whole)}
-    for name, rows in (("whole", whole), ("bare", bare)):
-        arrays[name] = np.concatenate([np.asarray(row, np.int64) for row in rows])
-        arrays[name + "_lengths"] = np.array([len(row) for row in rows])
-    for role in ("query", "document"):
-        arrays[role + "_probe"] = encode(probe, role)
-        arrays[role] = encode(job[role], role) if job[role] else np.zeros((0, 0), np.float32)
+    facts.update(_tokenizer_facts(tokenizer, job["probe"]))
+    tokens = [row[:MOST] for row in job["tokens"] or facts["whole"]]
+    facts.update(_network_facts(network, tokens[0]))
+    arrays: dict[str, Any] = {"states": np.array([_states(network, row).mean(0) for row in tokens])}
+    for name, texts in job["texts"].items():
+        arrays[name] = encode(texts, name.split()[-1])
     np.savez(out_path, facts=np.array(json.dumps(facts, default=str)), **arrays)
 
 
@@ -64,16 +58,16 @@ def _open_st(job: dict[str, Any]) -> Opened:
             return np.asarray(model.encode(texts, prompt_name=name), np.float32)
         return np.asarray(function(texts), np.float32)
 
-    modules = []
-    for module in model:
+    modules = {}
+    for place, module in enumerate(model):
         settings = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
-        modules.append([type(module).__name__, settings])
+        modules[place] = dict(settings, type=type(module).__name__)
     facts = {
         "max_tokens": model.max_seq_length,
         "prompts": dict(model.prompts or {}),
         "default_prompt": model.default_prompt_name,
         "similarity": str(getattr(model, "similarity_fn_name", None)),
-        "modules": {f"{place} {name}": each for place, (name, each) in enumerate(modules)},
+        "modules": modules,
     }
     return model.tokenizer, model[0].auto_model, encode, facts
 
@@ -106,42 +100,42 @@ def _open_plain(job: dict[str, Any]) -> Opened:
     return tokenizer, network, encode, {}
 
 
-def _states(network: Any, tokens: list[list[int]]) -> Any:
-    """Return the mean of the last hidden states of given token ids, float32 ``(n, width)``."""
-    rows = []
+def _states(network: Any, tokens: list[int]) -> Any:
+    """Return the last hidden states of token ids, float32 ``(n, width)``."""
     with torch.inference_mode():
-        for ids in tokens:
-            row = torch.tensor([ids[:MOST]], device=network.device)
-            output = network(input_ids=row, attention_mask=torch.ones_like(row))
-            rows.append(output[0][0].float().mean(0).cpu().numpy())
-    return np.array(rows, np.float32)
+        row = torch.tensor([tokens], device=network.device)
+        output = network(input_ids=row, attention_mask=torch.ones_like(row))
+    return output[0][0].float().cpu().numpy()
 
 
-def _tokenizer_facts(tokenizer: Any) -> dict[str, Any]:
+def _tokenizer_facts(tokenizer: Any, texts: list[str]) -> dict[str, Any]:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    names = {getattr(tokenizer, n + "_token_id"): getattr(tokenizer, n + "_token") for n in SPECIAL}
+    steps = [type(getattr(backend, n, None)) for n in ("normalizer", "pre_tokenizer", "model")]
+    names = ", ".join(step.__name__ for step in steps if step is not type(None))
+    bare = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    unknown = [token == tokenizer.unk_token_id for row in bare for token in row]
     return {
-        "tokenizer": type(tokenizer).__name__,
-        "tokenizer_model": type(backend.model).__name__ if backend else "slow",
-        "vocabulary": len(tokenizer),
-        "special_tokens": names,
-        "unknown": tokenizer.unk_token_id,
+        "tokenizer": f"{type(tokenizer).__name__.replace('Fast', '')} ({names or 'slow'})",
+        "special": " ".join(tokenizer.convert_ids_to_tokens(tokenizer("")["input_ids"])),
+        "unknown": float(np.mean(unknown)),
+        "whole": tokenizer(texts, verbose=False)["input_ids"],
+        "bare": bare,
     }
 
 
-def _network_facts(network: Any) -> dict[str, Any]:
-    config = network.config
+def _network_facts(network: Any, tokens: list[int]) -> dict[str, Any]:
     rotary = {
-        name: float(values.double().sum())
+        round(float(values.double().sum()), 6)
         for name, values in network.named_buffers()
         if name.endswith("inv_freq")
     }
+    first = [_states(network, row)[0] for row in (tokens, tokens[:-1] + tokens[:1])]
     return {
         "network": type(network).__name__,
         "dtype": str(network.dtype).replace("torch.", ""),
-        "attention": getattr(config, "_attn_implementation", None),
-        "rotary": rotary,
-        "positions": getattr(config, "max_position_embeddings", None),
+        "attention": getattr(network.config, "_attn_implementation", None),
+        "direction": "causal" if np.allclose(first[0], first[1], atol=1e-6) else "bidirectional",
+        "rotary": " ".join(map(str, sorted(rotary))),
     }
 
 

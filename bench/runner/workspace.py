@@ -46,8 +46,12 @@ from datasets_cfg.dataset import (
 from datasets_cfg.locate import is_training_data
 from foundation.errors import BenchError
 from foundation.files import Location, cache_folder
-from retrievers.encoders.external import EndpointEncoder, check_same_server, wrap_encoder
-from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.external import (
+    EndpointEncoder,
+    check_norms,
+    check_same_server,
+    wrap_encoder,
+)
 from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models.card import card_names
@@ -237,6 +241,8 @@ class Workspace:
         if isinstance(encoder, EndpointEncoder):
             model = replace(model, recipe=encoder.recipe)  # with the dimension
             now = encoder.server.encode_queries(probe_texts())
+            if is_url(name):
+                check_norms(model.recipe, now, settings.get("like"))
             fact = self.store.remember(encoder.server, "probe", lambda: {"vectors": now.tolist()})
             check_same_server(model.recipe.model, np.array(fact["vectors"], np.float32), now)
         return LoadedModel(model, encoder)
@@ -331,7 +337,7 @@ def load_models(
     return models
 
 
-def open_endpoint(url: str, endpoint_model: str | None, model: LoadedModel) -> Encoder:
+def open_endpoint(url: str, endpoint_model: str | None, model: LoadedModel) -> EndpointEncoder:
     """Return an encoder that sends texts of ``model`` to a server, to compare their vectors.
 
     The host of the ``url`` is its name. ``endpoint_model`` is the name of the model on the server;
@@ -344,7 +350,7 @@ def open_endpoint(url: str, endpoint_model: str | None, model: LoadedModel) -> E
         prompts=model.model.card.prompts,
         title_join="none" if model.model.card.title_join == "none" else "space",
     )
-    return open_encoder(resolve_endpoint(card))
+    return EndpointEncoder(resolve_endpoint(card).recipe, card).with_dimension()
 
 
 def _wrap_object(model: Any, fields: EvaluationFields | ModelFields) -> LoadedModel:

@@ -9,6 +9,7 @@ Servers have OpenAI's embeddings API.
 """
 
 import asyncio
+import base64
 import copy
 import hashlib
 import importlib
@@ -28,6 +29,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, DriftError, first_line, import_package
+from retrievers.encoders.preflight import UNIT_TOLERANCE
 from retrievers.encoders.protocol import (
     Callback,
     Encoder,
@@ -448,6 +450,7 @@ BATCH_TEXTS = 32  # TEI's limit
 BATCH_CHARACTERS = 200_000  # safe for OpenAI's limit of 300,000 tokens and TEI's of 2 MB
 ATTEMPT_S, DEADLINE_S = 300.0, 900.0  # limits of one attempt, and of all attempts
 RETRIES, FIRST_RETRIES = 10, 3  # 1 minute; the first request fails early if no server runs
+REFUSED = (400, 413, 422)  # status of a request that is too large or malformed
 KEY_VARIABLE = "BENCH_API_KEY"
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 OWN_OPTIONS = ("endpoint", "endpoint_model")  # options of a recipe that are not sent
@@ -463,9 +466,22 @@ HINT = (
 )
 
 
+class RefusedError(BenchError):
+    """A server refused a text."""
+
+
 class _Entry(msgspec.Struct):
     index: int
-    embedding: list[Annotated[float, msgspec.Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]]
+    embedding: list[Annotated[float, msgspec.Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]] | str
+
+    def vector(self) -> Float32Array:
+        """Return the vector. Base64 is of little-endian float32, as OpenAI's clients read it."""
+        if not isinstance(self.embedding, str):
+            return np.array(self.embedding, np.float32)
+        vector = np.frombuffer(base64.b64decode(self.embedding, validate=True), "<f4")
+        if not np.isfinite(vector).all():
+            raise ValueError("NaN or infinity in base64")
+        return vector
 
 
 class _Answer(msgspec.Struct):
@@ -575,11 +591,12 @@ class EndpointEncoder(Encoder):
                 )
         except self._api.APIStatusError as error:
             body, half = error.body, len(texts) // 2
-            if error.status_code in (400, 413, 422) and half:
+            if error.status_code in REFUSED and half:
                 parts = texts[:half], texts[half:]
                 return np.concatenate([await self._request(p, fields, advance) for p in parts])
             stated = body.get("message", body) if isinstance(body, dict) else body
-            raise self._error(f"answered {error.status_code}: {stated}") from None
+            kind = RefusedError if error.status_code in REFUSED else BenchError
+            raise self._error(f"answered {error.status_code}: {stated}", kind) from None
         except TimeoutError:
             raise self._error(f"gave no answer in {DEADLINE_S:g} s") from None
         except self._api.APIConnectionError as error:
@@ -593,22 +610,54 @@ class EndpointEncoder(Encoder):
         """Return the vectors of an answer in the order of their indices, float32 ``(n, dim)``."""
         try:
             data = msgspec.json.decode(content, type=_Answer).data
-        except msgspec.DecodeError as error:
-            raise self._error(f"returned no vectors of finite float32 numbers: {error}") from None
-        data.sort(key=lambda entry: entry.index)
-        if [entry.index for entry in data] != list(range(count)):
+            vectors = {entry.index: entry.vector() for entry in data}
+        except (msgspec.DecodeError, ValueError) as error:
+            start = f"its answer begins {content[:80].decode(errors='replace')!r}"
+            problem = f"returned no vectors of finite float32 numbers: {error}; {start}"
+            raise self._error(problem) from None
+        if sorted(entry.index for entry in data) != list(range(count)):
             indices = f"whose indices are not 0 to {count - 1}"
             raise self._error(f"returned {len(data)} vectors for {count} texts, {indices}")
-        dims = sorted({len(entry.embedding) for entry in data})
+        dims = sorted(set(map(len, vectors.values())))
         if dims != [self.recipe.dim or dims[0]]:
             several = ", ".join(map(str, dims))
             raise self._error(f"returned vectors of {several} dimensions, not {self.recipe.dim}")
-        return np.array([entry.embedding for entry in data], np.float32)
+        return np.stack([vectors[index] for index in range(count)])
 
-    def _error(self, problem: str) -> BenchError:
+    def _error(self, problem: str, kind: type[BenchError] = BenchError) -> BenchError:
         """Return an error on one line and without the key."""
         plain = problem.replace(self._key, "***") if self._key else problem
-        return BenchError(f"{self._name} {' '.join(plain.split())[:300]}", HINT)
+        return kind(f"{self._name} {' '.join(plain.split())[:300]}", HINT)
+
+
+def check_norms(recipe: Recipe, vectors: Float32Array, like: str | None) -> None:
+    """Raise if the norms of a server's vectors contradict their use.
+
+    Args:
+        recipe: how the server's model is used.
+        vectors: as the server sends them, float32 ``(n, dim)``.
+        like: card that states the recipe; None if nobody stated it.
+
+    Raises:
+        BenchError: vectors to be compared by inner product are normalised, or nobody stated how
+            vectors of several lengths are compared.
+    """
+    norms = np.linalg.norm(vectors, axis=1)
+    is_unit = bool((np.abs(norms - 1) <= UNIT_TOLERANCE).all())
+    if recipe.normalize or is_unit != bool(like):
+        return
+    if like:
+        raise BenchError(
+            f"{like} does not normalise its vectors, and those of the server have length 1: inner "
+            "products would be cosines",
+            "Start the server without normalisation, or leave --like out if cosine is meant.",
+        )
+    raise BenchError(
+        f"the vectors of {recipe.model} have lengths from {norms.min():.3g} to {norms.max():.3g}, "
+        "and nothing states whether to compare them by cosine or by inner product",
+        "Add --like with the card of a model that is used in the same way (minilm: cosine, "
+        "retromae: inner product), or write a card with normalize and similarity.",
+    )
 
 
 def check_same_server(name: str, then: Float32Array, now: Float32Array) -> None:

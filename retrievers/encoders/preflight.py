@@ -3,14 +3,15 @@
 Vectors that are not finite, or zero, stop the evaluation. Warnings, with figures, name causes of
 wrong or low scores: vectors that hardly differ, or lack unit length under cosine similarity;
 truncated texts; tokens that the tokenizer does not know; a vector that depends on the rest of its
-batch. If most tokens are unknown, the evaluation stops, too.
+batch. If most tokens are unknown, or a batch's vectors are in another order than its texts, the
+evaluation stops, too.
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from foundation.arrays import Float32Array, Float64Array
+from foundation.arrays import BoolArray, Float32Array, Float64Array
 from foundation.records import Record
 from retrievers.encoders.protocol import Encoder
 
@@ -22,6 +23,8 @@ UNIT_TOLERANCE = 1e-2
 MAX_TRUNCATED = 0.1
 MANY_UNKNOWN, MOST_UNKNOWN = 0.1, 0.5
 ENCODED_ALONE = 8
+CLOSER = 4.0  # a squared distance to another text that is smaller by this factor is a mix-up,
+APART = 0.05  # if the relative squared distance to the text itself is larger than this
 
 
 class VectorStatistics(Record, kw_only=True):
@@ -76,7 +79,7 @@ def preflight(
     documents = measure_vectors(vectors, cut)
     cut = _cut_share(encoder, "count_query_tokens", recipe.max_query_tokens, queries)
     questions = measure_vectors(encoder.encode_queries(queries), cut)
-    difference = _batch_difference(encoder, titles, texts, vectors)
+    difference, mixed_up = _compare_alone(encoder, titles, texts, vectors)
     facts = {"documents": documents, "queries": questions}
     warnings = [
         line for role, measured in facts.items() for line in _find_warnings(role, measured, encoder)
@@ -95,6 +98,11 @@ def preflight(
         }.items()
         if number
     ]
+    if mixed_up:
+        stop.append(
+            f"documents: in a batch, {mixed_up} of {min(ENCODED_ALONE, len(texts))} have the "
+            "vector of another one: vectors are returned in another order than the texts"
+        )
     share: Callable[..., float] | None = getattr(encoder, "unknown_share", None)
     unknown = share(titles, texts) if share else None
     if unknown is not None and unknown > MANY_UNKNOWN:
@@ -154,19 +162,38 @@ def _find_warnings(role: str, facts: VectorStatistics, encoder: Encoder) -> list
     return lines
 
 
-def _batch_difference(
+def find_mixed_up(distances: Float64Array, own: Float64Array) -> BoolArray:
+    """Return which vectors belong to other texts, bool ``(n,)``.
+
+    Args:
+        distances: relative squared distances to the vectors of all texts, float64 ``(n, m)``.
+        own: those to the vector of the same text, float64 ``(n,)``.
+    """
+    mixed_up: BoolArray = (distances.min(axis=1) * CLOSER < own) & (own > APART)
+    return mixed_up
+
+
+def _compare_alone(
     encoder: Encoder, titles: Sequence[str], texts: Sequence[str], batched: Float32Array
-) -> float:
-    """Return the largest relative distance between vectors of texts encoded alone and batched."""
+) -> tuple[float, int]:
+    """Compare vectors of texts encoded alone and batched.
+
+    Returns:
+        The largest relative distance, and the number of texts with another text's vector.
+    """
     if not len(texts):
-        return 0.0
+        return 0.0, 0
     by_length = np.argsort([len(text) for text in texts], kind="stable")
     rows = by_length[np.linspace(0, len(texts) - 1, min(ENCODED_ALONE, len(texts))).astype(int)]
     unbatched = np.concatenate([encoder.encode_documents([titles[i]], [texts[i]]) for i in rows])
     usable = np.isfinite(unbatched).all(axis=1) & np.isfinite(batched[rows]).all(axis=1)
-    distance = np.linalg.norm(unbatched[usable] - batched[rows][usable], axis=1)
-    lengths = np.linalg.norm(unbatched[usable], axis=1)
-    return float((distance[lengths > 0] / lengths[lengths > 0]).max(initial=0.0))
+    usable &= unbatched.any(axis=1)
+    rows, unbatched = rows[usable], unbatched[usable]
+    lengths = np.linalg.norm(unbatched, axis=1)
+    distances = np.linalg.norm(unbatched[:, None] - batched, axis=2) / lengths[:, None]
+    own = distances[np.arange(len(rows)), rows]
+    mixed_up = find_mixed_up(np.nan_to_num(distances, nan=np.inf) ** 2, own**2)
+    return float(own.max(initial=0.0)), int(mixed_up.sum())
 
 
 def _cut_share(

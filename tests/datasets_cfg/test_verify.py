@@ -88,6 +88,28 @@ def test_warnings_before_an_evaluation_are_about_what_affects_scores(tmp_path):
     assert undecided[:1] == evaluation_findings(dataset_of(tmp_path, judged=judged, facts=decided))
 
 
+@pytest.mark.parametrize(
+    ("name", "measures", "grades", "noted"),
+    [
+        ("mine", ("R@100",), (0, 1, 2, 3), 1),
+        ("mine", ("R@100",), (0, 1, 2), 0),
+        ("mine", ("R(rel=2)@100",), (0, 1, 2, 3), 0),
+        ("mine", ("R(rel=1)@100",), (0, 1, 2, 3), 0),
+        ("beir/msmarco", ("R@100",), (0, 1, 2, 3), 0),  # BEIR counts grade 1
+    ],
+)
+def test_grades_of_trec_dl_get_a_note_unless_the_lowest_relevant_grade_is_stated(
+    name, measures, grades, noted, tmp_path
+):
+    judged = [("q1", f"d{row % 3 + 1}", grade) for row, grade in enumerate(grades)]
+    facts = Facts(name, "beir", measures=measures, exclude_self=False)
+    dataset = dataset_of(tmp_path, judged=judged, facts=facts)
+    for found in (verify_dataset(dataset), evaluation_findings(dataset)):
+        notes = [each for each in found if "TREC-DL" in each.what]
+        assert [(each.severity, each.count) for each in notes] == [("note", 1)] * noted
+        assert all("R(rel=2)@1000" in each.suggestion for each in notes)
+
+
 @pytest.mark.parametrize(("document", "warned"), [("d1", 1), ("d2", 0)])
 def test_colliding_ids_warn_where_a_relevant_document_would_be_dropped(document, warned, tmp_path):
     facts = Facts("mine", "beir", exclude_self=True)

@@ -1,5 +1,6 @@
 """Commands with models behind a URL: equal scores, stored vectors, servers that change."""
 
+import json
 import os
 import signal
 import time
@@ -16,6 +17,7 @@ from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import files_below, finish, write_collection
 from tests.support.embedding_server import Reply, serve_model, serving
+from tests.support.tiny_checkpoints import write_card
 
 pytest.importorskip("openai", reason="needs openai: pip install openai")
 KEY = "secret-of-tests"
@@ -99,6 +101,35 @@ def test_mistakes_give_one_error(bench, data, server, words, named):
     assert named in done.stderr
     assert "pw" not in done.stderr
     assert not bench.out.exists()
+
+
+@pytest.mark.slow
+def test_norms_that_contradict_the_recipe_are_refused_before_anything_is_stored(
+    bench, data, server, tmp_path
+):
+    url, app = server
+    served = ("run", data, "--model", url, "--endpoint-model", "m", "--name")
+    dot = write_card(tmp_path / "dot.toml", checkpoint="none", pooling="cls")
+    done = bench(*served, "normalised", "--like", dot)
+    assert (done.code, "dot.toml does not normalise its vectors" in done.stderr) == (2, True)
+    encode = app.encode
+    app.encode = lambda texts: encode(texts) * np.linspace(2, 4, len(texts))[:, None]
+    done = bench(*served, "raw")
+    assert (done.code, "by cosine or by inner product" in done.stderr) == (2, True)
+    assert not [path for path in files_below(bench.place) if "vectors" in path.parts]
+    assert bench(*served, "as-dot", "--like", dot).code == 0
+    card = {"kind": "endpoint", "url": url, "endpoint_model": "m"}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in {"name": "c", **card}.items()]
+    (tmp_path / "c.toml").write_text("\n".join([*lines, 'title = "c"', 'similarity = "dot"']))
+    assert bench("run", data, "--model", tmp_path / "c.toml").code == 0
+
+
+def test_a_server_whose_vectors_are_in_another_order_is_refused(bench, data, server):
+    url, app = server
+    encode = app.encode
+    app.encode = lambda texts: encode(texts)[np.argsort([len(text) for text in texts])]
+    done = bench("run", data, "--model", url, "--endpoint-model", "m")
+    assert (done.code, "returned in another order than the texts" in done.stderr) == (2, True)
 
 
 def test_wrong_answers_leave_no_vectors(bench, data, server):

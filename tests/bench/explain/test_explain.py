@@ -502,6 +502,15 @@ def test_a_faithful_server_passes(bench, folder, oracle):
     code, done = check_server(bench, folder, served(oracle))
     assert (code, done.outcome, done.answer.explanations) == (0, "OK", ())
     assert [row.candidate for row in done.against[0].rows] == [1.0, 1.0]
+    assert done.reasons[1].startswith("the server reads at most 24 tokens: longer texts lose")
+
+
+@pytest.mark.slow
+def test_a_server_that_cuts_texts_drifts_with_its_exact_length(bench, folder, oracle):
+    code, done = check_server(bench, folder, served(oracle, replace(DEFAULT, length=17)))
+    assert (code, names(done.answer)[0]) == (5, {"texts cut at 17 tokens"})
+    assert done.reasons[1].startswith("the server reads at most 17 tokens, not 24: longer texts ")
+    assert 0 < done.against[0].rows[0].candidate < 1
 
 
 @pytest.mark.slow

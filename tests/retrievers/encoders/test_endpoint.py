@@ -1,5 +1,6 @@
 """Encoders behind a URL, against real servers on the loopback: honest, slow, failing and lying."""
 
+import base64
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +16,7 @@ from retrievers.models.card import Card, Prompts, Recipe
 from retrievers.models.resolve import resolve_model
 from tests.support.embedding_server import Reply, serve_model, serving
 
-pytest.importorskip("openai", reason="needs openai: pip install openai")
+openai = pytest.importorskip("openai", reason="needs openai: pip install openai")
 CARD = {"name": "m", "title": "m", "kind": "endpoint", "endpoint_model": "m"}
 DIM = 4
 TEXTS = [f"text number {i}" for i in range(300)]
@@ -61,6 +62,25 @@ def test_answers_are_matched_by_index(server):
     url, app = server
     app.change = lambda entries, request: entries[::-1]
     assert np.array_equal(encoder(url).encode_queries(TEXTS), honest(TEXTS))
+
+
+def test_base64_is_decoded_as_openais_client_does(server):
+    url, app = server
+    vectors = honest(TEXTS[:40])
+
+    def reply(request):
+        rows = honest(request.texts)
+        data = [
+            {"index": row, "embedding": base64.b64encode(each.astype("<f4").tobytes()).decode()}
+            for row, each in enumerate(rows)
+        ]
+        return Reply(200, {"object": "list", "model": "m", "data": data[::-1]})
+
+    app.before = reply
+    assert np.array_equal(encoder(url).encode_queries(TEXTS[:40]), vectors)
+    theirs = openai.OpenAI(base_url=url, api_key="k").embeddings.create(model="m", input=TEXTS[:3])
+    rows = [each.embedding for each in sorted(theirs.data, key=lambda each: each.index)]
+    assert np.array_equal(np.array(rows, np.float32), vectors[:3])
 
 
 def test_prompts_titles_and_options_are_sent_by_role(server):
@@ -153,9 +173,11 @@ def test_a_server_that_never_answers_in_time_is_an_error(server, monkeypatch):
         (Reply(404, {"error": {"message": "no model m"}}), "answered 404: no model m"),
         (Reply(413, {"message": "too long"}), "answered 413: too long"),
         (Reply(500, {"error": "secret-of-tests"}), r"answered 500: \*\*\*"),
-        (Reply(200, b"<html>"), "no vectors"),
+        (Reply(200, b"<html>\n<h1>502</h1>"), r"no vectors .* begins '<html>\\n<h1>502</h1>'"),
+        (Reply(200, b""), "no vectors .* begins ''"),
         (Reply(200, {"data": [{"index": 0, "embedding": [None]}]}), "no vectors"),
         (Reply(200, {"data": [{"index": 0, "embedding": "abc"}]}), "no vectors"),
+        (Reply(200, {"data": [{"index": 0, "embedding": "AADA/w=="}]}), "no vectors"),  # NaN
         (Reply(200, {"data": []}), "0 vectors for 1 texts"),
     ],
 )

@@ -101,6 +101,20 @@ def test_padding_that_leaks_into_a_vector_warns_by_dtype(dtype, warns):
     assert any("padding may leak" in line for line in found.warnings) is warns
 
 
+@pytest.mark.parametrize(
+    ("change", "moved"),
+    [
+        (lambda vectors: vectors[::-1], 6),
+        (lambda vectors: vectors[[1, 0, *range(2, len(vectors))]], 2),
+        (lambda vectors: vectors * 1.5, 0),
+    ],
+)
+def test_a_batch_whose_vectors_are_in_another_order_stops(change, moved):
+    found = check(Fake(lambda vectors: change(vectors) if len(vectors) == len(TEXTS) else vectors))
+    named = [f"{moved} of 6 have the vector of another one" in line for line in found.stop]
+    assert named == [True] * bool(moved)
+
+
 def test_an_empty_sample_does_not_divide_by_zero():
     found = preflight(Fake(), [], [], [])
     assert found.stop == found.warnings == ()
