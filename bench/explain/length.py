@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.explain.setup import LONGEST, Observation, cut_settings
+from bench.explain.setup import LONGEST, MEND_THERE, Observation, cut_settings
 from retrievers.encoders.external import EndpointEncoder, RefusedError
 from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.resolve import Model
@@ -46,7 +46,8 @@ class ServedLength:
         if not self.longer:
             return Observation(f"the server reads texts of {size}", "")
         name = f"the server reads at most {size}: longer texts {self.longer}"
-        return Observation(name, "" if self.agrees else cut_settings(self.tokens))
+        same = cut_settings(self.tokens) if self.longer == "lose their end" else MEND_THERE
+        return Observation(name, "" if self.agrees else same)
 
     @property
     def agrees(self) -> bool:

@@ -71,6 +71,8 @@ def test_the_length_is_exact_also_for_the_last_piece_of_a_text(model, pieces, fo
     length, app = find(model, pieces)
     assert (length.tokens, length.longer) == found
     assert length.agrees == (length.tokens == STATED)
+    same = f"--set max_query_tokens={found[0]} max_document_tokens={found[0]}"
+    assert (length.note.apply == same) == (found[1] == "lose their end" and not length.agrees)
     assert len(app.requests) <= 13 * 4
 
 
