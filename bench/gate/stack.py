@@ -177,7 +177,7 @@ def make_job(
 ) -> dict[str, Any]:
     """Return what the probe reads: the texts, and how a plain checkpoint is used."""
     probe = probe_texts()
-    texts = {f"probe {role}": probe for role in ROLES}
+    texts: dict[str, Sequence[str]] = {f"probe {role}": probe for role in ROLES}
     for each in samples:
         pairs = zip(*each.corpus.documents_at(np.arange(len(each.corpus))), strict=True)
         documents = [join("space", "", title, text)[0] for title, text in pairs]
