@@ -28,7 +28,8 @@ from bench.comparing.statistics import SAME_SCORE, Resampling
 from bench.evaluation.judging import suites_inner_first
 from bench.evaluation.pipeline import OpenDataset, evaluate_run
 from bench.evaluation.result_record import Evaluation, Protocol
-from bench.evaluation.runs import Run, read_run_file
+from bench.evaluation.run_files import read_run_file
+from bench.evaluation.runs import Run
 from bench.requests.deciding import CompareRequest
 from bench.result_store.find import choose_results, expand_collections, find_named
 from bench.result_store.result import RESULT_FILE, check_stored_values, warn_unchecked
@@ -251,7 +252,9 @@ def _choose_models(
     for entrant, name in zip(entrants, names, strict=True):
         chosen: Mapping[str, Evaluation]
         if opened and entrant.run_file:
-            chosen = {opened.name: _score_run_file(entrant.run_file, opened, request)}
+            wanted = None if request.measure is None else [request.measure]
+            done = score_run_file(entrant.run_file, opened, wanted, request.depth)
+            chosen = {opened.name: done}
         else:
             chosen = choose_results(entrant.typed, entrant.found, on or None)
             stored = [result for result in chosen.values() if result.folder is not None]
@@ -268,14 +271,12 @@ def _unique_names(entrants: Sequence[_Entrant]) -> list[str]:
     return [f"{each.typed} ({chr(97 + number)})" for number, each in enumerate(entrants)]
 
 
-def _score_run_file(path: Path, opened: OpenDataset, request: CompareRequest) -> Evaluation:
+def score_run_file(
+    path: Path, opened: OpenDataset, measures: Sequence[str] | None, depth: int | None
+) -> Evaluation:
     """Score a run file by the collection's own protocol, as ``score`` does."""
-    wanted = None if request.measure is None else [request.measure]
-    file = read_run_file(path)
-    done = evaluate_run(
-        *(file.run, path.name, file.sha256, opened.dataset),
-        *(wanted, request.depth, opened.official),
-    )
+    file = read_run_file(path, split=opened.dataset.facts.split)
+    done = evaluate_run(file, path.name, opened.dataset, measures, depth, opened.official)
     if done.scores.unanswered:
         print(
             f"warning: {done.scores.unanswered:,} of {done.record.queries:,} queries of "

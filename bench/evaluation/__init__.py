@@ -9,7 +9,7 @@
   ``search(dataset, depth)`` of either returns a `SearchResult` without self-matches.
 - `index_search`: exact search within the available memory, and FAISS indexes. `exact` searches
   tiles on the CPU, `torch_engine` on a GPU, and `certificate` has the arithmetic of both.
-- `runs`: `Run`, the ranking of each query, and its two file formats.
+- `runs`: `Run`, the ranking of each query. `run_files` reads and writes its files.
 - `judging`: the protocol of a collection applied to a run, and means over suites.
 - `scoring`: measures and `Scores`.
 - `result_record`: `Evaluation`, with its `Result` (means, `Protocol`, recipe, `Timings`,

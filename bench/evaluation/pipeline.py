@@ -27,6 +27,7 @@ from bench.evaluation.collection_search import (
 )
 from bench.evaluation.judging import apply_protocol, make_protocol, resolve_measures, score_run
 from bench.evaluation.result_record import Conditions, Evaluation, Protocol, Result, Timings
+from bench.evaluation.run_files import RunFile
 from bench.evaluation.runs import Run
 from bench.store.store import VectorStore
 from datasets_cfg.dataset import Dataset
@@ -164,9 +165,8 @@ def evaluate(job: Job) -> Evaluation:
 
 
 def evaluate_run(
-    run: Run,
+    file: RunFile,
     name: str,
-    sha256: str,
     dataset: Dataset,
     measures: Sequence[str] | None,
     depth: int | None,
@@ -175,9 +175,8 @@ def evaluate_run(
     """Score a ranking of another program. Its documents are not looked up in the corpus.
 
     Args:
-        run: the ranking.
+        file: the ranking, and the hash of its content, which identifies it.
         name: name of the run in results.
-        sha256: hash of its content, which identifies it.
         dataset: collection.
         measures: measures besides the collection's main one; None for the collection's.
         depth: documents per query; None for the collection's.
@@ -187,7 +186,7 @@ def evaluate_run(
     protocol = make_protocol(dataset, depth, corpus_sha256="", official=official)
     return _score_ranking(
         dataset,
-        apply_protocol(run, dataset, protocol.depth),
+        apply_protocol(file.run, dataset, protocol.depth),
         protocol,
         names,
         Timings(),
@@ -197,8 +196,8 @@ def evaluate_run(
         index_recall={},
         in_domain=False,
         recipe=None,
-        fingerprint=sha256,
-        preflight={},
+        fingerprint=file.sha256,
+        preflight={"run_file": file.assumption} if file.assumption else {},
         conditions=current_conditions("cpu"),
     )
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bench.evaluation.runs import Run, read_run_file
+from bench.evaluation.run_files import read_run_file
+from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores
 from foundation.errors import BenchError
 from foundation.files import Location, read_file
@@ -141,7 +142,8 @@ class Result(Record, kw_only=True):
         protocol: rules of the evaluation.
         recipe: settings that determine the vectors; None if a run file was scored.
         fingerprint: hash of the recipe, or of the run file.
-        preflight: results of the checks before encoding.
+        preflight: results of the checks before encoding; ``run_file`` is what was assumed to read
+            a run file.
         timings: seconds of each stage.
         conditions: machine and libraries.
         parameters: parameters of the model; None if unknown.

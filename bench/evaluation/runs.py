@@ -1,49 +1,21 @@
-"""Runs in the sense of information retrieval, and their two file formats.
+"""Runs in the sense of information retrieval: the ranked documents of each query."""
 
-A run has the ranked documents of each query. A TREC run file is text with six columns, plain or
-compressed with gzip, which all programs read. The columnar format is an Arrow IPC file (Feather)
-with the columns ``query``, ``document`` and ``score``. It stores each id once, in a dictionary,
-and the numbers compressed with zstd. Its ids may have any characters, and queries may have no
-documents.
-"""
-
-import gzip
-import hashlib
-import io
 import itertools
-import re
-import zlib
-from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import BinaryIO, TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 
-from datasets_cfg.dataset import WHITE_SPACE
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
-from foundation.files import Location, read_file
 from retrievers.index.hits import Hits, canonical_order, order_keys
 
 Strings: TypeAlias = pa.Array | pa.ChunkedArray
-
-_COLUMNS = ["query", "Q0", "document", "rank", "score", "tag"]
-_HINT = "each line of a TREC run has 6 columns: query Q0 document rank score tag"
-_BLOCK_BYTES = 1 << 26
-_BLOCK_ROWS = 1 << 20  # lines written at a time
-_GZIP = b"\x1f\x8b"
-_ARROW = b"ARROW1"
-_ZSTD_LEVEL = 1
-_GZIP_LEVEL = 1  # a sixth of the time of level 6, for files a tenth larger
-_SPACES = bytes.maketrans(b"\t\v\f\r", b"    ")
-_SPARE_SPACES = re.compile(rb"^ +| +$| +(?= )", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -128,8 +100,8 @@ class Run:
         Raises:
             BenchError: a document repeats within a query, or a dictionary has a query id twice.
         """
-        query_codes, query_ids = _encode_strings(queries)
-        codes, ids = _encode_strings(documents)
+        query_codes, query_ids = encode_strings(queries)
+        codes, ids = encode_strings(documents)
         if len(ids) > 1 and not pc.all(pc.less(ids[:-1], ids[1:])).as_py():
             codes, ids = _sort_by_bytes(codes, ids)
         _check_distinct(query_codes, query_ids, codes, ids)
@@ -184,7 +156,7 @@ def round_scores(scores: npt.ArrayLike) -> Float32Array:
     return narrow
 
 
-def _encode_strings(strings: Strings) -> tuple[Int64Array, pa.LargeStringArray]:
+def encode_strings(strings: Strings) -> tuple[Int64Array, pa.LargeStringArray]:
     """Return codes, int64 ``(n,)``, and the distinct strings that they index."""
     encoded = _one_array(strings)
     if not pa.types.is_dictionary(encoded.type):
@@ -231,229 +203,3 @@ def _one_array(strings: Strings) -> pa.Array:
 
 def _as_numpy(mask: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=bool)
-
-
-@dataclass(frozen=True)
-class RunFile:
-    """A run with the hash of its file."""
-
-    run: Run
-    sha256: str
-
-
-def read_run_file(path: Location, allow_pipe: bool = True) -> RunFile:
-    """Read a TREC run file, plain or compressed with gzip, or a columnar file.
-
-    Columns of text are separated by white space. Like in trec_eval, documents are ranked by score
-    as float32, and the rank column is ignored. Queries keep the order of their first lines.
-
-    Raises:
-        BenchError: the file does not exist or is empty, or a line is wrong: it does not have 6
-            columns, its score is not a finite float32, or its document repeats within the query.
-            The message has the line number.
-    """
-    try:
-        content = read_file(path, None, allow_pipe)
-    except OSError as error:
-        reason = f"cannot read run {path}: {error.strerror or error}"
-        raise BenchError(reason, "check the path") from error
-    is_columnar = content.startswith(_ARROW)
-    run = _decode_columnar(path, content) if is_columnar else _parse_text(_RunText(path, content))
-    return RunFile(run, hashlib.sha256(content).hexdigest())
-
-
-def encode_columnar(run: Run) -> pa.Buffer:
-    """Return the content of the columnar file of ``run``. Equal runs give equal files."""
-    queries = np.repeat(np.arange(len(run.query_ids), dtype=np.int32), np.diff(run.offsets))
-    query_ids = pa.array(run.query_ids, pa.large_string())
-    batch = pa.record_batch(
-        {
-            "query": pa.DictionaryArray.from_arrays(pa.array(queries), query_ids),
-            "document": pa.DictionaryArray.from_arrays(pa.array(run.documents), run.ids),
-            "score": pa.array(run.scores, pa.float32()),
-        }
-    )
-    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", _ZSTD_LEVEL))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue()
-
-
-def _decode_columnar(path: Location, content: bytes) -> Run:
-    try:
-        file = pa.ipc.open_file(pa.BufferReader(content))
-        if file.num_record_batches != 1:
-            raise TypeError(f"it has {file.num_record_batches} batches, where rankings have one")
-        batch = file.get_batch(0)
-        batch.validate(full=True)
-        scores = round_scores(batch.column("score").to_numpy())
-        return Run.from_columns(_id_column(batch, "query"), _id_column(batch, "document"), scores)
-    except (pa.ArrowException, OSError, KeyError, TypeError, BenchError) as error:
-        reason = f"{path} is damaged, or no file of rankings: {error}"
-        raise BenchError(reason, "evaluate again, or name a TREC run file") from error
-
-
-def _id_column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Return a column of ids, and raise if it is not one."""
-    column = batch.column(name)
-    encoded = pa.types.is_dictionary(column.type)
-    kind = column.type.value_type if encoded else column.type
-    missing = column.null_count + (column.dictionary.null_count if encoded else 0)
-    if kind != pa.large_string() or missing:
-        raise TypeError(f"its column {name} is {column.type}, {missing} of them missing")
-    return column
-
-
-def _parse_text(source: "_RunText") -> Run:
-    """Return the run in a file of lines, or raise an error that has the number of a wrong one."""
-    _, columns = next(_numbered_lines(source), (1, []))
-    if columns[1:2] == [b"percent-encoded"]:
-        raise BenchError(
-            f"run {source.path} was exported by version 0.2, which percent-encoded ids",
-            "export it again, after replacing white space in ids, or compare the stored results",
-        )
-    try:
-        with source.open() as file:
-            blocks = [_parse(block) for block in _blocks(file)]
-        if blocks:
-            table = pa.concat_tables(blocks)
-            scores = round_scores(table["score"])
-            return Run.from_columns(table["query"], table["document"], scores)
-    except (pa.ArrowInvalid, BenchError) as error:
-        raise _first_bad_line(source, error) from error
-    raise BenchError(f"run {source.path} is empty", _HINT)
-
-
-def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
-    """Write the lines of a TREC run file to a binary file, optionally compressed with gzip.
-
-    Scores have enough digits to read back the same float32. Queries without documents have no line.
-
-    Raises:
-        BenchError: the tag or an id is empty or contains white space.
-    """
-    check_writable(pa.array([tag], pa.large_string()), "tag")
-    query_ids = pa.array(run.query_ids, pa.large_string())
-    check_writable(query_ids, "query id")
-    check_writable(run.ids, "document id")
-    queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
-    ranks = np.arange(len(run)) - run.offsets[queries] + 1
-    texts = ("Q0", f"{tag}\n", " ")
-    second, last, space = (pa.scalar(text, pa.large_string()) for text in texts)
-    # Without name and time, so that equal runs give equal files.
-    zipped = gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) if compress else nullcontext(file)
-    with cast(AbstractContextManager[BinaryIO], zipped) as out:
-        for start in range(0, len(run), _BLOCK_ROWS):
-            rows = slice(start, start + _BLOCK_ROWS)
-            lines = pc.binary_join_element_wise(
-                query_ids.take(pa.array(queries[rows])),
-                second,
-                run.ids.take(pa.array(run.documents[rows])),
-                pa.array(ranks[rows]).cast(pa.large_string()),
-                pa.array(run.scores[rows]).cast(pa.large_string()),
-                last,
-                space,
-            )
-            out.write(lines.buffers()[-1])  # the strings of an array lie end to end
-
-
-def check_writable(ids: Strings, kind_of_name: str) -> None:
-    """Raise a `BenchError` if an id is empty or has white space, so cannot be a column of text."""
-    bad = ids.filter(pc.match_substring_regex(ids, rf"^$|{WHITE_SPACE}"))
-    if len(bad):
-        raise BenchError(
-            f"{kind_of_name} {bad[0].as_py()!r} cannot be written to a TREC run file",
-            "use ids and tags of at least one character, without white space",
-        )
-
-
-@dataclass(frozen=True)
-class _RunText:
-    """Content of a TREC run file, possibly compressed, with its path for messages."""
-
-    path: Location
-    content: bytes
-
-    @contextmanager
-    def open(self) -> Iterator[BinaryIO]:
-        """Open the uncompressed content."""
-        file = io.BytesIO(self.content)
-        is_compressed = self.path.suffix == ".gz" or self.content.startswith(_GZIP)
-        try:
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_compressed else file
-        except (OSError, EOFError, zlib.error) as error:
-            raise BenchError(f"cannot read run {self.path}: {error}") from error
-
-
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Yield blocks of complete lines, with columns separated by single spaces."""
-    rest = b""
-    while block := file.read(_BLOCK_BYTES):
-        lines, newline, rest = (rest + block).rpartition(b"\n")
-        yield from _normalize_spaces(lines + newline)
-    yield from _normalize_spaces(rest)
-
-
-def _normalize_spaces(lines: bytes) -> Iterator[bytes]:
-    """Yield the block without tabs, carriage returns and extra spaces, unless it is blank."""
-    lines = lines.translate(_SPACES)
-    at_ends = lines.startswith(b" ") or lines.endswith(b" ")
-    if at_ends or b"  " in lines or b" \n" in lines or b"\n " in lines:
-        lines = _SPARE_SPACES.sub(b"", lines)
-    if lines.strip():
-        yield lines
-
-
-def _parse(lines: bytes) -> pa.Table:
-    types = {"query": pa.large_string(), "document": pa.large_string(), "score": pa.float64()}
-    return pa_csv.read_csv(
-        pa.BufferReader(lines),
-        read_options=pa_csv.ReadOptions(column_names=_COLUMNS),
-        parse_options=pa_csv.ParseOptions(delimiter=" ", quote_char=False),
-        convert_options=pa_csv.ConvertOptions(
-            column_types=types, include_columns=list(types), null_values=[]
-        ),
-    )
-
-
-def _numbered_lines(source: _RunText) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the number, from 1, and the columns of each line that is not blank."""
-    with source.open() as file:
-        for number, line in enumerate(file, start=1):
-            if columns := line.removeprefix(BOM_UTF8 if number == 1 else b"").split():
-                yield number, columns
-
-
-def _first_bad_line(source: _RunText, error: Exception) -> BenchError:
-    """Return the error of the first wrong line, by reading line by line."""
-    pairs: set[tuple[bytes, bytes]] = set()
-    for number, columns in _numbered_lines(source):
-        line = f"run {source.path}, line {number}"
-        if problem := _describe_problem(columns):
-            return BenchError(f"{line}: {problem}", _HINT)
-        query, document = columns[0], columns[2]
-        if (query, document) in pairs:
-            repeat = f"document {document.decode()!r} occurs twice for query {query.decode()!r}"
-            return BenchError(f"{line}: {repeat}")
-        pairs.add((query, document))
-    return BenchError(f"cannot read run {source.path}: {error}", _HINT)
-
-
-def _describe_problem(columns: list[bytes]) -> str:
-    """Describe the error in the columns of a line, or return ""."""
-    if len(columns) != len(_COLUMNS):
-        return f"{len(columns)} columns instead of {len(_COLUMNS)}"
-    try:
-        score = [column.decode() for column in columns][_COLUMNS.index("score")]
-    except UnicodeDecodeError:
-        return "not UTF-8"
-    try:
-        if "_" in score or not score.isascii():  # Python reads 1_0.5 and other scripts' digits
-            raise ValueError
-        round_scores(float(score))
-    except ValueError:
-        return f"score {score!r} is not a number"
-    except BenchError:
-        return f"score {score!r} is not a finite float32"
-    return ""

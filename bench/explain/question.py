@@ -15,7 +15,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from bench.evaluation.collection_search import LoadedModel
-from bench.evaluation.runs import Run, read_run_file
+from bench.evaluation.run_files import read_run_file
+from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure
 from bench.explain.evidence import (
     DOCUMENTS,
@@ -290,7 +291,7 @@ class Question:
 
     def of_run(self, path: Path) -> RunEvidence:
         """Return the evidence of a run file, whose queries may be of another split."""
-        run = read_run_file(path).run
+        run = read_run_file(path, split=self.dataset.facts.split).run
         ids: list[str] = run.ids.to_pylist()
         if (self.dataset.corpus.rows_of(ids) >= 0).sum() < 0.5 * len(ids):
             raise self._ids_differ(path, ids)

@@ -20,6 +20,7 @@ from bench.comparing.comparison import (
     check_scores_against_rankings,
     model_of,
     open_evaluated_dataset,
+    score_run_file,
 )
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, differing_recipes, read_scores
 from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
@@ -55,8 +56,9 @@ from bench.result_store.find import choose_results, find_named, find_results
 from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace
 from datasets_cfg.catalogue import dataset_names, user_folder
 from datasets_cfg.dataset import name_in_results
-from foundation.errors import BenchError
+from foundation.errors import BenchError, format_names
 from retrievers.models.card import ExpectedScore, all_cards
+from retrievers.models.locate import is_card
 from retrievers.models.read_settings import is_st_folder
 
 CANDIDATE = "the candidate"  # its name in messages, which the baseline may share
@@ -112,13 +114,16 @@ def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
     comparing = ComparisonSettings(measure, resampling=resampling)
     with RecordedWarnings() as recorded:
         workspace = open_workspace(request)
-        model = None
-        if isinstance(request.candidate, str | Path):
+        model, run_file = None, _find_run_file(request)
+        if isinstance(request.candidate, str | Path) and not run_file:
             (model,) = load_models(workspace, (request.candidate,), request)
         claims = model.model.card.expected if model else ()
         scope = _find_scope(request, workspace, claims)
         if not settings.expect_same:
             resampling.check_enough(len(scope.weights), sides=2)
+        if run_file:
+            scored = _score_run_file(run_file, measure, workspace, scope)
+            request = evolve(request, candidate=scored)
         candidate = _find_candidate(request, measure, workspace, model, scope, announce)
         against = [
             check_published(candidate, claims, scope.weights)
@@ -130,6 +135,37 @@ def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
     done = conclude(candidate, against, settings, (*hints, *recorded.texts), scope.left_out)
     explain = _explain_command(done, model, scope, request) if model else ""
     return msgspec.structs.replace(done, explain=explain)
+
+
+def _find_run_file(request: CheckRequest) -> Path | None:
+    """Return the path of a candidate that is a run file, or None."""
+    if not isinstance(request.candidate, str | Path):
+        return None
+    path = Path(request.candidate).expanduser()
+    if path.is_dir() or not path.exists() or is_card(str(path)):
+        return None
+    if ignored := request.typed_settings():
+        problem = f"{shlex.join(ignored)} has no effect on the run file {path}"
+        raise BenchError(problem, "leave it out, or give a checkpoint")
+    return path
+
+
+def _score_run_file(
+    path: Path, measure: str | None, workspace: Workspace, scope: Scope
+) -> Evaluation:
+    """Score a candidate's run file under the protocol of the baseline."""
+    if len(scope.weights) > 1:
+        raise BenchError(
+            f"the run file {path} is for one collection, and the baseline has results on "
+            f"{format_names([*scope.weights])}",
+            "name the collection of the run with --on",
+        )
+    (name,) = scope.weights
+    known = _openable_collections(scope, workspace)
+    opens, protocol = known.get(name, (scope.opened_by.get(name, name), None))
+    split, depth = (protocol.split, protocol.depth) if protocol else ("", None)
+    opened = workspace.open(opens, split or None, with_corpus=False)
+    return score_run_file(path, opened, [measure] if measure else None, depth)
 
 
 def _check_server(request: CheckRequest) -> Check:

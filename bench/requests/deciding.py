@@ -77,8 +77,8 @@ class CheckRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields
     skipped.
 
     Attributes:
-        candidate: Candidate: a name, card file, folder or Hub id; in Python also an evaluation, or
-            a list of evaluations of one model.
+        candidate: Candidate: a name, card file, folder or Hub id, or a run file of one collection;
+            in Python also an evaluation, or a list of evaluations of one model.
         baseline: Model with stored results (MODEL@FIELD=VALUE selects one of several), folder of
             results, or `published` for the scores that the card claims; in Python also an
             evaluation, or a list of them.
@@ -165,7 +165,7 @@ class ExplainRequest(ModelFields, HardwareFields, FolderFields):
         on: Collections or folders of the evidence; the first is sampled.
         published: A score as [DATASET:][MEASURE=]VALUE, rounded as published; several are possible.
         per_query: File of scores by query, such as the output of trec_eval -q.
-        run_file: TREC run file.
+        run_file: Run file, as for `score`.
         vectors: Vectors as .npy, .npz, .parquet or .safetensors; ids in it, or in FILE.ids.txt.
         served: Address of a server of OpenAI's embeddings API, such as http://localhost:8080/v1.
         checkpoint: Another checkpoint. Alone, its vectors are the evidence ("why is it worse?");

@@ -162,7 +162,8 @@ class ScoreRequest(ProtocolFields, FolderFields):
     """Score a ranking of another program by the collection's own protocol.
 
     Attributes:
-        run: TREC run file with six columns, plain or .gz; in Python also a `Run`, or scores by
+        run: Run file: six columns of TREC, three of Tevatron or MS MARCO, or predictions of mteb
+            or sentence-transformers; plain, .gz or .zst. In Python also a `Run`, or scores by
             document id by query id, as in beir and pytrec_eval.
         dataset: Collection or folder with the judgements (see `list datasets`).
         measure: Further measure to report, instead of the collection's; several are possible (see

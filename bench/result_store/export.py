@@ -15,7 +15,7 @@ import msgspec
 from tqdm import tqdm
 
 from bench.evaluation.result_record import Evaluation, Result
-from bench.evaluation.runs import write_lines
+from bench.evaluation.run_files import write_lines
 from bench.requests.deciding import ExportRequest
 from bench.result_store.find import choose_results, expand_collections, find_named
 from bench.result_store.result import result_folder

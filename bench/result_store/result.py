@@ -42,7 +42,7 @@ from bench.evaluation.result_record import (
     Evaluation,
     Result,
 )
-from bench.evaluation.runs import check_writable, encode_columnar
+from bench.evaluation.run_files import check_writable, encode_columnar
 from bench.evaluation.scoring import Scores, score
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError, format_names

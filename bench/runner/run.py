@@ -27,7 +27,8 @@ from bench.evaluation.judging import SuiteMean, suite_mean, suites_inner_first
 from bench.evaluation.pipeline import Job, evaluate_run
 from bench.evaluation.pipeline import evaluate as evaluate_job
 from bench.evaluation.result_record import Evaluation, Result
-from bench.evaluation.runs import Run, read_run_file
+from bench.evaluation.run_files import RunFile, read_run_file
+from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure
 from bench.requests.evaluating import (
     EvaluateRequest,
@@ -339,16 +340,17 @@ def _compute_means(names: Sequence[Any], results: Sequence[Result]) -> Means:
 
 def score(request: ScoreRequest) -> Evaluation:
     """Score a ranking by the collection's own protocol, and save the result if wanted."""
-    ranking, sha256, name = _read_run(request.run, request.dataset)
     workspace = open_workspace(request)
     with_corpus = isinstance(request.dataset, Dataset)
     opened = workspace.open(request.dataset, request.split, with_corpus=with_corpus)
+    file, name = _read_run(request.run, opened.dataset.facts.split)
     evaluation = evaluate_run(
-        *(ranking, request.name or name, sha256, opened.dataset),
+        *(file, request.name or name, opened.dataset),
         *(request.measure or None, request.depth, opened.official),
     )
-    if unknown := opened.dataset.count_unknown(ranking.ids.to_pylist()):
-        about = f"{unknown:,} of {len(ranking.ids):,} documents of the run are not in the corpus"
+    doc_ids = file.run.ids
+    if unknown := opened.dataset.count_unknown(doc_ids.to_pylist()):
+        about = f"{unknown:,} of {len(doc_ids):,} documents of the run are not in the corpus"
         print(f"note: {opened.dataset.name}: {about}", file=sys.stderr)
     return evaluation if request.results is None else save(evaluation, request.results)
 
@@ -358,8 +360,8 @@ def run_file_name(path: Path) -> str:
     return "_".join(path.name.split(".trec")[0].split())
 
 
-def _read_run(run: Any, dataset: Any) -> tuple[Run, str, str]:
-    """Return a ranking, a hash of it, and its default name."""
+def _read_run(run: Any, split: str) -> tuple[RunFile, str]:
+    """Return a ranking with a hash of it, and its default name."""
     if isinstance(run, str | Path):
         path = Path(run)
         if path.is_dir():
@@ -367,8 +369,7 @@ def _read_run(run: Any, dataset: Any) -> tuple[Run, str, str]:
                 f"{path} is a folder, not a run file",
                 f"python -m bench score RUN_FILE --dataset {path}",
             )
-        file = read_run_file(path)
-        return file.run, file.sha256, run_file_name(path)
+        return read_run_file(path, split=split), run_file_name(path)
     if not isinstance(run, Run):
         rows = [(q, d, float(s)) for q, documents in run.items() for d, s in documents.items()]
         queries, documents, scores = zip(*rows, strict=True) if rows else ((), (), ())
@@ -377,7 +378,7 @@ def _read_run(run: Any, dataset: Any) -> tuple[Run, str, str]:
     for column in (run.query_ids, run.offsets.tolist(), run.doc_ids.to_pylist()):
         content.update(msgspec.json.encode(column))
     content.update(run.scores.tobytes())
-    return run, content.hexdigest(), "run"
+    return RunFile(run, content.hexdigest()), "run"
 
 
 IDS_FILE, PROGRAM_FILE = "ids.json", "search.py"

@@ -12,7 +12,7 @@ import pytest
 
 import bench
 from bench.boards.rows import row_facts
-from bench.evaluation.runs import read_run_file
+from bench.evaluation.run_files import read_run_file
 from retrievers.models.card import Recipe
 
 ROOT = Path(__file__).parents[2]

@@ -49,7 +49,7 @@ from threadpoolctl import threadpool_info
 from bench.evaluation.exact import exact_search
 from bench.evaluation.index_search import plan_search, resident_bytes
 from bench.evaluation.result_record import Result
-from bench.evaluation.runs import read_run_file
+from bench.evaluation.run_files import read_run_file
 from bench.runner.workspace import Workspace
 from bench.store.shards import StoredVectors
 from foundation.arrays import Float32Array, Int64Array

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench.cli.commands.deciding import compare
-from bench.evaluation.runs import Run, write_lines
+from bench.evaluation.run_files import write_lines
+from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure
 from bench.result_store.result import load
 from foundation.errors import BenchError

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluation.runs import read_run_file
+from bench.evaluation.run_files import read_run_file
 from bench.evaluation.scoring import score
 from datasets_cfg.readers.reader import Qrels
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluation import runs as run_files
-from bench.evaluation.runs import Run, encode_columnar, read_run_file, write_lines
+from bench.evaluation import run_files
+from bench.evaluation.run_files import encode_columnar, read_run_file, write_lines
+from bench.evaluation.runs import Run
 from foundation.errors import BenchError
 from retrievers.index.hits import Hits
 

@@ -26,7 +26,8 @@ from bench.evaluation.result_record import (
     Result,
     Timings,
 )
-from bench.evaluation.runs import Run, encode_columnar
+from bench.evaluation.run_files import encode_columnar
+from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores
 from bench.result_store.find import choose_results
 from bench.result_store.result import RESULT_FILE, load, save

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.evaluation.runs import read_run_file, write_lines
+from bench.evaluation.run_files import read_run_file, write_lines
 from bench.evaluation.scoring import score
 from tests.benchmarks.scoring_speed import MEASURES, synthetic
 

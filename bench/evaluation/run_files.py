@@ -1,0 +1,439 @@
+"""Files of runs, as this program and others write them.
+
+Text has one document a line, in columns separated by tabs or blanks: six of TREC, three of Tevatron
+(with scores) or of MS MARCO (with ranks), or ColBERT's four. Predictions of mteb are one JSON
+document, those of sentence-transformers one JSON document a line. All may be compressed with gzip
+or zstd. What can mean one thing only is read, and the assumption is part of the `RunFile`.
+
+Stored results have the columnar format, an Arrow IPC file (Feather) with the columns ``query``,
+``document`` and ``score``. It stores each id once, in a dictionary, and the numbers compressed with
+zstd. Its ids may have any characters, and queries may have no documents.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import logging
+import re
+import shlex
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from bench.evaluation.runs import Run, Strings, encode_strings, round_scores
+from datasets_cfg.dataset import WHITE_SPACE
+from foundation.errors import BenchError
+from foundation.files import Location, read_file
+
+# Columns of text by their number. The score of three columns may be a rank, see `_interpret`.
+_COLUMNS = {
+    3: ["query", "document", "score"],
+    4: ["query", "document", "rank", "score"],
+    6: ["query", "Q0", "document", "ignored", "score", "tag"],
+}
+_NUMBERS = ("rank", "score")
+_HINT = (
+    "each line has the 6 columns of TREC (query Q0 document rank score tag), or all have 3 (query "
+    "document score, as of Tevatron, or query document rank, as of MS MARCO)"
+)
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_RECORDS = re.compile(rb'\s*\{\s*"query_id"\s*:\s*["0-9]')  # of sentence-transformers
+_JSON = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:')
+_ABOUT_MODEL = "mteb_model_meta"  # of mteb, next to the predictions
+_BLOCK_BYTES = 1 << 26
+_BLOCK_ROWS = 1 << 20  # lines written at a time
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ARROW = b"ARROW1"
+_ZSTD_LEVEL = 1
+_GZIP_LEVEL = 1  # a sixth of the time of level 6, for files a tenth larger
+_HEAD_BYTES = 1 << 16  # that show the format
+_SPACES = bytes.maketrans(b"\t\v\f\r", b"    ")
+_SPARE_SPACES = re.compile(rb"^ +| +$| +(?= )", re.MULTILINE)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A run with the hash of its file, and what was assumed to read it ("" if nothing)."""
+
+    run: Run
+    sha256: str
+    assumption: str = ""
+
+
+def read_run_file(path: Location, allow_pipe: bool = True, split: str = "") -> RunFile:
+    """Read a run file in any of the formats above. The content decides, not the name.
+
+    Columns of text are separated by white space. As in trec_eval, documents are ranked by score as
+    float32, and the rank column of TREC is ignored. Queries keep the order of their first lines.
+    An assumption is logged as a warning.
+
+    Args:
+        path: file, plain or compressed with gzip or zstd.
+        allow_pipe: accept a pipe.
+        split: split to choose from the predictions of mteb, which may be for several.
+
+    Raises:
+        BenchError: the file does not exist, is empty, damaged or a pickle, or can be read in two
+            ways; or a line is wrong: its number of columns, a score that is not a finite float32,
+            or a document that repeats within the query. The message has the line number.
+    """
+    try:
+        content = read_file(path, None, allow_pipe)
+    except OSError as error:
+        reason = f"cannot read run {path}: {error.strerror or error}"
+        raise BenchError(reason, "check the path") from error
+    source, assumption = _Source(path, content), ""
+    with source.open() as file:
+        head = file.read(_HEAD_BYTES).removeprefix(BOM_UTF8)
+    if head.startswith(_ARROW):
+        run = _decode_columnar(path, content)
+    elif _PICKLE.match(head):
+        raise BenchError(
+            f"run {path} is a pickle, which may run code and is never read",
+            "write text instead, such as with --save_text of Tevatron",
+        )
+    elif _JSON.match(head):
+        run, assumption = _read_predictions(source, split)
+    else:
+        run, assumption = _parse_text(source)
+    if assumption:
+        logger.warning("run %s: %s", path, assumption)
+    return RunFile(run, hashlib.sha256(content).hexdigest(), assumption)
+
+
+def encode_columnar(run: Run) -> pa.Buffer:
+    """Return the content of the columnar file of ``run``. Equal runs give equal files."""
+    queries = np.repeat(np.arange(len(run.query_ids), dtype=np.int32), np.diff(run.offsets))
+    query_ids = pa.array(run.query_ids, pa.large_string())
+    batch = pa.record_batch(
+        {
+            "query": pa.DictionaryArray.from_arrays(pa.array(queries), query_ids),
+            "document": pa.DictionaryArray.from_arrays(pa.array(run.documents), run.ids),
+            "score": pa.array(run.scores, pa.float32()),
+        }
+    )
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", _ZSTD_LEVEL))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def _decode_columnar(path: Location, content: bytes) -> Run:
+    try:
+        file = pa.ipc.open_file(pa.BufferReader(content))
+        if file.num_record_batches != 1:
+            raise TypeError(f"it has {file.num_record_batches} batches, where rankings have one")
+        batch = file.get_batch(0)
+        batch.validate(full=True)
+        scores = round_scores(batch.column("score").to_numpy())
+        return Run.from_columns(_id_column(batch, "query"), _id_column(batch, "document"), scores)
+    except (pa.ArrowException, OSError, KeyError, TypeError, BenchError) as error:
+        reason = f"{path} is damaged, or no file of rankings: {error}"
+        raise BenchError(reason, "evaluate again, or name a TREC run file") from error
+
+
+def _id_column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column of ids, and raise if it is not one."""
+    column = batch.column(name)
+    encoded = pa.types.is_dictionary(column.type)
+    kind = column.type.value_type if encoded else column.type
+    missing = column.null_count + (column.dictionary.null_count if encoded else 0)
+    if kind != pa.large_string() or missing:
+        raise TypeError(f"its column {name} is {column.type}, {missing} of them missing")
+    return column
+
+
+class _Document(msgspec.Struct):
+    corpus_id: str | int
+    score: float
+
+
+class _Ranking(msgspec.Struct):
+    """A line of the predictions of sentence-transformers."""
+
+    query_id: str | int
+    results: list[_Document]
+
+
+def _read_predictions(source: "_Source", split: str) -> tuple[Run, str]:
+    """Return the run in predictions as JSON or as lines of JSON, and the assumption."""
+    with source.open() as file:
+        content = file.read().removeprefix(BOM_UTF8)
+    assumption = ""
+    try:
+        if _RECORDS.match(content):
+            lines = msgspec.json.Decoder(_Ranking).decode_lines(content)
+            pairs = [
+                (str(line.query_id), [(str(one.corpus_id), one.score) for one in line.results])
+                for line in lines
+            ]
+            ranked = _refuse_repeats(pairs).items()
+            rankings = {query: _refuse_repeats(documents) for query, documents in ranked}
+        else:
+            tree = json.loads(content, object_pairs_hook=_refuse_repeats)
+            tree.pop(_ABOUT_MODEL, None)
+            found, assumption = _choose_predictions(tree, source.path, split)
+            rankings = msgspec.convert(found, dict[str, dict[str, float]])
+        rows = [(q, d, value) for q, ranked in rankings.items() for d, value in ranked.items()]
+        queries, documents, values = zip(*rows, strict=True) if rows else ((), (), ())
+        return Run.from_rows(queries, documents, values), assumption
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        reason = f"run {source.path} has no predictions of mteb or sentence-transformers: {error}"
+        raise BenchError(reason, '{"QUERY": {"DOCUMENT": SCORE}} is read, too') from error
+
+
+def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dictionary of ``pairs``, or raise if a key repeats."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
+    return found
+
+
+def _choose_predictions(tree: Any, path: Location, split: str) -> tuple[Any, str]:
+    """Return the rankings in a JSON document, and the assumption if there are several.
+
+    mteb writes ``{SUBSET: {SPLIT: {QUERY: {DOCUMENT: SCORE}}}}``, others the inner part only.
+    """
+    levels, inner = 0, tree
+    while isinstance(inner, dict):
+        levels, inner = levels + 1, next(iter(inner.values()), None)
+    if levels < 4:
+        return tree, ""
+    tree = msgspec.convert(tree, dict[str, dict[str, Any]])
+    entries = {(subset, name): tree[subset][name] for subset in tree for name in tree[subset]}
+    chosen = [key for key in entries if len(entries) == 1 or key[1] == split]
+    listed = ", ".join(map("/".join, entries))
+    if len(chosen) != 1:
+        keys = "".join(f"[{key!r}]" for key in next(iter(entries)))
+        code = f"import json; print(json.dumps(json.load(open({str(path)!r})){keys}))"
+        raise BenchError(
+            f"run {path} has predictions for {listed}",
+            f"choose a --split that one of them has, or write one to a file of its own: "
+            f"`python -c {shlex.quote(code)} > run.json`",
+        )
+    if split in ("", chosen[0][1]) and len(entries) == 1:
+        return entries[chosen[0]], ""
+    return entries[chosen[0]], f"of its predictions ({listed}), {'/'.join(chosen[0])} is used"
+
+
+def _parse_text(source: "_Source") -> tuple[Run, str]:
+    """Return the run in a file of lines, and the assumption. An error has the number of a line."""
+    _, columns = next(_numbered_lines(source), (1, []))
+    if columns[1:2] == [b"percent-encoded"]:
+        raise BenchError(
+            f"run {source.path} was exported by version 0.2, which percent-encoded ids",
+            "export it again, after replacing white space in ids, or compare the stored results",
+        )
+    names = _COLUMNS.get(len(columns), _COLUMNS[6])
+    try:
+        with source.open() as file:
+            blocks = [_parse(block, names) for block in _blocks(file)]
+        if blocks:
+            table = pa.concat_tables(blocks)
+            scores = round_scores(table["score"])
+            run = Run.from_columns(table["query"], table["document"], scores)
+    except (pa.ArrowInvalid, BenchError) as error:
+        raise _first_bad_line(source, names, error) from error
+    if not blocks:
+        raise BenchError(f"run {source.path} is empty", _HINT)
+    if names == _COLUMNS[6]:
+        return run, ""
+    has_ranks, assumption = _interpret(source.path, table)
+    if has_ranks:
+        run = Run.from_columns(table["query"], table["document"], -scores)
+    return run, assumption
+
+
+def _interpret(path: Location, table: pa.Table) -> tuple[bool, str]:
+    """Return whether the last of 3 or 4 columns has ranks instead of scores, and the assumption.
+
+    Raises:
+        BenchError: it may be either, or the ranks contradict the scores.
+    """
+    codes, query_ids = encode_strings(table["query"])
+    order = np.argsort(codes, kind="stable")
+    codes, values = codes[order], table["score"].to_numpy()[order]
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    places = np.arange(len(codes)) - np.repeat(starts, np.diff(starts, append=len(codes))) + 1
+    follows = places > 1  # another line of the same query
+    rises = follows & (np.diff(values, prepend=0) > 0)
+    if "rank" in table.column_names:
+        counts = table["rank"].to_numpy()[order] == places
+        if counts.all() and not rises.any():
+            return False, "4 columns are read as query, document, rank and score, as of ColBERT"
+        doubtful, columns = ~counts | rises, ("$4", "-$3")
+        problem = "4 columns, whose third does not count the ranks of falling scores in the fourth"
+    else:
+        if follows.any() and (values == places).all():
+            return True, "the last of 3 columns counts from 1 for each query: ranks, as of MS MARCO"
+        counts_down = (values[np.lexsort((values, codes))] == places).all()
+        if not (rises.any() or (follows.any() and counts_down)):
+            return False, "the last of 3 columns falls for each query: scores, as of Tevatron"
+        doubtful, columns = rises if rises.any() else follows, ("$3", "-$3")
+        problem = "3 columns, whose last may be scores (high is good) or ranks (1 is best)"
+    query = codes[np.flatnonzero(doubtful)[0]]
+    shown = ", ".join(f"{value:g}" for value in values[codes == query][:3])
+    quoted = shlex.quote(str(path))
+    scores, ranks = (
+        f'`awk \'{{print $1, "Q0", $2, 0, {column}, "run"}}\' {quoted} > run.trec`'
+        for column in columns
+    )
+    raise BenchError(
+        f"run {path} has {problem}: for query {query_ids[query].as_py()!r}, {shown}, ...",
+        f"write six columns: {scores} if they are scores, {ranks} if they are ranks",
+    )
+
+
+def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
+    """Write the lines of a TREC run file to a binary file, optionally compressed with gzip.
+
+    Scores have enough digits to read back the same float32. Queries without documents have no line.
+
+    Raises:
+        BenchError: the tag or an id is empty or contains white space.
+    """
+    check_writable(pa.array([tag], pa.large_string()), "tag")
+    query_ids = pa.array(run.query_ids, pa.large_string())
+    check_writable(query_ids, "query id")
+    check_writable(run.ids, "document id")
+    queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
+    ranks = np.arange(len(run)) - run.offsets[queries] + 1
+    texts = ("Q0", f"{tag}\n", " ")
+    second, last, space = (pa.scalar(text, pa.large_string()) for text in texts)
+    # Without name and time, so that equal runs give equal files.
+    zipped = gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) if compress else nullcontext(file)
+    with cast(AbstractContextManager[BinaryIO], zipped) as out:
+        for start in range(0, len(run), _BLOCK_ROWS):
+            rows = slice(start, start + _BLOCK_ROWS)
+            lines = pc.binary_join_element_wise(
+                query_ids.take(pa.array(queries[rows])),
+                second,
+                run.ids.take(pa.array(run.documents[rows])),
+                pa.array(ranks[rows]).cast(pa.large_string()),
+                pa.array(run.scores[rows]).cast(pa.large_string()),
+                last,
+                space,
+            )
+            out.write(lines.buffers()[-1])  # the strings of an array lie end to end
+
+
+def check_writable(ids: Strings, kind_of_name: str) -> None:
+    """Raise a `BenchError` if an id is empty or has white space, so cannot be a column of text."""
+    bad = ids.filter(pc.match_substring_regex(ids, rf"^$|{WHITE_SPACE}"))
+    if len(bad):
+        raise BenchError(
+            f"{kind_of_name} {bad[0].as_py()!r} cannot be written to a TREC run file",
+            "use ids and tags of at least one character, without white space",
+        )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Content of a run file, possibly compressed, with its path for messages."""
+
+    path: Location
+    content: bytes
+
+    @contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """Open the uncompressed content."""
+        try:
+            if self.content.startswith(_GZIP):
+                yield cast(BinaryIO, gzip.GzipFile(fileobj=io.BytesIO(self.content)))
+            elif self.content.startswith(_ZSTD):
+                frames = pa.CompressedInputStream(pa.BufferReader(self.content), "zstd")
+                yield io.BufferedReader(frames)
+            else:
+                yield io.BytesIO(self.content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise BenchError(f"cannot read run {self.path}: {error}") from error
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield blocks of complete lines, with columns separated by single spaces."""
+    rest = b""
+    while block := file.read(_BLOCK_BYTES):
+        lines, newline, rest = (rest + block).rpartition(b"\n")
+        yield from _normalize_spaces(lines + newline)
+    yield from _normalize_spaces(rest)
+
+
+def _normalize_spaces(lines: bytes) -> Iterator[bytes]:
+    """Yield the block without tabs, carriage returns and extra spaces, unless it is blank."""
+    lines = lines.translate(_SPACES)
+    at_ends = lines.startswith(b" ") or lines.endswith(b" ")
+    if at_ends or b"  " in lines or b" \n" in lines or b"\n " in lines:
+        lines = _SPARE_SPACES.sub(b"", lines)
+    if lines.strip():
+        yield lines
+
+
+def _parse(lines: bytes, names: list[str]) -> pa.Table:
+    kept = [name for name in names if name in ("query", "document", *_NUMBERS)]
+    types = {name: pa.float64() if name in _NUMBERS else pa.large_string() for name in kept}
+    return pa_csv.read_csv(
+        pa.BufferReader(lines),
+        read_options=pa_csv.ReadOptions(column_names=names),
+        parse_options=pa_csv.ParseOptions(delimiter=" ", quote_char=False),
+        convert_options=pa_csv.ConvertOptions(
+            column_types=types, include_columns=kept, null_values=[]
+        ),
+    )
+
+
+def _numbered_lines(source: _Source) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the number, from 1, and the columns of each line that is not blank."""
+    with source.open() as file:
+        for number, line in enumerate(file, start=1):
+            if columns := line.removeprefix(BOM_UTF8 if number == 1 else b"").split():
+                yield number, columns
+
+
+def _first_bad_line(source: _Source, names: list[str], error: Exception) -> BenchError:
+    """Return the error of the first wrong line, by reading line by line."""
+    pairs: set[tuple[bytes, bytes]] = set()
+    for number, columns in _numbered_lines(source):
+        line = f"run {source.path}, line {number}"
+        if problem := _describe_problem(columns, names):
+            return BenchError(f"{line}: {problem}", _HINT)
+        query, document = columns[0], columns[names.index("document")]
+        if (query, document) in pairs:
+            repeat = f"document {document.decode()!r} occurs twice for query {query.decode()!r}"
+            return BenchError(f"{line}: {repeat}")
+        pairs.add((query, document))
+    return BenchError(f"cannot read run {source.path}: {error}", _HINT)
+
+
+def _describe_problem(columns: list[bytes], names: list[str]) -> str:
+    """Describe the error in the columns of a line, or return ""."""
+    if len(columns) != len(names):
+        return f"{len(columns)} columns instead of {len(names)}"
+    try:
+        texts = dict(zip(names, [column.decode() for column in columns], strict=True))
+    except UnicodeDecodeError:
+        return "not UTF-8"
+    for name in (name for name in names if name in _NUMBERS):
+        try:
+            if "_" in texts[name] or not texts[name].isascii():  # Python reads 1_0.5, and １
+                raise ValueError
+            round_scores(float(texts[name]))
+        except ValueError:
+            return f"{name} {texts[name]!r} is not a number"
+        except BenchError:
+            return f"{name} {texts[name]!r} is not a finite float32"
+    return ""
