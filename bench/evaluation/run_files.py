@@ -221,14 +221,11 @@ def _choose_predictions(tree: Any, path: Location, split: str) -> tuple[Any, str
     if len(chosen) != 1:
         keys = "".join(f"[{key!r}]" for key in next(iter(entries)))
         code = f"import json; print(json.dumps(json.load(open({str(path)!r})){keys}))"
-        raise BenchError(
-            f"run {path} has predictions for {listed}",
-            f"choose a --split that one of them has, or write one to a file of its own: "
-            f"`python -c {shlex.quote(code)} > run.json`",
-        )
-    if split in ("", chosen[0][1]) and len(entries) == 1:
-        return entries[chosen[0]], ""
-    return entries[chosen[0]], f"of its predictions ({listed}), {'/'.join(chosen[0])} is used"
+        command = f"`python -c {shlex.quote(code)} > run.json`"
+        raise BenchError(f"run {path} has predictions for {listed}", f"choose one, as by {command}")
+    certain = len(entries) == 1 and split in ("", chosen[0][1])
+    assumption = f"of its predictions ({listed}), {'/'.join(chosen[0])} is used"
+    return entries[chosen[0]], "" if certain else assumption
 
 
 def _parse_text(source: "_Source") -> tuple[Run, str]:

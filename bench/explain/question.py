@@ -291,7 +291,7 @@ class Question:
 
     def of_run(self, path: Path) -> RunEvidence:
         """Return the evidence of a run file, whose queries may be of another split."""
-        run = read_run_file(path, split=self.dataset.facts.split).run
+        run, passes = read_run_file(path, split=self.dataset.facts.split).run, self.passes
         ids: list[str] = run.ids.to_pylist()
         if (self.dataset.corpus.rows_of(ids) >= 0).sum() < 0.5 * len(ids):
             raise self._ids_differ(path, ids)
@@ -302,7 +302,7 @@ class Question:
                 if set(run.query_ids) & set(dataset.queries.ids):
                     note = Observation(f"queries of the split {split}", f"--split {split}")
                     notes = [*([note] if split else []), *observe_run(run, dataset)]
-                    return RunEvidence(self.passes, dataset, run, notes)
+                    return RunEvidence(passes, dataset, run, notes)
         raise BenchError(
             f"{path}: none of its queries, such as {run.query_ids[0]!r}, is in {self.dataset.name}",
             "Name the collection of the run",

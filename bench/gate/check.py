@@ -139,14 +139,13 @@ def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
 
 def _find_run_file(request: CheckRequest) -> Path | None:
     """Return the path of a candidate that is a run file, or None."""
-    if not isinstance(request.candidate, str | Path):
-        return None
-    path = Path(request.candidate).expanduser()
+    path = Path(request.candidate) if isinstance(request.candidate, str | Path) else Path()
     if path.is_dir() or not path.exists() or is_card(str(path)):
         return None
     if ignored := request.typed_settings():
-        problem = f"{shlex.join(ignored)} has no effect on the run file {path}"
-        raise BenchError(problem, "leave it out, or give a checkpoint")
+        raise BenchError(
+            f"{shlex.join(ignored)} has no effect on the run file {path}", "Leave it out."
+        )
     return path
 
 
@@ -155,14 +154,11 @@ def _score_run_file(
 ) -> Evaluation:
     """Score a candidate's run file under the protocol of the baseline."""
     if len(scope.weights) > 1:
-        raise BenchError(
-            f"the run file {path} is for one collection, and the baseline has results on "
-            f"{format_names([*scope.weights])}",
-            "name the collection of the run with --on",
-        )
+        others = f"the baseline has results on {format_names([*scope.weights])}"
+        raise BenchError(f"{path} is a run of one collection, and {others}", "name it with --on")
     (name,) = scope.weights
-    known = _openable_collections(scope, workspace)
-    opens, protocol = known.get(name, (scope.opened_by.get(name, name), None))
+    known, unknown = _openable_collections(scope, workspace), scope.opened_by.get(name, name)
+    opens, protocol = known.get(name, (unknown, None))
     split, depth = (protocol.split, protocol.depth) if protocol else ("", None)
     opened = workspace.open(opens, split or None, with_corpus=False)
     return score_run_file(path, opened, [measure] if measure else None, depth)
