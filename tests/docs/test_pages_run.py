@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from bench.__main__ import main
@@ -208,6 +209,24 @@ def two_run_files(folder: Path) -> None:
     for name in ("one.trec", "other.trec"):
         lines = [f"{query} Q0 {document} 1 1.0 run\n" for query, document in SIXTY[2]]
         Path(name).write_text("".join(lines), encoding="utf-8")
+    pairs = [
+        (query, document, f"d{(int(document[1:]) + 1) % 60:02}") for query, document in SIXTY[2]
+    ]
+    columns = "".join(f"{q}\t{d}\t1\t9.5\n{q}\t{other}\t2\t7.5\n" for q, d, other in pairs)
+    Path("ranking.tsv").write_text(columns, encoding="utf-8")
+    with pa.output_stream("new-ranking.tsv.zst", compression="zstd") as file:
+        file.write(columns.encode())
+    scores = {query: {document: 9.5, other: 7.5} for query, document, other in pairs}
+    Path("SciFact_predictions.json").write_text(json.dumps({"default": {"test": scores}}))
+    lines = [
+        {
+            "query_id": q,
+            "query": q,
+            "results": [{"corpus_id": d, "score": s} for d, s in one.items()],
+        }
+        for q, one in scores.items()
+    ]
+    Path("splade.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def small_grid(folder: Path) -> None:
