@@ -12,6 +12,7 @@ import numpy as np
 
 from foundation.arrays import Int32Array, Int64Array
 from foundation.errors import BenchError, first_line
+from foundation.records import read_object
 from retrievers.encoders.protocol import Segments, join
 from retrievers.models.card import Recipe, TruncationSide
 from retrievers.models.read_checkpoint import Checkpoint
@@ -56,10 +57,13 @@ def load_tokenizer(
     from tokenizers import normalizers
     from transformers import AutoTokenizer
 
+    options = {"use_fast": True, "trust_remote_code": False, "local_files_only": True}
+    load = partial(AutoTokenizer.from_pretrained, str(checkpoint.folder), **options)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(checkpoint.folder), use_fast=True, trust_remote_code=False, local_files_only=True
-        )
+        tokenizer = load()
+        stated = _read_special_tokens(checkpoint.folder)
+        if stated["add_eos_token"] and tokenizer("a")["input_ids"][-1] != tokenizer.eos_token_id:
+            tokenizer = load(**stated)  # transformers 5 ignores the file
         tokenizer("a", "b")  # a missing special token is only missed when it is needed
     except BaseException as error:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):  # a panic of Rust is no Exception
@@ -78,6 +82,14 @@ def load_tokenizer(
         steps = [backend.normalizer] if backend.normalizer else []
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
     return tokenizer
+
+
+def _read_special_tokens(folder: Path) -> dict[str, bool]:
+    """Return whether ``tokenizer_config.json`` states that texts begin and end with a token."""
+    path = folder / "tokenizer_config.json"
+    config = read_object(path, "save the tokenizer again") if path.is_file() else {}
+    defaults = {"add_bos_token": True, "add_eos_token": False}
+    return {name: bool(config.get(name, default)) for name, default in defaults.items()}
 
 
 def _check_tokenizer(tokenizer: Any, folder: Path) -> None:
