@@ -21,6 +21,8 @@ from foundation.errors import BenchError
 
 FLOAT32_ROUNDOFF = 2.0**-24
 FLOAT64_ROUNDOFF = 2.0**-53
+NORM_ROUNDING = 1 + 1e-9  # of norms in float64
+TENSOR_CORE_ERRORS = 3  # of a sum in float32 on tensor cores, see `proposal_error`
 TINY = float(np.finfo(np.float32).tiny)
 RESCORE_BYTES = 1 << 20  # float64 products at a time: fit a second-level cache
 SLACK = 64  # candidates beyond 2 k
@@ -93,14 +95,12 @@ class Tile:
 
     Attributes:
         start: first row.
-        vectors: float32 ``(m, dim)`` for the search: an array, or a tensor on a GPU.
-        stored: the same values on the CPU.
+        vectors: float32 ``(m, dim)``.
         norm: upper bound of the Euclidean norms.
     """
 
     start: int
-    vectors: Any
-    stored: TileArray
+    vectors: Float32Array
     norm: float
 
 
@@ -125,6 +125,38 @@ def float32_error(dim: int, query_norms: Float64Array, document_norm: float) -> 
     relative = _gamma(dim, FLOAT32_ROUNDOFF) + _gamma(dim, FLOAT64_ROUNDOFF)
     underflow = dim * TINY * (1 + query_norms + document_norm)
     return relative * query_norms * document_norm + underflow
+
+
+def proposal_error(
+    dim: int,
+    query_norms: Float64Array,
+    half_norms: Float64Array,
+    document_norm: float,
+    query_lost: Float64Array,
+    document_lost: float,
+) -> Float64Array:
+    """Bound the distance of products in half precision from exact scores, float64 ``(q,)``.
+
+    Vectors lose something when they are rounded to half precision. The products of what is left are
+    exact in float32. Tensor cores add them in blocks with truncation (Fasi, Higham, Mikaitis and
+    Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021), so
+    that the error of a sum is at most three times that of float32. An exact score is rounded to
+    float32, too, which can make scores equal.
+
+    Args:
+        dim: dimension of the vectors.
+        query_norms: norms of queries, float64 ``(q,)``.
+        half_norms: norms of queries in half precision, float64 ``(q,)``.
+        document_norm: largest norm of the documents.
+        query_lost: norms of what queries lost, float64 ``(q,)``.
+        document_lost: largest norm of what documents lost.
+    """
+    sums = _gamma(TENSOR_CORE_ERRORS * dim, FLOAT32_ROUNDOFF)
+    lost = query_lost * document_norm + half_norms * document_lost
+    added = sums * half_norms * (document_norm + document_lost)
+    rounded = FLOAT32_ROUNDOFF * query_norms * document_norm + 2.0**-148
+    order = float64_error(dim, query_norms, document_norm)
+    return NORM_ROUNDING * (lost + added + rounded) + order
 
 
 def float64_error(dim: int, query_norms: Float64Array, document_norm: float) -> Float64Array:

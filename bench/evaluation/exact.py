@@ -9,12 +9,12 @@ integer keys.
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise, starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -37,9 +37,6 @@ from foundation.arrays import Float32Array, Float64Array, Int64Array, IntArray, 
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.hits import Hits, order_keys, ranks_of_keys, scores_of_keys
-
-if TYPE_CHECKING:
-    from bench.evaluation.torch_engine import TorchEngine
 
 TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more
 BLOCK_BYTES = 1 << 28  # arrays that grow with queries x candidates
@@ -94,7 +91,6 @@ def exact_search(
     *,
     tile_rows: int = TILE_ROWS,
     device: str = "cpu",
-    engine: "NumpyEngine | TorchEngine | None" = None,
     advance: Callable[[int], None] | None = None,
     timer: PhaseTimer | None = None,
 ) -> Hits:
@@ -110,8 +106,7 @@ def exact_search(
         k: depth. Ranks beyond the corpus stay unfilled (row -1).
         tie_rank: int64 ``(n,)``, rank of each row's document id in byte order.
         tile_rows: maximum rows at a time, fewer if the GPU has too little memory.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
-        engine: proposes and scores candidates; by default chosen for the device.
+        device: ``cpu``, ``cuda`` or ``cuda:N`` (`bench.evaluation.device_search`).
         advance: called with the number of rows searched.
         timer: of the phases ``search`` (candidates) and ``rescore`` (float64).
 
@@ -120,30 +115,28 @@ def exact_search(
             device is unknown or missing.
     """
     _check_shapes(vectors, queries, k, tie_rank)
-    with ThreadPoolExecutor(count_threads()) as pool, ThreadPoolExecutor(1) as reader:
-        chosen = engine or engine_for(device, pool)
-        search = _CorpusSearch(
-            np.ascontiguousarray(queries), k, tie_rank, chosen, pool, timer or PhaseTimer()
+    queries = np.ascontiguousarray(queries)
+    if device != "cpu":
+        from bench.evaluation.device_search import search_on_device
+
+        return search_on_device(
+            vectors,
+            queries,
+            k,
+            tie_rank,
+            tile_rows=tile_rows,
+            device=device,
+            advance=advance,
+            timer=timer,
         )
-        try:
-            tiles = starmap(chosen.stage, chosen.tiles(vectors, tile_rows))
-            for tile in _read_ahead(tiles, reader):
-                search.merge(tile)
-                if advance:
-                    advance(len(tile.vectors))
-                del tile  # frees its memory before the next one arrives
-        finally:
-            chosen.release()
-        return search.hits()
-
-
-def engine_for(device: str, pool: ThreadPoolExecutor) -> "NumpyEngine | TorchEngine":
-    """Return the NumPy engine for ``cpu``, or the PyTorch engine for ``cuda`` and ``cuda:N``."""
-    if device == "cpu":
-        return NumpyEngine(pool)
-    from bench.evaluation.torch_engine import TorchEngine
-
-    return TorchEngine(device)
+    with ThreadPoolExecutor(count_threads()) as pool, ThreadPoolExecutor(1) as reader:
+        search = _CorpusSearch(queries, k, tie_rank, pool, timer or PhaseTimer())
+        for tile in read_ahead(starmap(_make_tile, vectors.tiles(tile_rows)), reader):
+            search.merge(tile)
+            if advance:
+                advance(len(tile.vectors))
+            del tile  # frees its memory before the next one arrives
+    return hits_of_keys(search.keys, tie_rank)
 
 
 def count_threads() -> int:
@@ -161,7 +154,7 @@ def has_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _read_ahead(tiles: Iterator[Item], reader: ThreadPoolExecutor) -> Iterator[Item]:
+def read_ahead(tiles: Iterator[Item], reader: ThreadPoolExecutor) -> Iterator[Item]:
     """Yield the same tiles, reading the next one while the last one is in use."""
     coming = reader.submit(next, tiles, None)
     while (tile := coming.result()) is not None:
@@ -192,6 +185,12 @@ def block_bytes(queries: int, k: int) -> int:
     return max(2 * candidates, min(BLOCK_BYTES, wanted))
 
 
+def _make_tile(start: int, vectors: TileArray) -> Tile:
+    """Return the tile that begins at row ``start`` as float32, with a bound of its norms."""
+    vectors = np.ascontiguousarray(vectors, np.float32)  # a copy of float16
+    return Tile(start, vectors, float(norm_bounds(vectors, "document", start).max(initial=0.0)))
+
+
 class _CorpusSearch:
     """The top k of each query so far, as unsorted keys. Key 0 is an unfilled rank."""
 
@@ -200,12 +199,11 @@ class _CorpusSearch:
         queries: Float32Array,
         k: int,
         tie_rank: Int64Array,
-        engine: "NumpyEngine | TorchEngine",
         pool: ThreadPoolExecutor,
         timer: PhaseTimer,
     ) -> None:
         self.queries, self.norms, self.k = queries, norm_bounds(queries, "query"), k
-        self.tie_rank, self.engine, self.pool, self.timer = tie_rank, engine, pool, timer
+        self.tie_rank, self.pool, self.timer = tie_rank, pool, timer
         self.keys: UInt64Array = np.zeros((len(queries), k), np.uint64)
         self._blas = ThreadpoolController()
 
@@ -218,19 +216,20 @@ class _CorpusSearch:
             for first in range(0, len(self.queries), step):
                 _TileSearch(self, tile, slice(first, first + step)).run()
 
-    def hits(self) -> Hits:
-        """Return the hits in canonical order, sorting some queries at a time."""
-        row_of_rank = np.empty(len(self.tie_rank), np.int64)
-        row_of_rank[self.tie_rank] = np.arange(len(self.tie_rank))
-        hits = Hits.empty(*self.keys.shape)
-        step = max(1, MERGED_CELLS // self.k)
-        for first in range(0, len(self.keys), step):
-            some = slice(first, first + step)
-            keys = np.sort(self.keys[some], axis=1)[:, ::-1]
-            filled = keys > 0
-            hits.scores[some] = scores_of_keys(keys)
-            hits.rows[some][filled] = row_of_rank[ranks_of_keys(keys[filled])]
-        return hits
+
+def hits_of_keys(keys: UInt64Array, tie_rank: Int64Array) -> Hits:
+    """Return hits in canonical order from their keys, uint64 ``(q, k)``, some queries at a time."""
+    row_of_rank = np.empty(len(tie_rank), np.int64)
+    row_of_rank[tie_rank] = np.arange(len(tie_rank))
+    hits = Hits.empty(*keys.shape)
+    step = max(1, MERGED_CELLS // keys.shape[1])
+    for first in range(0, len(keys), step):
+        some = slice(first, first + step)
+        ordered = np.sort(keys[some], axis=1)[:, ::-1]
+        filled = ordered > 0
+        hits.scores[some] = scores_of_keys(ordered)
+        hits.rows[some][filled] = row_of_rank[ranks_of_keys(ordered[filled])]
+    return hits
 
 
 class _TileSearch:
@@ -267,11 +266,11 @@ class _TileSearch:
     def _search_first_rows(self) -> int:
         """Return the number of first rows searched without a threshold, or 0 on overflow.
 
-        Their k largest scores are picked by partitioning. On a GPU the usual passes are faster.
+        Their k largest scores are picked by partitioning.
         """
         tile, k, found = self._tile, self._search.k, list[int]()
         first = tile.vectors[: FIRST_ROWS * k]
-        if tile.start or len(first) <= k or tile.vectors is not tile.stored:
+        if tile.start or len(first) <= k:
             return 0
         fitting = BLOCK_BYTES // (2 * FIRST_BYTES * len(first) * count_threads())
         step = max(1, min(fitting, -(-len(self._queries) // count_threads())))
@@ -298,12 +297,28 @@ class _TileSearch:
         return lowest_proposal(reached, self._error[some])
 
     def _find_candidates(self, piece: slice) -> Candidates | None:
-        """Return rows of a piece that may exceed the threshold, or None if they are too many."""
+        """Return rows of a piece that may exceed the threshold, or None if they are too many.
+
+        Each thread multiplies its own rows and compares the scores while they are in its cache.
+        """
+        lowest, found = self._lowest_proposals(), list[int]()
+        step = self._product_rows(piece.stop - piece.start)
+
+        def reached(first: int) -> Candidates:
+            rows = self._tile.vectors[first : min(first + step, piece.stop)]
+            pairs = Candidates.at_least(self._queries @ rows.T, lowest, first_row=first)
+            found.append(len(pairs.rows))
+            return pairs if sum(found) <= self._limit else NO_CANDIDATES
+
         with self._search.timer.phase("search"):
-            parts = self._search.engine.find_candidates(
-                self._queries, self._tile, piece, self._lowest_proposals(), self._limit
-            )
-            return None if parts is None else Candidates.concatenate(parts)
+            parts = list(self._search.pool.map(reached, range(piece.start, piece.stop, step)))
+            return None if sum(found) > self._limit else Candidates.concatenate(parts)
+
+    def _product_rows(self, rows: int) -> int:
+        """Return the rows of one matrix product, such that each thread gets a few products."""
+        threads = count_threads()
+        fitting = BLOCK_BYTES // (2 * SCORE_BYTES * max(1, len(self._queries)) * threads)
+        return max(1, min(PRODUCT_ROWS, -(-rows // threads), fitting))
 
     def _raise_threshold(self, pairs: Candidates) -> None:
         """Raise the threshold by the scores of new candidates."""
@@ -342,8 +357,8 @@ class _TileSearch:
 
         def score(some: slice, queries: IntArray, found: Candidates) -> None:
             rows = found.rows
-            scores = search.engine.score_candidates(
-                tile, rows, self._queries64[some], queries, self._sum_error[some]
+            scores = score_candidates(
+                tile.vectors, rows, self._queries64[some], queries, self._sum_error[some]
             )
             keys = order_keys(scores, np.asarray(search.tie_rank[tile.start + rows]))
             update_top_k(self._keys[some], queries, keys, 0)
@@ -398,80 +413,27 @@ def update_top_k(best: Any, queries: IntArray, values: Any, unfilled: float) -> 
     best[updated] = np.partition(both, most, axis=1)[:, most:]
 
 
-@dataclass(frozen=True)
-class NumpyEngine:
-    """Proposal and scoring of candidates with NumPy, shared among threads."""
+def score_candidates(
+    vectors: Float32Array,
+    rows: IntArray,
+    queries64: Float64Array,
+    queries: IntArray,
+    sum_error: Float64Array,
+) -> Float32Array:
+    """Return float64 scores of pairs sorted by query, rounded to float32, ``(n,)``.
 
-    pool: ThreadPoolExecutor
-
-    def tiles(self, vectors: Vectors, rows: int) -> Iterator[tuple[int, TileArray]]:
-        """Yield the first row and the vectors of tiles of ``vectors`` of at most ``rows`` rows."""
-        return vectors.tiles(rows)
-
-    def stage(self, start: int, vectors: TileArray) -> Tile:
-        """Return the tile that begins at row ``start`` as float32, with a bound of its norms."""
-        vectors = np.ascontiguousarray(vectors, np.float32)  # a copy of float16
-        norm = float(norm_bounds(vectors, "document", start).max(initial=0.0))
-        return Tile(start, vectors, vectors, norm)
-
-    def find_candidates(
-        self, queries: Float32Array, tile: Tile, piece: slice, lowest: Float32Array, limit: int
-    ) -> Sequence[Candidates] | None:
-        """Return the rows of a piece whose proposed score is high enough, or None if too many.
-
-        Each thread multiplies its own rows and compares the scores while they are in its cache.
-
-        Args:
-            queries: float32 ``(q, dim)``.
-            tile: tile to search.
-            piece: rows of the tile.
-            lowest: threshold of each query, float32 ``(q,)``.
-            limit: maximum number of candidates.
-        """
-        found: list[int] = []
-        step = self._product_rows(len(queries), piece.stop - piece.start)
-
-        def reached(first: int) -> Candidates:
-            rows = tile.vectors[first : min(first + step, piece.stop)]
-            scores = queries @ rows.T
-            pairs = Candidates.at_least(scores, lowest, first_row=first)
-            found.append(len(pairs.rows))
-            return pairs if sum(found) <= limit else NO_CANDIDATES
-
-        parts = list(self.pool.map(reached, range(piece.start, piece.stop, step)))
-        return None if sum(found) > limit else parts
-
-    def score_candidates(
-        self,
-        tile: Tile,
-        rows: IntArray,
-        queries64: Float64Array,
-        queries: IntArray,
-        sum_error: Float64Array,
-    ) -> Float32Array:
-        """Return float64 scores of pairs sorted by query, rounded to float32, ``(n,)``.
-
-        Args:
-            tile: tile of the rows.
-            rows: row of each pair, ``(n,)``.
-            queries64: float64 ``(q, dim)``.
-            queries: query of each pair, ``(n,)``.
-            sum_error: bound of `float64_error`, float64 ``(q,)``.
-        """
-        sums, step = np.empty(len(rows)), rescored_rows(queries64.shape[1])
-        ends = np.searchsorted(queries, np.arange(len(queries64) + 1)).tolist()
-        for query, (start, end) in zip(queries64, pairwise(ends), strict=True):
-            for first in range(start, end, step):
-                some = slice(first, min(first + step, end))
-                gathered = np.take(tile.vectors, rows[some], axis=0).astype(np.float64)
-                np.matmul(gathered, query, out=sums[some])
-        return round_scores(sums, sum_error, tile.vectors, rows, queries64, queries)
-
-    def release(self) -> None:
-        """Do nothing, since no memory is held."""
-
-    def _product_rows(self, queries: int, rows: int) -> int:
-        """Return the rows of one matrix product, such that each thread gets a few products."""
-        threads = count_threads()
-        fitting = BLOCK_BYTES // (2 * SCORE_BYTES * max(1, queries) * threads)
-        return max(1, min(PRODUCT_ROWS, -(-rows // threads), fitting))
+    Args:
+        vectors: float32 ``(m, dim)``.
+        rows: row of each pair, ``(n,)``.
+        queries64: float64 ``(q, dim)``.
+        queries: query of each pair, ``(n,)``.
+        sum_error: bound of `float64_error`, float64 ``(q,)``.
+    """
+    sums, step = np.empty(len(rows)), rescored_rows(queries64.shape[1])
+    ends = np.searchsorted(queries, np.arange(len(queries64) + 1)).tolist()
+    for query, (start, end) in zip(queries64, pairwise(ends), strict=True):
+        for first in range(start, end, step):
+            some = slice(first, min(first + step, end))
+            gathered = np.take(vectors, rows[some], axis=0).astype(np.float64)
+            np.matmul(gathered, query, out=sums[some])
+    return round_scores(sums, sum_error, vectors, rows, queries64, queries)

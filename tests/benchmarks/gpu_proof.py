@@ -30,6 +30,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ GPU_TESTS = (
     "tests/retrievers/training/objectives/test_objectives_train.py",
     "tests/retrievers/training/pretrain/test_pretrain.py",
     "tests/bench/evaluation/test_exact_search.py",
-    "tests/bench/evaluation/test_torch_engine.py",
+    "tests/bench/evaluation/test_device_search.py",
 )
 COMPARED = 512  # documents whose vectors are compared
 LEAST_COSINE = 0.995  # of a centred vector in bfloat16 with float32's: random networks have 2 %
@@ -215,19 +216,19 @@ class Proof:
 
     def search(self, part: Part) -> None:
         """Exact search: equal to the CPU's, and timed."""
+        from bench.evaluation.device_search import search_on_device
         from bench.evaluation.exact import ArrayVectors, exact_search
-        from bench.evaluation.torch_engine import TorchEngine
 
         sizes, rng = self.options, np.random.default_rng(0)
-        engine = TorchEngine(sizes.device)
+        on_device = partial(search_on_device, device=sizes.device)
         rows = min(EQUAL_ROWS, sizes.rows[0])
         documents = unit_vectors(rows, sizes.dim, sizes.device)[rng.integers(0, rows, rows)]
         queries = unit_vectors(min(EQUAL_QUERIES, rows), sizes.dim, sizes.device)
         asked = ArrayVectors(documents), queries.astype(np.float32)
         for depth in DEPTHS:
             found, truth = (
-                exact_search(*asked, min(depth, rows), np.arange(rows), engine=each)
-                for each in (engine, None)
+                search(*asked, min(depth, rows), np.arange(rows))
+                for search in (on_device, exact_search)
             )
             same = np.array_equal(found.rows, truth.rows)
             same &= np.array_equal(found.scores, truth.scores)
@@ -236,7 +237,7 @@ class Proof:
         for rows in sizes.rows:
             vectors = ArrayVectors(unit_vectors(rows, sizes.dim, sizes.device))
             start = time.perf_counter()
-            exact_search(vectors, queries, sizes.depth, np.arange(rows), engine=engine)
+            on_device(vectors, queries, sizes.depth, np.arange(rows))
             part.figures[f"{rows:,} x {sizes.dim}, seconds"] = time.perf_counter() - start
 
     @property

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.evaluation.torch_engine import TorchEngine
+from bench.evaluation.device_search import DeviceSearch
 from retrievers.training.engine.context import LossPoint, append_point
 from tests.benchmarks import gpu_proof
 
@@ -34,8 +34,8 @@ def test_the_proof_passes_on_the_cpu_and_prints_its_record(tmp_path, capsys) -> 
 
 @pytest.mark.slow
 def test_differing_hits_and_failing_parts_fail_the_proof(tmp_path, capsys, monkeypatch) -> None:
-    score = TorchEngine.score_candidates
-    monkeypatch.setattr(TorchEngine, "score_candidates", lambda *given: -score(*given))
+    score = DeviceSearch._exact_scores
+    monkeypatch.setattr(DeviceSearch, "_exact_scores", lambda *given: -score(*given))
     out = ["--out", str(tmp_path), *TINY, "--only"]
     assert gpu_proof.main([*out, "search"]) == 1
     assert "FAILED" in capsys.readouterr().out

@@ -6,6 +6,7 @@ and on a GPU where there is one.
 
 import math
 import struct
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bench.evaluation import certificate, exact, torch_engine
+from bench.evaluation import certificate, device_search, exact
 from bench.evaluation.certificate import exact_scores, float32_error, float64_error
-from bench.evaluation.exact import ArrayVectors, NumpyEngine, exact_search
-from bench.evaluation.torch_engine import TorchEngine
+from bench.evaluation.device_search import search_on_device
+from bench.evaluation.exact import ArrayVectors, exact_search, score_candidates
 from bench.store.shards import StoredVectors, document_keys, read_shard, write_shard
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
@@ -34,14 +35,14 @@ from tests.support.exact_oracle import (
 from tests.support.examples import with_examples
 
 INF = float("inf")
-ENGINES = {"numpy": lambda: None, "torch": TorchEngine}
+SEARCHES = {"numpy": exact_search, "torch": search_on_device}
 if torch.cuda.is_available():
-    ENGINES["cuda"] = lambda: TorchEngine("cuda")
+    SEARCHES["cuda"] = partial(search_on_device, device="cuda")
 
 
-@pytest.fixture(params=ENGINES)
-def engine(request):
-    return ENGINES[request.param]()
+@pytest.fixture(params=SEARCHES)
+def search(request):
+    return SEARCHES[request.param]
 
 
 def float32_bits(score: float) -> float:
@@ -88,17 +89,15 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[bytes], int,
     problem=problems(),
     slack=st.integers(1, 3),
     block_bytes=st.integers(1, 20_000),
-    make=st.sampled_from([*ENGINES.values()]),
+    search=st.sampled_from([*SEARCHES.values()]),
 )
-def test_exact_search_is_a_sort_in_python(problem, slack, block_bytes, make):
+def test_exact_search_is_a_sort_in_python(problem, slack, block_bytes, search):
     vectors, queries, ids, k, tile_rows = problem
     tie_rank = np.argsort(np.argsort(np.array(ids, object)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(certificate, "SLACK", slack)
         patch.setattr(exact, "BLOCK_BYTES", block_bytes)
-        hits = exact_search(
-            ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows, engine=make()
-        )
+        hits = search(ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows)
     scores, names = sorted_by_python(vectors, queries, k, ids)
     filled = min(k, len(vectors))
     assert hits.scores[:, :filled].tolist() == scores
@@ -117,38 +116,36 @@ def test_exact_search_is_a_sort_in_python(problem, slack, block_bytes, make):
     slack=st.integers(1, 20),
     scale=st.sampled_from([1e-30, 1.0, 1e15]),
     halves=st.booleans(),
-    make=st.sampled_from([*ENGINES.values()]),
+    search=st.sampled_from([*SEARCHES.values()]),
 )
 def test_no_tile_block_product_or_storage_changes_ids_order_or_scores(
-    corpus, k, tile_rows, block_bytes, product_rows, slack, scale, halves, make
+    corpus, k, tile_rows, block_bytes, product_rows, slack, scale, halves, search
 ):
     vectors, queries, tie_rank = corpus
     vectors = vectors.astype(np.float16) if halves else vectors * np.float32(scale)
     k = min(k, len(vectors))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "PRODUCT_ROWS", product_rows)
-        patch.setattr(torch_engine, "MAX_SCORES", product_rows * len(queries))
-        patch.setattr(torch_engine, "GATHERED_BYTES", product_rows * 20)
+        patch.setattr(device_search, "MAX_SCORES", product_rows * len(queries))
+        patch.setattr(device_search, "SCORED_VALUES", product_rows * 20)
         patch.setattr(certificate, "SLACK", slack)
         patch.setattr(exact, "BLOCK_BYTES", block_bytes)
-        hits = exact_search(
-            ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows, engine=make()
-        )
+        hits = search(ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows)
     assert_same(hits, brute_force(vectors, queries, k, tie_rank))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("k", [10, 1000, 3000])
-def test_planted_neighbours_duplicates_and_ties(k, dtype, engine):
+def test_planted_neighbours_duplicates_and_ties(k, dtype, search):
     vectors, queries, tie_rank = planted(8000, 40, 12)
     small, _ = ties(8000)
     for corpus, asked in ((vectors, queries), (small, small[:12])):
         stored = ArrayVectors(corpus.astype(dtype))
-        hits = exact_search(stored, asked, k, tie_rank, tile_rows=1999, engine=engine)
+        hits = search(stored, asked, k, tie_rank, tile_rows=1999)
         assert_same(hits, brute_force(stored.array, asked, k, tie_rank))
 
 
-def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(engine, monkeypatch):
+def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(search, monkeypatch):
     monkeypatch.setattr(certificate, "SLACK", 1)
     vectors, query = nearly_tied(400, 48)
     truth = brute_force(vectors, query, 10, np.arange(400))
@@ -157,7 +154,7 @@ def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(engine, 
     assert not set(truth.rows[0]) <= set(proposed), "the data do not test anything"
     for tile_rows in (13, 400):
         asked = ArrayVectors(vectors), query, 10, np.arange(400)
-        assert_same(exact_search(*asked, tile_rows=tile_rows, engine=engine), truth)
+        assert_same(search(*asked, tile_rows=tile_rows), truth)
 
 
 def test_the_error_bound_holds_for_faiss_and_numpy_and_is_not_wasteful():
@@ -180,11 +177,8 @@ def test_sums_of_another_order_are_rounded_as_the_one_that_decides():
     assert (truth[:2000] != (vectors.astype(np.float64) @ queries64[0]).astype(np.float32)).any()
     longest = float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
     sum_error = float64_error(64, np.linalg.norm(queries64, axis=1), longest)
-    for engine in (NumpyEngine(None), TorchEngine()):
-        scores = engine.score_candidates(
-            engine.stage(0, vectors), rows, queries64, asked, sum_error
-        )
-        np.testing.assert_array_equal(scores, truth)
+    scores = score_candidates(vectors, rows, queries64, asked, sum_error)
+    np.testing.assert_array_equal(scores, truth)
 
 
 @with_examples(60)
@@ -212,7 +206,7 @@ def test_a_query_close_to_a_whole_tile_does_not_displace_results_of_others(
     assert_same(hits, brute_force(vectors, queries, k, tie_rank))
 
 
-def test_vectors_stored_as_float16_are_ranked_by_what_is_stored(tmp_path, engine):
+def test_vectors_stored_as_float16_are_ranked_by_what_is_stored(tmp_path, search):
     vectors, tie_rank = ties(3000)
     vectors += np.float32(1e-5)
     halves = vectors.astype(np.float16)
@@ -222,7 +216,7 @@ def test_vectors_stored_as_float16_are_ranked_by_what_is_stored(tmp_path, engine
     truth = brute_force(halves.astype(np.float32), vectors[:5], 100, tie_rank)
     for stored in (StoredVectors((shard,), np.arange(3000), 48), ArrayVectors(halves)):
         asked = stored, vectors[:5], 100, tie_rank
-        assert_same(exact_search(*asked, tile_rows=999, engine=engine), truth)
+        assert_same(search(*asked, tile_rows=999), truth)
 
 
 def test_an_error_while_the_next_tile_is_read_is_raised():
@@ -250,11 +244,11 @@ def test_a_memory_mapped_corpus_gives_the_same_hits_and_is_counted_and_timed(tmp
     assert_same(hits, brute_force(vectors, vectors[:3], 5, tie_rank))
 
 
-def test_no_queries_and_no_documents_give_empty_hits(engine):
+def test_no_queries_and_no_documents_give_empty_hits(search):
     vectors = np.ones((3, 4), np.float32)
-    none = exact_search(ArrayVectors(vectors), vectors[:0], 2, np.arange(3), engine=engine)
+    none = search(ArrayVectors(vectors), vectors[:0], 2, np.arange(3))
     assert none.rows.shape == none.scores.shape == (0, 2)
-    empty = exact_search(ArrayVectors(vectors[:0]), vectors, 2, np.arange(0), engine=engine)
+    empty = search(ArrayVectors(vectors[:0]), vectors, 2, np.arange(0))
     assert_same(empty, Hits(np.full((3, 2), -INF, np.float32), np.full((3, 2), -1)))
 
 
@@ -262,14 +256,14 @@ def test_no_queries_and_no_documents_give_empty_hits(engine):
     ("dtype", "value"),
     [(np.float32, np.nan), (np.float32, np.inf), (np.float32, 3e38), (np.float16, np.inf)],
 )
-def test_a_vector_without_a_float32_product_is_refused_by_its_row(dtype, value, engine):
+def test_a_vector_without_a_float32_product_is_refused_by_its_row(dtype, value, search):
     bad = np.ones((6, 4), dtype)
     bad[4, 2] = value
     ones = np.ones((6, 4), np.float32)
     with pytest.raises(BenchError, match="document 4 is not finite"):
-        exact_search(ArrayVectors(bad), ones, 2, np.arange(6), tile_rows=3, engine=engine)
+        search(ArrayVectors(bad), ones, 2, np.arange(6), tile_rows=3)
     with pytest.raises(BenchError, match="query 4 is not finite"):
-        exact_search(ArrayVectors(ones), bad.astype(np.float32), 2, np.arange(6), engine=engine)
+        search(ArrayVectors(ones), bad.astype(np.float32), 2, np.arange(6))
 
 
 def test_shapes_that_do_not_fit_are_refused():

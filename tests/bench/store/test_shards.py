@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.evaluation.device_search import DeviceSearch, search_on_device
 from bench.evaluation.exact import exact_search
-from bench.evaluation.torch_engine import TorchEngine
 from bench.store.shards import (
     GAP_BYTES,
     ShardManifest,
@@ -149,12 +149,12 @@ def test_a_search_on_a_device_gets_float16_as_it_is_stored(scattered, monkeypatc
     _, shards = scattered
     stored = StoredVectors(shards["float16"], np.arange(741), GAP_BYTES // 16)
     search = stored, stored.rows(np.arange(5)), 20, np.arange(741)
-    seen, stage = [], TorchEngine.stage
+    seen, stage = [], DeviceSearch.stage
     monkeypatch.setattr(
-        TorchEngine, "stage", lambda *given: seen.append(given[2].dtype) or stage(*given)
+        DeviceSearch, "stage", lambda *given: seen.append(given[2].dtype) or stage(*given)
     )
-    engines = TorchEngine("cpu"), None
-    hits, truth = (exact_search(*search, tile_rows=300, engine=each) for each in engines)
+    hits = search_on_device(*search, tile_rows=300)
+    truth = exact_search(*search, tile_rows=300)
     assert seen == [np.float16] * 3
     assert np.array_equal(hits.rows, truth.rows)
     assert np.array_equal(hits.scores, truth.scores)
