@@ -114,3 +114,9 @@ def format_size(size: int) -> str:
     unit = next((unit for unit in ("TB", "GB", "MB", "KB") if size >= UNITS[unit]), "B")
     whole, tenth = divmod(-(-size * 10 // UNITS[unit]), 10)
     return f"{whole}.{tenth}{unit}" if tenth else f"{whole}{unit}"
+
+
+def count_threads() -> int:
+    """Return ``OMP_NUM_THREADS`` if set, as other libraries do, else the allowed CPU cores."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) else len(os.sched_getaffinity(0))

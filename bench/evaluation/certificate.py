@@ -4,8 +4,9 @@ It consists of error bounds for scores proposed in float32, and float64 scores t
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -27,7 +28,9 @@ TINY = float(np.finfo(np.float32).tiny)
 RESCORE_BYTES = 1 << 20  # float64 products at a time: fit a second-level cache
 SLACK = 64  # candidates beyond 2 k
 
+TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more
 TileArray = Float32Array | Float16Array
+Item = TypeVar("Item")
 
 
 class Candidates(NamedTuple):
@@ -102,6 +105,15 @@ class Tile:
     start: int
     vectors: Float32Array
     norm: float
+
+
+def read_ahead(tiles: Iterator[Item], reader: ThreadPoolExecutor) -> Iterator[Item]:
+    """Yield the same tiles, reading the next one while the last one is in use."""
+    coming = reader.submit(next, tiles, None)
+    while (tile := coming.result()) is not None:
+        coming = reader.submit(next, tiles, None)
+        yield tile
+        del tile
 
 
 def max_candidates(k: int) -> int:

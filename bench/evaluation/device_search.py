@@ -19,6 +19,7 @@ from packaging.version import Version
 from torch import Tensor
 
 from bench.evaluation.certificate import (
+    TILE_ROWS,
     TileArray,
     Vectors,
     exact_scores,
@@ -27,12 +28,13 @@ from bench.evaluation.certificate import (
     norm_bounds,
     norms_of_squares,
     proposal_error,
+    read_ahead,
 )
-from bench.evaluation.exact import TILE_ROWS, count_threads, hits_of_keys, read_ahead
 from foundation.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
+from foundation.machine import count_threads
 from retrievers.encoders.device import pick_device, use_full_precision
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.index.hits import Hits
+from retrievers.index.hits import Hits, hits_of_keys
 
 MAX_SCORES = 1 << 29  # proposals at a time: 2 GB
 MIN_SCORES = 1 << 20

@@ -7,19 +7,19 @@ above it at the end of the tile are scored in float64, and the top k of each que
 integer keys.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise, starmap
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from bench.evaluation.certificate import (
+    TILE_ROWS,
     Candidates,
     Tile,
     TileArray,
@@ -30,15 +30,16 @@ from bench.evaluation.certificate import (
     lowest_proposal,
     max_candidates,
     norm_bounds,
+    read_ahead,
     rescored_rows,
     round_scores,
 )
 from foundation.arrays import Float32Array, Float64Array, Int64Array, IntArray, UInt64Array
 from foundation.errors import BenchError
+from foundation.machine import count_threads
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.index.hits import Hits, order_keys, ranks_of_keys, scores_of_keys
+from retrievers.index.hits import Hits, hits_of_keys, order_keys, scores_of_keys
 
-TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more
 BLOCK_BYTES = 1 << 28  # arrays that grow with queries x candidates
 MAX_QUERIES = 1 << 16  # in a block, numbered with 16 bits
 CANDIDATE_BYTES = 64  # per candidate until it is merged
@@ -50,8 +51,6 @@ MERGED_CELLS = 1 << 16  # at a time, per thread
 
 # Device files of NVIDIA, of the Windows Subsystem for Linux, and of AMD.
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -139,12 +138,6 @@ def exact_search(
     return hits_of_keys(search.keys, tie_rank)
 
 
-def count_threads() -> int:
-    """Return ``OMP_NUM_THREADS`` if set, as other libraries do, else the allowed CPU cores."""
-    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(first) if first.isdecimal() and int(first) else len(os.sched_getaffinity(0))
-
-
 def has_gpu() -> bool:
     """Return whether PyTorch has a GPU. It is imported only if a driver is installed."""
     if "torch" not in sys.modules and not any(Path(file).exists() for file in GPU_FILES):
@@ -152,15 +145,6 @@ def has_gpu() -> bool:
     import torch
 
     return bool(torch.cuda.is_available())
-
-
-def read_ahead(tiles: Iterator[Item], reader: ThreadPoolExecutor) -> Iterator[Item]:
-    """Yield the same tiles, reading the next one while the last one is in use."""
-    coming = reader.submit(next, tiles, None)
-    while (tile := coming.result()) is not None:
-        coming = reader.submit(next, tiles, None)
-        yield tile
-        del tile
 
 
 def _check_shapes(vectors: Vectors, queries: Float32Array, k: int, tie_rank: Int64Array) -> None:
@@ -215,21 +199,6 @@ class _CorpusSearch:
         with self._blas.limit(limits=1, user_api="blas"):  # threads multiply in parallel
             for first in range(0, len(self.queries), step):
                 _TileSearch(self, tile, slice(first, first + step)).run()
-
-
-def hits_of_keys(keys: UInt64Array, tie_rank: Int64Array) -> Hits:
-    """Return hits in canonical order from their keys, uint64 ``(q, k)``, some queries at a time."""
-    row_of_rank = np.empty(len(tie_rank), np.int64)
-    row_of_rank[tie_rank] = np.arange(len(tie_rank))
-    hits = Hits.empty(*keys.shape)
-    step = max(1, MERGED_CELLS // keys.shape[1])
-    for first in range(0, len(keys), step):
-        some = slice(first, first + step)
-        ordered = np.sort(keys[some], axis=1)[:, ::-1]
-        filled = ordered > 0
-        hits.scores[some] = scores_of_keys(ordered)
-        hits.rows[some][filled] = row_of_rank[ranks_of_keys(ordered[filled])]
-    return hits
 
 
 class _TileSearch:

@@ -30,12 +30,13 @@ from typing import Any, cast
 import psutil
 
 from bench.evaluation.collection_search import LoadedModel
-from bench.evaluation.exact import count_threads, has_gpu
+from bench.evaluation.exact import has_gpu
 from bench.runner.workspace import Workspace
 from bench.store.store import TOKENIZING, library_versions
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, as_picklable_error, import_package
+from foundation.machine import count_threads
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models.resolve import Model

@@ -14,6 +14,7 @@ from foundation.arrays import Float32Array, Float64Array, Int64Array, UInt64Arra
 from foundation.errors import BenchError
 
 MAX_RANK = 2**32 - 2
+SORTED_CELLS = 1 << 16  # at a time
 
 
 @dataclass(frozen=True)
@@ -170,3 +171,18 @@ def scores_of_keys(keys: UInt64Array) -> Float32Array:
 def ranks_of_keys(keys: UInt64Array) -> Int64Array:
     """Return the tie ranks in ``keys`` of filled entries, int64 of the same shape."""
     return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def hits_of_keys(keys: UInt64Array, tie_rank: Int64Array) -> Hits:
+    """Return hits in canonical order from their keys, uint64 ``(q, k)``, some queries at a time."""
+    row_of_rank = np.empty(len(tie_rank), np.int64)
+    row_of_rank[tie_rank] = np.arange(len(tie_rank))
+    hits = Hits.empty(*keys.shape)
+    step = max(1, SORTED_CELLS // keys.shape[1])
+    for first in range(0, len(keys), step):
+        some = slice(first, first + step)
+        ordered = np.sort(keys[some], axis=1)[:, ::-1]
+        filled = ordered > 0
+        hits.scores[some] = scores_of_keys(ordered)
+        hits.rows[some][filled] = row_of_rank[ranks_of_keys(ordered[filled])]
+    return hits

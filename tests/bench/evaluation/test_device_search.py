@@ -256,7 +256,7 @@ def test_threads_follow_openmp_or_the_allowed_processors(setting, expected):
         "import os, sys\n"
         "sys.modules['faiss'] = None\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from bench.evaluation.exact import count_threads\n"
+        "from foundation.machine import count_threads\n"
         "print(count_threads())"
     )
     done = subprocess.run(
