@@ -8,13 +8,8 @@
   with the vector store, and the two retrievers, `VectorRetriever` and `BM25Retriever`. The method
   ``search(dataset, depth)`` of either returns a `SearchResult` without self-matches.
 - `index_search`: exact search within the available memory, and FAISS indexes. `exact` searches
-<<<<<<< HEAD
-  tiles on the CPU, `torch_engine` on a GPU, and `certificate` has the arithmetic of both.
-- `runs`: `Run`, the ranking of each query. `run_files` reads and writes its files.
-=======
   on the CPU, `device_search` on a GPU, and `certificate` has the arithmetic of both.
-- `runs`: `Run`, the ranking of each query, and its two file formats.
->>>>>>> 1799804d (Exact search on a GPU stays there: proposals in half precision with a certified bound, candidates, float64 scores and the ranking)
+- `runs`: `Run`, the ranking of each query. `run_files` reads and writes its files.
 - `judging`: the protocol of a collection applied to a run, and means over suites.
 - `scoring`: measures and `Scores`.
 - `result_record`: `Evaluation`, with its `Result` (means, `Protocol`, recipe, `Timings`,
