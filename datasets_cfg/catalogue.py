@@ -20,6 +20,7 @@ from foundation.records import Record, convert_table, decode_toml, read_toml
 
 SUITES = "suites.toml"
 ENVIRONMENT = "BENCH_DATA"
+REMOTE = {"hf://": "hf/", "ir_datasets:": "ir_datasets/"}  # prefixes of names, and in results
 
 TitleTrack = Literal["title", "no-title", ""]
 # the form of an ir_measures name, such as nDCG@10 or AP(rel=2)
@@ -97,6 +98,7 @@ class Facts(Record):
         public: can be downloaded by anyone.
         instructions: how to obtain it if it is not public.
         archives: files to download.
+        hub: dataset of the Hugging Face Hub to download instead, ``OWNER/NAME@COMMIT``.
         counts: published counts.
         licence: as the source states it.
         citation: authors, title and venue.
@@ -118,6 +120,7 @@ class Facts(Record):
     public: bool = True
     instructions: str = ""
     archives: tuple[Archive, ...] = ()
+    hub: str = ""
     counts: Counts = Counts()
     licence: str = ""
     citation: str = ""
@@ -207,6 +210,9 @@ def _check_members(members: Sequence[str], weights: Sequence[float], path: str) 
     for member in members:
         if members.count(member) > 1:
             raise BenchError(f"{path}: {member} is listed twice", "list it once, with a weight")
+        if remote_name(member):
+            hint = "download it and list its folder"
+            raise BenchError(f"{path}: {member} is not on this machine", hint)
         if member.endswith(".toml"):
             raise BenchError(f"{path}: {member} is a suite file", "list its members instead")
     if weights and (len(weights) != len(members) or not all(map(math.isfinite, weights))):
@@ -237,6 +243,15 @@ def user_members(suite: str, data_dir: Path | None = None) -> dict[str, Path]:
         if folder and member not in _fact_files():
             folders[member] = folder
     return folders
+
+
+def remote_name(name: str) -> str:
+    """Return the name in results of a collection of the Hub or ir_datasets, "" for other names.
+
+    ``hf://OWNER/NAME@REVISION`` is ``hf/OWNER/NAME``, and ``ir_datasets:ID`` is ``ir_datasets/ID``.
+    """
+    prefix = next((prefix for prefix in REMOTE if name.startswith(prefix)), None)
+    return REMOTE[prefix] + name.removeprefix(prefix).partition("@")[0] if prefix else ""
 
 
 def user_folder(name: str, data_dir: Path | None = None) -> Path | None:
@@ -316,7 +331,7 @@ def _expand_name(name: str, data_dir: Path | None) -> Iterator[str]:
         paths = user_members(name, data_dir)
         for member in suite_for(name).members:
             yield from [str(paths[member])] if member in paths else _expand_name(member, data_dir)
-    elif user_folder(name, data_dir):
+    elif remote_name(name) or user_folder(name, data_dir):
         yield name
     else:
         raise unknown_name_error(name, (*dataset_names(), *suite_names()), data_dir)

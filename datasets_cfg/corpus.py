@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasets_cfg.readers.reader import Document
+from datasets_cfg.readers.reader import Document, collect_assumptions
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from foundation.files import add_to_hash, open_file, read_file, replace_folder, sha256_of_file
@@ -106,7 +106,8 @@ class CorpusManifest(Record):
     """The manifest of a corpus folder.
 
     ``sha256`` covers the id, title and text of each document in order, every field preceded by its
-    length in bytes. ``empty_documents`` have neither title nor text.
+    length in bytes. ``empty_documents`` have neither title nor text. ``assumptions`` about the
+    sources have their counts.
     """
 
     schema_version: int
@@ -114,6 +115,7 @@ class CorpusManifest(Record):
     empty_documents: int
     sha256: str
     sources: tuple[SourceFile, ...]
+    assumptions: dict[str, int] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,23 +345,31 @@ def _open(kind: type[Corpus], folder: Path) -> Corpus:
 
 def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path]) -> None:
     read_from = tuple(SourceFile.of(path) for path in sources)
-    count, empty, sha256 = write_documents(documents, folder / DOCUMENTS_FILE)
+    path = folder / DOCUMENTS_FILE
+    with collect_assumptions() as assumptions:
+        count, empty, sha256 = write_documents(documents, path)
     if not count:
         raise BenchError(
             "the collection has no documents",
             hint="check whether the corpus file is empty or its download incomplete",
         )
-    manifest = CorpusManifest(SCHEMA_VERSION, count, empty, sha256, read_from)
+    mapped, table = _map_table(path)
+    order, repeated = _sort_ids(table)
+    if len(repeated):
+        count, empty, sha256 = write_documents(_without(table, repeated), folder / "unique")
+        (folder / "unique").replace(path)
+        mapped, table = _map_table(path)
+        order, _ = _sort_ids(table)
+        assumptions["documents that occur twice, with equal texts, are read once"] = len(repeated)
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    manifest = CorpusManifest(SCHEMA_VERSION, count, empty, sha256, read_from, dict(assumptions))
     write_json(folder / MANIFEST_FILE, manifest)
-    mapped = _map_file(folder / DOCUMENTS_FILE)
-    file = pa.py_buffer(mapped)
-    table = pa.ipc.open_file(file).read_all()
-    rank = _byte_order_rank(table.column("id").combine_chunks())
     np.save(folder / TIE_RANK_FILE, rank, allow_pickle=False)
     checksums = Checksums(
         manifest_sha256=sha256_of_file(folder / MANIFEST_FILE),
         tie_rank_sha256=sha256_of_file(folder / TIE_RANK_FILE),
-        documents=hash_blocks(mapped, table, file.address),
+        documents=hash_blocks(mapped, table, pa.py_buffer(mapped).address),
         sources=tuple(
             SourceChecksum(str(path.resolve()), sha256_of_file(path)) for path in sources
         ),
@@ -374,22 +384,41 @@ def _map_file(path: Path) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _byte_order_rank(ids: pa.LargeStringArray) -> Int64Array:
-    """Return the rank of each id in UTF-8 byte order, int64 ``(n,)``."""
-    order = pc.sort_indices(ids)
-    ordered = ids.take(order)
+def _map_table(path: Path) -> tuple[mmap.mmap, pa.Table]:
+    mapped = _map_file(path)
+    return mapped, pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
+
+
+def _sort_ids(table: pa.Table) -> tuple[Int64Array, Int64Array]:
+    """Return the rows in UTF-8 byte order of the ids, and the rows that repeat an earlier document.
+
+    Raises:
+        BenchError: two documents have the same id, but different titles or texts.
+    """
+    ids = table.column("id").combine_chunks()
+    rows = pc.sort_indices(ids)
+    ordered = ids.take(rows)
     repeats = pc.equal(ordered.slice(1), ordered.slice(0, len(ids) - 1))
-    place = pc.index(repeats, True).as_py()
-    if place >= 0:
-        rows = sorted(order.slice(place, 2).to_pylist())
-        raise BenchError(
-            f"document id {ordered[place].as_py()!r} occurs twice: "
-            f"documents {rows[0] + 1} and {rows[1] + 1} of the corpus",
-            hint=f"remove or rename one of the two (repeated ids: {repeats.true_count:,})",
-        )
-    rank = np.empty(len(ids), dtype=np.int64)
-    rank[order.to_numpy()] = np.arange(len(ids))
-    return rank
+    order = rows.to_numpy().astype(np.int64)
+    places = np.flatnonzero(repeats.to_numpy(zero_copy_only=False))
+    for place in places:
+        first, second = table.take(order[place : place + 2]).to_pylist()
+        if first != second:
+            earlier, later = sorted(order[place : place + 2] + 1)
+            raise BenchError(
+                f"document id {first['id']!r} occurs twice: documents {earlier} and {later} of the "
+                "corpus have different titles or texts",
+                hint=f"remove or rename one of the two (repeated ids: {len(places):,})",
+            )
+    return order, order[places + 1]
+
+
+def _without(table: pa.Table, rows: Int64Array) -> Iterator[Document]:
+    """Yield the documents of a table in order, except for those at ``rows``."""
+    kept = np.ones(len(table), dtype=bool)
+    kept[rows] = False
+    for batch in table.filter(pa.array(kept)).to_batches():
+        yield from map(Document, *(column.to_pylist() for column in batch.columns))
 
 
 def write_documents(documents: Iterable[Document], path: Path) -> tuple[int, int, str]:

@@ -3,9 +3,10 @@
 import hashlib
 import logging
 import os
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,8 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
-from datasets_cfg.catalogue import Counts, Facts, dataset_names, facts_for, suite_names, user_folder
-from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
+from datasets_cfg.catalogue import (
+    Counts,
+    Facts,
+    dataset_names,
+    facts_for,
+    remote_name,
+    suite_names,
+    user_folder,
+)
+from datasets_cfg.corpus import BATCH_DOCUMENTS, Corpus, DamagedCorpusError, SourceFile
 from datasets_cfg.locate import (
     detect_layout,
     find_files,
@@ -25,7 +34,16 @@ from datasets_cfg.locate import (
     reader_of_layout,
 )
 from datasets_cfg.readers.files import ExampleReader, TextReader, judge_examples
-from datasets_cfg.readers.reader import BEIR_HEADER, READER_VERSION, Qrels, Queries, Reader
+from datasets_cfg.readers.qrels import BEIR_HEADER
+from datasets_cfg.readers.reader import (
+    READER_VERSION,
+    Qrels,
+    Queries,
+    Reader,
+    assume,
+    collect_assumptions,
+)
+from datasets_cfg.remote import fetch_remote
 from foundation.arrays import Int64Array
 from foundation.errors import BadLines, BenchError, collect_errors, raise_collected
 from foundation.files import (
@@ -43,6 +61,8 @@ EMBEDDED = Path(__file__).parent / "embedded"
 CORPORA = "corpora"  # folder of the cache
 QUICK_BYTES = 1 << 27  # size of documents that are read in seconds
 OTHERS_PER_QUERY = 10  # unjudged documents
+SHORT = 10  # characters of a document that says nearly nothing
+CUT, LONG = 5, 100  # so many texts of the same greatest length, in characters, suggest a limit
 INHERITED_FACTS = ("main_measure", "measures", "depth", "exclude_self", "title_track", "version")
 
 logger = logging.getLogger(__name__)
@@ -59,6 +79,8 @@ class Dataset:
         answers: accepted answers of each query id; None if qrels decide.
         reader: reader of the queries, judgements and documents.
         cache_dir: folder below which the corpus is built.
+        excluded: ids of documents that are removed from the ranking of a query, by its id.
+        assumptions: what was assumed about the files of queries and judgements, with its count.
     """
 
     facts: Facts
@@ -67,6 +89,8 @@ class Dataset:
     answers: Mapping[str, tuple[str, ...]] | None
     reader: Reader
     cache_dir: Path
+    excluded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    assumptions: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_dicts(
@@ -132,10 +156,11 @@ class Dataset:
 
     @cached_property
     def qrels_sha256(self) -> str:
-        """Content hash of judgements and answers, independent of their order."""
+        """Content hash of judgements, answers and exclusions, independent of their order."""
         judged = sorted((query, document, str(grade)) for query, document, grade in self.qrels)
         answered = sorted((query, *texts) for query, texts in (self.answers or {}).items())
-        return hash_records([*judged, *answered])
+        excluded = sorted((query, "excluded", *sorted(ids)) for query, ids in self.excluded.items())
+        return hash_records([*judged, *answered, *excluded])
 
     def count_unknown(self, ids: Sequence[str]) -> int:
         """Return how many of ``ids`` are not documents, or 0 if reading these would take long."""
@@ -144,6 +169,27 @@ class Dataset:
             if sum(file.stat().st_size for file in sources) < QUICK_BYTES:
                 return int((self.corpus.rows_of(tuple(ids)) < 0).sum())
         return 0
+
+    def excluded_ids(self, query_id: str, with_self: bool | None = None) -> tuple[str, ...]:
+        """Return the ids of the documents that are not ranked for a query."""
+        own = self.facts.exclude_self if with_self is None else with_self
+        return *((query_id,) if own else ()), *self.excluded.get(query_id, ())
+
+    def excluded_rows(self, ids: Sequence[str], with_self: bool | None = None) -> Int64Array:
+        """Return the rows of documents that are not ranked for each query, int64 ``(len(ids), w)``.
+
+        Shorter lists are filled with -1. ``w`` is 0 if nothing is excluded.
+
+        Args:
+            ids: query ids.
+            with_self: exclude the document with the query's id; None for the collection's rule.
+        """
+        lists = [self.excluded_ids(id_, with_self) for id_ in ids]
+        rows = np.full((len(ids), max(map(len, lists), default=0)), -1, dtype=np.int64)
+        filled = np.array([np.arange(rows.shape[1]) < len(each) for each in lists])
+        if rows.size:
+            rows[filled] = self.corpus.rows_of([id_ for each in lists for id_ in each])
+        return rows
 
     def _corpus_key(self, sources: tuple[Path, ...]) -> str:
         """Return the name of the corpus folder, which changes if any source file changes."""
@@ -191,24 +237,41 @@ def open_dataset(
         file_reader = ExampleReader if with_judgements else TextReader
         facts = Facts(path.resolve().name, "file", split="train")
         return _read_dataset(facts, file_reader(path, "train"), cache_dir)
-    folder = user_folder(name_or_folder, data_dir)
-    if folder:
-        facts = facts_of_folder(folder)
-    else:
-        facts = facts_for(name_or_folder)
-        folder = embedded_folder(facts)
-    if split is not None and split != facts.split:
-        facts = _facts_of_split(facts, split)
-    if not folder:
-        with_corpus = with_corpus or reader_of_layout(facts.layout).answers_decide
-        folder = find_files(facts, data_dir, cache_dir, download, with_corpus)
-    reader = reader_of_layout(facts.layout)(folder, facts.split, facts.title_track == "title")
-    return _read_dataset(facts, reader, cache_dir, with_judgements)
+    with collect_assumptions() as assumptions:
+        if remote_name(name_or_folder):
+            folder: Path | None = fetch_remote(name_or_folder, cache_dir, download)
+        else:
+            folder = user_folder(name_or_folder, data_dir)
+        if folder:
+            facts = facts_of_folder(folder, split)
+        else:
+            facts = facts_for(name_or_folder)
+            folder = embedded_folder(facts)
+        if split is not None and split != facts.split:
+            facts = _facts_of_split(facts, split)
+        if not folder:
+            with_corpus = with_corpus or reader_of_layout(facts.layout).answers_decide
+            folder = find_files(facts, data_dir, cache_dir, download, with_corpus)
+        reader = reader_of_layout(facts.layout)(folder, facts.split, facts.title_track == "title")
+        dataset = _read_dataset(facts, reader, cache_dir, with_judgements)
+    return replace(dataset, assumptions=dict(assumptions))
 
 
 def name_in_results(folder: Path) -> str:
-    """Return the name that results on the user's ``folder`` have."""
-    return str(_read_facts_file(folder).get("name") or folder.resolve().name)
+    """Return the name that results on the user's ``folder`` have.
+
+    A snapshot in the cache of the Hugging Face Hub has the name of its repository.
+    """
+    path = folder.resolve()
+    repository = path.parent.parent.name.removeprefix("datasets--").replace("--", "/")
+    name = remote_name(f"hf://{repository}") if path.parent.name == "snapshots" else path.name
+    return str(_read_facts_file(folder).get("name") or name)
+
+
+def name_of_user(name: str, data_dir: Path | None = None) -> str:
+    """Return the name in results of the collection of a user, "" if ``name`` is not one."""
+    folder = user_folder(name, data_dir)
+    return remote_name(name) or (name_in_results(folder) if folder else "")
 
 
 def _read_facts_file(folder: Path) -> dict[str, Any]:
@@ -217,8 +280,10 @@ def _read_facts_file(folder: Path) -> dict[str, Any]:
     return read_toml(path, dict[str, Any]) if os.path.lexists(path) else {}
 
 
-def facts_of_folder(folder: Path) -> Facts:
+def facts_of_folder(folder: Path, split: str | None = None) -> Facts:
     """Return the facts of a collection of the user, from ``dataset.toml`` or from its files.
+
+    Its only split is used if neither ``split`` nor the file states one.
 
     A folder that claims the name of a declared collection may change only the split, since its
     scores appear next to published ones.
@@ -228,7 +293,10 @@ def facts_of_folder(folder: Path) -> Facts:
         raise BenchError(f"{path} claims the name {name} of a suite", _rename_hint(folder))
     if name not in dataset_names():
         layout = stated.get("layout") or detect_layout(folder)
-        return convert_table({**stated, "name": name, "layout": layout}, Facts, path)
+        split = split or stated.get("split") or _only_split(folder, layout)
+        defaults = reader_of_layout(layout)(folder, split).defaults()
+        table = {**defaults, **stated, "name": name, "layout": layout, "split": split}
+        return convert_table(table, Facts, path)
     published = facts_for(name)
     if embedded_folder(published):
         problem = f"{folder} has the name {name} of an embedded collection"
@@ -245,6 +313,16 @@ def facts_of_folder(folder: Path) -> Facts:
             f"remove these, or {_rename_hint(folder)}",
         )
     return facts if facts.split == published.split else _facts_of_split(facts, facts.split)
+
+
+def _only_split(folder: Path, layout: str) -> str:
+    """Return the default split, or the only split of ``folder`` if it has another one."""
+    splits = set(reader_of_layout(layout)(folder, "").splits()) - {""}
+    if len(splits) != 1 or "test" in splits:
+        return "test"
+    (only,) = splits
+    assume(f"the split {only} is used, the only one", None)
+    return only
 
 
 def _rename_hint(folder: Path) -> str:
@@ -274,7 +352,8 @@ def _read_dataset(
     facts: Facts, reader: Reader, cache_dir: Path, with_judgements: bool = True
 ) -> Dataset:
     read = reader.judgements() if with_judgements else judge_examples(())
-    return Dataset(facts, read.queries, read.qrels, read.answers, reader, cache_dir)
+    parts = (read.queries, read.qrels, read.answers)
+    return Dataset(facts, *parts, reader, cache_dir, read.excluded)
 
 
 def write_dicts(
@@ -363,7 +442,7 @@ def take_first_queries(dataset: Dataset, count: int) -> Dataset:
             qrels[query][document] = grade
     judged = sorted({document for grades in qrels.values() for document in grades})
     facts = {name: getattr(dataset.facts, name) for name in INHERITED_FACTS}
-    return Dataset.from_dicts(
+    small = Dataset.from_dicts(
         dict(_first_documents(dataset, judged, OTHERS_PER_QUERY * count)),
         {id_: texts[id_] for id_ in ids},
         qrels,
@@ -371,6 +450,8 @@ def take_first_queries(dataset: Dataset, count: int) -> Dataset:
         cache_dir=dataset.cache_dir,
         **{name: fact for name, fact in facts.items() if fact is not None},
     )
+    excluded = {id_: names for id_, names in dataset.excluded.items() if id_ in qrels}
+    return replace(small, excluded=excluded)
 
 
 def _first_documents(
@@ -476,9 +557,21 @@ def verify_dataset(dataset: Dataset | Callable[[], Dataset]) -> list[Finding]:
     return sorted(findings, key=lambda finding: get_args(Severity).index(finding.severity))
 
 
-def evaluation_findings(dataset: Dataset) -> list[Finding]:
+def evaluation_findings(dataset: Dataset, with_corpus: bool = True) -> list[Finding]:
     """Return findings on ``dataset`` that affect its scores, without reading all texts."""
-    return [*_missing_documents(dataset), *_colliding_ids(dataset), *_grades_of_trec_dl(dataset)]
+    if not with_corpus:
+        return [Finding("note", what, count) for what, count in dataset.assumptions.items()]
+    checks = (_assumptions, _missing_documents, _colliding_ids, _grades_of_trec_dl)
+    return [finding for check in checks for finding in check(dataset)]
+
+
+def _assumptions(dataset: Dataset) -> Iterator[Finding]:
+    yield from (Finding("note", what, count) for what, count in all_assumptions(dataset).items())
+
+
+def all_assumptions(dataset: Dataset) -> dict[str, int]:
+    """Return the assumptions about judgements and documents with their counts, added up."""
+    return dict(Counter(dataset.assumptions) + Counter(dataset.corpus.manifest.assumptions))
 
 
 def check_counts(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = True) -> bool:
@@ -520,6 +613,49 @@ def _count_findings(dataset: Dataset) -> Iterator[Finding]:
     yield from (Finding("error", text, 1, suggestion=advice) for text in count_differences(dataset))
     if empty := dataset.corpus.manifest.empty_documents:
         yield Finding("note", "documents have neither title nor text and are kept", empty)
+
+
+def _copies(dataset: Dataset) -> Iterator[Finding]:
+    """Report queries with an unjudged copy of a relevant document, which counts as wrong."""
+    corpus, relevant = dataset.corpus, dataset.qrels.grades > 0
+    rows = corpus.rows_of(dataset.qrels.doc_ids)
+    found = np.unique(rows[relevant & (rows >= 0)])
+    contents = list(zip(*corpus.documents_at(found), strict=True))
+    copies: dict[tuple[str, str], set[int]] = {pair: set() for pair in contents if any(pair)}
+    for start, *columns in corpus.iter_batches(BATCH_DOCUMENTS):
+        for row, pair in enumerate(zip(*columns, strict=True), start):
+            if pair in copies:
+                copies[pair].add(row)
+    by_row = {
+        row: copies.get(pair, set()) for row, pair in zip(found.tolist(), contents, strict=True)
+    }
+    judged, wanted = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
+    for query, row, right in zip(dataset.qrels.query_ids, rows.tolist(), relevant, strict=True):
+        judged[query].add(row)
+        wanted[query] |= by_row.get(row, set()) if right else set()
+    if queries := [query for query in wanted if wanted[query] - judged[query]]:
+        yield Finding(
+            "note" if dataset.name in dataset_names() else "warning",
+            "queries have an unjudged exact copy of a relevant document, which counts as wrong",
+            len(queries),
+            _first_ids(queries),
+        )
+
+
+def _cut_texts(dataset: Dataset) -> Iterator[Finding]:
+    """Report documents that are nearly empty, and texts that end at the same length."""
+    columns = dataset.corpus.titles, dataset.corpus.texts
+    texts = pc.utf8_length(columns[1]).to_numpy()
+    used = sum(pc.utf8_length(pc.utf8_trim_whitespace(each)).to_numpy() for each in columns)
+    longest = int(texts.max())
+    for what, found, least in (
+        (f"fewer than {SHORT} characters", (used > 0) & (used < SHORT), 1),
+        (f"{longest:,} characters, as the longest: their texts may be cut", texts == longest, CUT),
+    ):
+        rows = np.flatnonzero(found)
+        if len(rows) >= least and (longest >= LONG or least == 1):
+            ids = dataset.corpus.ids.take(rows[:EXAMPLES]).to_pylist()
+            yield Finding("note", f"documents have {what}", len(rows), _first_ids(ids))
 
 
 def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
@@ -627,4 +763,13 @@ def _first_ids(ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))[:EXAMPLES]
 
 
-_CHECKS = (_count_findings, _missing_documents, _colliding_ids, _blanks, _grades_of_trec_dl)
+_CHECKS = (
+    _assumptions,
+    _count_findings,
+    _missing_documents,
+    _colliding_ids,
+    _blanks,
+    _grades_of_trec_dl,
+    _copies,
+    _cut_texts,
+)

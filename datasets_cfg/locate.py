@@ -22,10 +22,13 @@ from tqdm import tqdm
 
 from datasets_cfg.catalogue import Archive, Facts, data_folders, dataset_names
 from datasets_cfg.readers.beir import BeirReader
+from datasets_cfg.readers.bright import BrightReader
 from datasets_cfg.readers.dpr import DprReader
 from datasets_cfg.readers.files import list_files
 from datasets_cfg.readers.msmarco import MsmarcoReader
 from datasets_cfg.readers.reader import Reader
+from datasets_cfg.readers.trec import TrecReader
+from datasets_cfg.remote import fetch_snapshot
 from foundation.errors import (
     BenchError,
     did_you_mean,
@@ -36,7 +39,13 @@ from foundation.errors import (
 )
 from foundation.files import replace_entries, replace_folder, reset_permissions, temporary_folder
 
-READERS: dict[str, type[Reader]] = {"beir": BeirReader, "dpr": DprReader, "msmarco": MsmarcoReader}
+READERS: dict[str, type[Reader]] = {
+    "beir": BeirReader,
+    "bright": BrightReader,
+    "dpr": DprReader,
+    "msmarco": MsmarcoReader,
+    "trec": TrecReader,
+}
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 5
 FIRST_WAIT_S = 0.5
@@ -67,20 +76,18 @@ def reader_of_layout(name: str) -> type[Reader]:
 
 
 def detect_layout(folder: Path) -> str:
-    """Return the layout of ``folder``, identified by its corpus file.
+    """Return the layout of ``folder``, identified by its files.
 
     Raises:
-        BenchError: the folder holds no corpus file, or several.
+        BenchError: the folder has no layout, or several.
     """
-    tells = {name: kind.corpus_names[0] for name, kind in READERS.items()}
-    found = [
-        name
-        for name, file in tells.items()
-        if (folder / file).is_file() or (folder / f"{file}.gz").is_file()
-    ]
+    found = [name for name, kind in READERS.items() if kind.recognises(folder)]
+    if "trec" in found:  # whose documents may be in a file of another layout
+        return "trec"
     if len(found) == 1:
         return found[0]
-    patterns = [f"{above}/{file}*" for file in tells.values() for above in ("*", "*/*")]
+    names = {name for kind in READERS.values() for name in kind.corpus_names}
+    patterns = [f"{above}/{name}*" for name in names for above in ("*", "*/*")]
     inner = sorted({path.parent for pattern in patterns for path in folder.glob(pattern)})
     if inner and not found:
         raise BenchError(
@@ -89,10 +96,9 @@ def detect_layout(folder: Path) -> str:
             f"name one of them: {format_names([str(path) for path in inner])}",
         )
     problem = f"holds the corpora of {' and '.join(found)}" if found else "is not a collection"
+    layouts = [f"{kind.expected.format(split='test')} ({name})" for name, kind in READERS.items()]
     raise BenchError(
-        f"{folder} {problem}",
-        hint="put one of these files there, plain or .gz: "
-        + ", ".join(f"{file} ({name})" for name, file in tells.items()),
+        f"{folder} {problem}", f"put the files of one layout there: {'; '.join(layouts)}"
     )
 
 
@@ -102,9 +108,8 @@ def is_training_data(name: str) -> bool:
     if name in dataset_names():
         return False
     if path.is_dir():
-        corpora = {kind.corpus_names[0] for kind in READERS.values()}
-        names = {file.name.removesuffix(".gz") for file in path.iterdir()}
-        return not names & corpora and bool(list_files(path))
+        is_collection = any(kind.recognises(path) for kind in READERS.values())
+        return not is_collection and bool(list_files(path))
     return path.is_file() and path.suffix != ".toml"
 
 
@@ -141,6 +146,10 @@ def find_files(
         return folder
     if not facts.public:
         raise _licence_error(facts, [*given, cache_dir / "data"])
+    if facts.hub:
+        patterns = reader_of_layout(facts.layout).patterns
+        wanted = [pattern.format(split=facts.split) for pattern in patterns]
+        return fetch_snapshot(facts.hub, wanted, fetch)
     needed = [archive for archive in facts.archives if with_corpus or _has_qrels(facts, archive)]
     missing = [archive for archive in needed if not _is_present(facts, archive, folder)]
     if missing and not fetch:

@@ -35,8 +35,8 @@ from bench.result_store.find import choose_results, expand_collections, find_nam
 from bench.result_store.result import RESULT_FILE, check_stored_values, warn_unchecked
 from bench.runner.run import run_file_name
 from bench.runner.workspace import Workspace, open_workspace, refuse_duplicates
-from datasets_cfg.catalogue import is_suite, user_folder
-from datasets_cfg.dataset import Dataset, name_in_results, open_remembered
+from datasets_cfg.catalogue import is_suite
+from datasets_cfg.dataset import Dataset, name_of_user, open_remembered
 from foundation.errors import BenchError
 from foundation.files import RemotePath, hash_records, parse_location
 from foundation.records import Record
@@ -196,12 +196,12 @@ def resolve_names(
     known = set(with_results)
     chosen: list[str] = []
     for name in typed:
-        folder = None if name in known or is_suite(name) else user_folder(name, workspace.data_dir)
-        collection = name_in_results(folder) if folder else name
-        if folder and collection not in known:
+        own = "" if name in known or is_suite(name) else name_of_user(name, workspace.data_dir)
+        collection = own or name
+        if own and collection not in known:
             raise BenchError(
-                f"there are no results on {collection}, the collection in {folder}",
-                f"python -m bench run {folder} --model MODEL",
+                f"there are no results on {collection}, the collection {name}",
+                f"python -m bench run {name} --model MODEL",
             )
         chosen += expand_collections([collection], known)
     return list(dict.fromkeys(chosen))

@@ -31,7 +31,7 @@ from foundation.machine import format_size
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.views import ViewedVectors
 from retrievers.index.faiss_index import FaissIndex, IndexSpec, import_faiss
-from retrievers.index.hits import Hits, exclude_self_matches, recall_at_k, sort_canonically
+from retrievers.index.hits import Hits, exclude_documents, recall_at_k, sort_canonically
 from retrievers.models.card import Recipe
 
 Vectors: TypeAlias = StoredVectors | ViewedVectors
@@ -320,8 +320,7 @@ class IndexSearch:
     def recall_key(self) -> str:
         """Key of stored recall, which depends on the exact rankings and the comparison."""
         content = hashlib.sha256(np.ascontiguousarray(self.queries).tobytes())
-        if self.dataset.facts.exclude_self:
-            content.update(self.dataset.corpus.rows_of(self.dataset.queries.ids).tobytes())
+        content.update(self.dataset.excluded_rows(self.dataset.queries.ids).tobytes())
         content.update(self.sampled.tobytes())
         digest = content.hexdigest()[:32]
         return f"{len(self.sampled)} queries {digest} depth {self.depth} {self.device}"
@@ -380,18 +379,17 @@ def sample_queries(queries: int, wanted: int | None) -> Int64Array:
 
 
 def search_depth(dataset: Dataset, k: int) -> int:
-    """Return the depth to search so that ``k`` documents remain without self-matches."""
-    return k + 1 if dataset.facts.exclude_self else k
+    """Return the depth to search so that ``k`` documents remain without excluded ones."""
+    most = max(map(len, dataset.excluded.values()), default=0)
+    return k + bool(dataset.facts.exclude_self) + most
 
 
 def apply_exclude_self(
     dataset: Dataset, hits: Hits, k: int, queries: Int64Array | slice = EVERY
 ) -> Hits:
-    """Drop the document whose id equals the query id, if the protocol of ``dataset`` says so.
+    """Drop the documents that the protocol of ``dataset`` excludes for a query, such as itself.
 
     ``hits`` are at `search_depth`, of the rows ``queries``, and ``k`` documents of each are kept.
     """
-    if not dataset.facts.exclude_self:
-        return hits
-    self_rows = dataset.corpus.rows_of(dataset.queries.ids)
-    return exclude_self_matches(hits, self_rows[queries], k)
+    excluded = dataset.excluded_rows(dataset.queries.ids)
+    return exclude_documents(hits, excluded[queries], k) if excluded.size else hits

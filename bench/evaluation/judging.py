@@ -31,6 +31,9 @@ def resolve_measures(
 ) -> tuple[str, ...]:
     """Return canonical measure names, the collection's main measure first.
 
+    If that cannot be computed with this depth or without judgements, the first ``wanted`` one is
+    the main measure.
+
     Args:
         dataset: collection.
         wanted: further measures; None for the collection's.
@@ -42,13 +45,19 @@ def resolve_measures(
     """
     further = dataset.facts.measures if wanted is None else wanted
     measures = [parse_measure(name) for name in (dataset.facts.main_measure, *further)]
-    for measure in measures if dataset.answers is not None else ():
-        if measure.kind not in JUDGED_BY_ANSWERS:
+    depth, main = depth or dataset.facts.depth, measures[0]
+    every = {measure.kind for measure in measures}
+    kinds = every if dataset.answers is None else every.intersection(JUDGED_BY_ANSWERS)
+    too_deep = main.cutoff != NO_CUTOFF and main.cutoff > depth
+    if wanted and (too_deep or main.kind not in kinds):
+        measures = measures[1:]
+    for measure in measures:
+        if measure.kind not in kinds:
             raise BenchError(
                 f"{measure.name} needs judgements, and {dataset.name} is judged by answer strings",
                 f"use {' or '.join(f'{kind}@k' for kind in JUDGED_BY_ANSWERS)}",
             )
-    _check_cutoffs(dataset.name, measures, depth or dataset.facts.depth)
+    _check_cutoffs(dataset.name, measures, depth)
     return tuple(dict.fromkeys(measure.name for measure in measures))
 
 
@@ -82,12 +91,19 @@ def check_relevant(dataset: Dataset) -> None:
 
 
 def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
-    """Return ``run`` without self-matches if ``dataset`` excludes them, cut at ``depth``."""
+    """Return ``run`` without what ``dataset`` excludes, such as self-matches, cut at ``depth``."""
     queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
     kept = np.ones(len(run), dtype=bool)
-    if dataset.facts.exclude_self:
-        self_positions = run.positions_of(pa.array(run.query_ids, pa.large_string()))
-        kept = run.documents != self_positions[queries]
+    excluded = [
+        (number, id_)
+        for number, query in enumerate(run.query_ids)
+        for id_ in dataset.excluded_ids(query)
+    ]
+    if excluded:
+        numbers, ids = zip(*excluded, strict=True)
+        positions = run.positions_of(pa.array(ids, pa.large_string()))
+        pairs = (np.array(numbers) * len(run.ids) + positions)[positions >= 0]
+        kept = ~np.isin(queries * len(run.ids) + run.documents, pairs)
     before = np.concatenate([[0], np.cumsum(kept)])
     ranks = before[:-1] - before[run.offsets[queries]]
     kept &= ranks < depth

@@ -30,7 +30,7 @@ from bench.evaluation.result_record import Conditions, Evaluation, Protocol, Res
 from bench.evaluation.run_files import RunFile
 from bench.evaluation.runs import Run
 from bench.store.store import VectorStore
-from datasets_cfg.dataset import Dataset
+from datasets_cfg.dataset import Dataset, all_assumptions
 from foundation.errors import BenchError
 from foundation.machine import library_version, utc_now
 from foundation.sources import PACKAGES as ALL_PACKAGES
@@ -159,6 +159,7 @@ def evaluate(job: Job) -> Evaluation:
         conditions=current_conditions(job.device),
         parameters=parameters,
         tokens_sha256=retriever.tokens_sha256,
+        assumptions=all_assumptions(dataset),
     )
     checking.result()
     return evaluation
@@ -199,6 +200,7 @@ def evaluate_run(
         fingerprint=file.sha256,
         preflight={"run_file": file.assumption} if file.assumption else {},
         conditions=current_conditions("cpu"),
+        assumptions=dict(dataset.assumptions),
     )
 
 

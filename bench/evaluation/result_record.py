@@ -152,6 +152,8 @@ class Result(Record, kw_only=True):
         recall_queries: number of queries behind ``index_recall``; None for all.
         tokens_sha256: hash of the token ids of fixed texts, which depend on the versions of
             libraries; "" without a tokenizer, and in older records.
+        assumptions: what was assumed about the collection's files, with counts, and the commit of a
+            collection of the Hugging Face Hub.
     """
 
     schema: int = SCHEMA
@@ -179,6 +181,7 @@ class Result(Record, kw_only=True):
     run_sha256: str = ""
     recall_queries: int | None = None
     tokens_sha256: str = ""
+    assumptions: dict[str, int] = {}
 
     def __post_init__(self) -> None:
         if self.main_measure not in self.measures:

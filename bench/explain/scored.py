@@ -17,7 +17,7 @@ from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.index.hits import Hits, exclude_self_matches
+from retrievers.index.hits import Hits, exclude_documents
 
 CHUNK = 2_048  # documents that are encoded at a time
 MOST_DOCUMENTS = 200_000
@@ -109,11 +109,10 @@ class CollectionScores:
         rows: Int64Array | None,
     ) -> Run:
         corpus = self.dataset.corpus
-        hits = self._search(setup, queries, setup.depth + 1, rows)
-        if setup.keep_self:
-            hits = Hits(hits.scores[:, : setup.depth], hits.rows[:, : setup.depth])
-        else:
-            hits = exclude_self_matches(hits, corpus.rows_of(ids), setup.depth)
+        excluded = self.dataset.excluded_rows(ids, not setup.keep_self)
+        hits = self._search(setup, queries, setup.depth + excluded.shape[1], rows)
+        if excluded.size:
+            hits = exclude_documents(hits, excluded, setup.depth)
         return Run.from_hits(hits, ids, corpus.ids, corpus.tie_rank)
 
     def _search(

@@ -54,8 +54,8 @@ from bench.requests.deciding import CheckRequest
 from bench.requests.outcomes import ExitCode, RecordedWarnings
 from bench.result_store.find import choose_results, find_named, find_results
 from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace
-from datasets_cfg.catalogue import dataset_names, user_folder
-from datasets_cfg.dataset import name_in_results
+from datasets_cfg.catalogue import dataset_names
+from datasets_cfg.dataset import name_of_user
 from foundation.errors import BenchError, format_names
 from retrievers.models.card import ExpectedScore, all_cards
 from retrievers.models.locate import is_card
@@ -245,8 +245,7 @@ def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
     named = workspace.expand_names(typed)
     folders: dict[str, str] = {}
     for word in named:
-        if folder := user_folder(word, workspace.data_dir):
-            name = name_in_results(folder)
+        if name := name_of_user(word, workspace.data_dir):
             other = folders.get(name, name if name in named else word)
             if other != word:
                 raise BenchError(

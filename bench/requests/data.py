@@ -77,18 +77,22 @@ class FetchRequest(ModelFields, FolderFields):
 
 @frozen(kw_only=True, slots=False)
 class VerifyRequest(FolderFields):
-    """Check the data of collections: counts, duplicate ids, missing documents.
+    """Check the data of collections: counts, duplicate ids, missing documents, cut texts.
 
     Attributes:
         names: Collections, suites or folders (see `list datasets` and `list suites`).
         split: Split whose judgements are checked. Default: the collection's.
+        fix: Write a repaired copy in BEIR's layout into this new folder, with a list of what was
+            changed (one collection only).
 
     Examples:
         python -m bench verify beir/scifact
+        python -m bench verify path/to/collection --fix path/to/copy
     """
 
     names: tuple[str, ...] = field(kw_only=False, converter=to_names)
     split: str | None = None
+    fix: Path | None = field(default=None, converter=to_optional_path)
 
 
 @frozen(kw_only=True, slots=False)

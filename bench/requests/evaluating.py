@@ -31,7 +31,7 @@ class EvaluationFields(ProtocolFields, ModelFields, HardwareFields, FolderFields
 
     Attributes:
         measure: Further measure to report, instead of the collection's; several are possible (see
-            `list measures`).
+            `list measures`). The first one replaces a main measure that cannot be computed.
         name: Name of the model in results (single model only). Default: its own name, or
             MODEL+ADAPTER with an adapter. Required for a Python object.
         recompute: Evaluate again from cached vectors, even if the result is stored.
@@ -167,7 +167,7 @@ class ScoreRequest(ProtocolFields, FolderFields):
             document id by query id, as in beir and pytrec_eval.
         dataset: Collection or folder with the judgements (see `list datasets`).
         measure: Further measure to report, instead of the collection's; several are possible (see
-            `list measures`).
+            `list measures`). The first one replaces a main measure that cannot be computed.
         name: Name of the run in results. Default: the name of the file.
         results: Folder of stored results, or a URL such as s3://bucket/prefix. None keeps the
             result in memory (Python only).

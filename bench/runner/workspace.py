@@ -193,8 +193,8 @@ class Workspace:
         official = check_counts(dataset, self.allow_mismatch, with_corpus)
         if with_corpus:
             check_relevant(dataset)
-        if with_corpus and named:
-            for finding in evaluation_findings(dataset):
+        if named:
+            for finding in evaluation_findings(dataset, with_corpus):
                 text = finding.text(dataset.name)
                 if finding.severity == "warning":
                     logger.warning("%s", text)

@@ -1,34 +1,48 @@
-"""BEIR's layout: ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/<split>.tsv``."""
+"""BEIR's layout: a corpus, queries, and qrels for each split, as files or folders of files.
 
-from collections.abc import Iterator
+BEIR has ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/<split>.tsv``. Collections on the Hugging
+Face Hub, such as mteb's, have the same parts as configurations, in JSON lines, Parquet or Arrow.
+"""
+
+import itertools
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from datasets_cfg.readers.qrels import BEIR_HEADER, QRELS_FORMS, read_qrels
 from datasets_cfg.readers.reader import (
     Document,
     Judgements,
     Queries,
     Reader,
-    check_id,
+    assume,
+    choose_split,
     collect_queries,
-    find_file,
     keep_judged_queries,
-    read_beir_qrels,
-    read_json_lines,
+    line_error,
+    list_splits,
+    read_id,
+    read_records,
 )
+from foundation.errors import report_error
 
 _HINT = 'write one JSON object per line, with the strings "_id" and "text"'
+_QUERIES = ("queries", "query")
+_QRELS = ("qrels", "default", "data")
 
 
 class _QueryLine(msgspec.Struct):
     text: str
-    id: str = msgspec.field(name="_id")
+    id: str | int | None = msgspec.field(name="_id", default=None)
+    other_id: Any = msgspec.field(name="id", default=None)
 
 
 class _DocumentLine(_QueryLine):
-    title: str | None = None
+    title: str | float | None = None
 
 
 @dataclass(frozen=True)
@@ -38,41 +52,99 @@ class BeirReader(Reader):
     corpus_names = ("corpus.jsonl",)
     expected = "corpus.jsonl, queries.jsonl and qrels/{split}.tsv"
 
+    @classmethod
+    def recognises(cls, folder: Path) -> bool:
+        """Return whether ``folder`` has a corpus."""
+        return bool(list_splits(folder, ["corpus"]))
+
+    def splits(self) -> Collection[str]:
+        """Return the splits that the folder has judgements for."""
+        return list_splits(self.folder, _QRELS, QRELS_FORMS)
+
     def corpus_files(self) -> tuple[Path, ...]:
-        """Return the file of the documents."""
-        return (find_file(self.folder, self.corpus_names),)
+        """Return the files of the documents."""
+        return self._texts("corpus")
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents."""
-        return read_documents(*self.corpus_files())
+        for path in self.corpus_files():
+            yield from read_documents(path)
 
-    def judgement_files(self) -> tuple[Path, Path]:
-        """Return the files of the queries and of the qrels."""
-        qrels = self.folder / "qrels"
-        splits = {path.name.split(".tsv")[0] for path in qrels.glob("*.tsv*")}
-        return (
-            find_file(self.folder, ["queries.jsonl"]),
-            find_file(qrels, [f"{self.split}.tsv"], splits),
-        )
+    def judgement_files(self) -> tuple[Path, ...]:
+        """Return the files of the queries, then those of the qrels."""
+        return *self._texts(*_QUERIES), *self._qrels()
 
     def judgements(self) -> Judgements:
         """Return queries and qrels of the split."""
-        queries, qrels = self.judgement_files()
-        return keep_judged_queries(read_queries(queries), read_beir_qrels(qrels), qrels)
+        queries = read_queries(*self._texts(*_QUERIES))
+        qrels = self._qrels()
+        return keep_judged_queries(queries, read_qrels(*qrels), qrels[0])
+
+    def _texts(self, *names: str) -> tuple[Path, ...]:
+        missing = f"{self.folder} has no {names[0]}.jsonl"
+        return choose_split(list_splits(self.folder, names), self.split, missing)
+
+    def _qrels(self) -> tuple[Path, ...]:
+        found = list_splits(self.folder, _QRELS, QRELS_FORMS)
+        missing = f"{self.folder / 'qrels'} has no {self.split}.tsv"
+        return choose_split(found, self.split, missing, only=False)
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Yield the documents in ``path``, a ``corpus.jsonl`` with ``_id``, ``text`` and maybe
-    ``title``.
+    """Yield the documents in ``path``, with ``_id`` or ``id``, ``text`` and maybe ``title``.
 
     Raises:
-        BenchError: a malformed line, named with its number.
+        BenchError: a malformed line or row, named with its number.
     """
-    for number, line in read_json_lines(path, _DocumentLine, _HINT):
-        yield Document(check_id(path, number, line.id), line.title or "", line.text)
+    for number, line in read_records(path, _DocumentLine, _HINT):
+        title = line.title or ""
+        if not isinstance(title, str):
+            if not math.isnan(title):
+                report_error(line_error(path, number, f"title is {title}: expected str", _HINT))
+            assume("titles that are NaN are read as no title")
+            title = ""
+        yield Document(_id(path, number, line), title, line.text)
 
 
-def read_queries(path: Path) -> Queries:
-    """Return the queries in ``path``, a ``queries.jsonl`` with the strings ``_id`` and ``text``."""
-    lines = read_json_lines(path, _QueryLine, _HINT)
-    return collect_queries(((number, line.id, line.text) for number, line in lines), path)
+def read_queries(*paths: Path) -> Queries:
+    """Return the queries in ``paths``, with ``_id`` or ``id``, and ``text``."""
+    lines = ((path, *each) for path in paths for each in read_records(path, _QueryLine, _HINT))
+    return collect_queries(
+        ((number, _id(path, number, line), line.text) for path, number, line in lines), paths[0]
+    )
+
+
+def _id(path: Path, number: int, line: _QueryLine) -> str:
+    value = line.other_id if line.id is None else line.id
+    if value is None:
+        report_error(line_error(path, number, "field '_id' is missing", _HINT))
+    return read_id(path, number, value)
+
+
+def write_collection(
+    folder: Path,
+    documents: Iterable[Document],
+    queries: Iterable[tuple[str, str]],
+    qrels: Iterable[tuple[str, str, int]],
+    facts: Mapping[str, Any],
+) -> None:
+    """Write a collection into an empty ``folder``: BEIR's files of one split, and its facts.
+
+    Args:
+        folder: existing folder.
+        documents: documents in order.
+        queries: ids and texts.
+        qrels: query, document and grade.
+        facts: fields of `datasets_cfg.catalogue.Facts`, with ``split``.
+    """
+    encode = msgspec.json.encode
+    (folder / "qrels").mkdir()
+    rows = (f"{query}\t{document}\t{grade}".encode() for query, document, grade in qrels)
+    for name, lines in (
+        ("corpus.jsonl", (encode({"_id": i, "title": t, "text": x}) for i, t, x in documents)),
+        ("queries.jsonl", (encode({"_id": id_, "text": text}) for id_, text in queries)),
+        (f"qrels/{facts['split']}.tsv", itertools.chain(["\t".join(BEIR_HEADER).encode()], rows)),
+        ("dataset.toml", (b"%s = %s" % (k.encode(), encode(v)) for k, v in facts.items())),
+    ):
+        with (folder / name).open("wb") as file:
+            file.writelines(line + b"\n" for line in lines)

@@ -7,9 +7,10 @@ holds the questions to train on, with relevant passages and hard negatives.
 
 import ast
 import csv
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,16 @@ class DprReader(Reader):
     corpus_names = ("psgs_w100.tsv",)
     expected = "psgs_w100.tsv and nq-{split}.qa.csv"
     answers_decide = True
+
+    def splits(self) -> Collection[str]:
+        """Return the splits that have accepted answers."""
+        names = (path.name.removesuffix(".gz") for path in self.folder.glob("nq-*.qa.csv*"))
+        return {name.removeprefix("nq-").removesuffix(".qa.csv") for name in names}
+
+    def defaults(self) -> dict[str, Any]:
+        """Return the measures and depth of DPR's evaluation."""
+        measures = ["Success@5", "Success@100"]
+        return {"main_measure": "Success@20", "measures": measures, "depth": 100}
 
     def corpus_files(self) -> tuple[Path, ...]:
         """Return the file of the passages."""

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from datasets_cfg.readers.reader import (
     Document,
@@ -32,12 +31,12 @@ from datasets_cfg.readers.reader import (
     read_json_lines,
     read_lines,
     read_rows,
+    read_table,
 )
 from foundation.errors import BenchError
 from foundation.records import decode_json
 
 FOLDER_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".arrow")
-TABLE_ROWS = 1_024  # read at a time
 BLOCK_LINES = 50_000  # of a JSON array, read at a time
 LONGEST = 1 << 28  # characters of a record
 TRIPLE = ("query", "positive", "negative")
@@ -210,7 +209,7 @@ def _document(passage: _Passage | str | int, by_id: bool) -> Document:
 def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the records of a file with the numbers of their lines or rows, from 1."""
     if file.suffix in (".parquet", ".arrow"):
-        return _read_table(file)
+        return read_table(file)
     numbered = (each for each in read_lines(file) if each[1].strip())
     number, first = next(numbered, (1, b"\t\t"))
     if first.lstrip().startswith(b"["):
@@ -264,23 +263,6 @@ def _read_array(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if not rest.rstrip().endswith("]"):
         number += rest.count("\n")
         raise line_error(file, number, "the array is not closed", "download the file again")
-
-
-def _read_table(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    from pyarrow import parquet  # late: other commands do without it
-
-    numbers = itertools.count(1)
-    try:
-        with file.open("rb") as opened:
-            if file.suffix == ".parquet":
-                batches = parquet.ParquetFile(opened).iter_batches(TABLE_ROWS)
-            else:
-                batches = pa.ipc.open_stream(opened)
-            for batch in batches:
-                for row in batch.to_pylist():
-                    yield next(numbers), row
-    except (pa.ArrowException, OSError) as error:
-        raise BenchError(f"{file} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True)

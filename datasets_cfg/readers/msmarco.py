@@ -4,10 +4,12 @@ The official passages (``collection.tsv``) have no titles. ``para.title.txt`` by
 RocketQA (Qu et al., NAACL 2021) adds them for the title track.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from datasets_cfg.readers.qrels import read_trec_qrels
 from datasets_cfg.readers.reader import (
     Document,
     Judgements,
@@ -17,7 +19,6 @@ from datasets_cfg.readers.reader import (
     keep_judged_queries,
     line_error,
     read_rows,
-    read_trec_qrels,
     read_tsv_queries,
 )
 
@@ -41,6 +42,21 @@ class MsmarcoReader(Reader):
     corpus_names = ("collection.tsv", "para.title.txt")
     expected = "collection.tsv, queries and qrels (and para.title.txt for the title track)"
 
+    def splits(self) -> Collection[str]:
+        """Return the splits whose qrels are in the folder."""
+        files = {path.name.removesuffix(".gz") for path in self.folder.glob("*qrels*")}
+        known = {name: split for split, names in _QRELS.items() for name in names}
+        return {
+            known.get(name) or name.removeprefix("qrels.").rpartition(".")[0]
+            for name in files
+            if name in known or name.startswith("qrels.")
+        }
+
+    def defaults(self) -> dict[str, Any]:
+        """Return the measures of MS MARCO, except for the graded judgements of TREC-DL."""
+        graded = self.split in ("dl19", "dl20")
+        return {} if graded else {"main_measure": "RR@10", "measures": ["R@1000", "R@50"]}
+
     def corpus_files(self) -> tuple[Path, ...]:
         """Return the collection file and, for the title track, the file of titles."""
         names = self.corpus_names if self.with_titles else self.corpus_names[:1]
@@ -56,18 +72,8 @@ class MsmarcoReader(Reader):
         split = self.split
         queries = [*_QUERIES.get(split, []), f"queries.{split}.tsv"]
         qrels = [*_QRELS.get(split, []), f"qrels.{split}.tsv", f"qrels.{split}.txt"]
-        splits = self._splits()
+        splits = self.splits()
         return find_file(self.folder, queries, splits), find_file(self.folder, qrels, splits)
-
-    def _splits(self) -> set[str]:
-        """Return the splits whose qrels are in the folder."""
-        files = {path.name.removesuffix(".gz") for path in self.folder.glob("*qrels*")}
-        known = {name: split for split, names in _QRELS.items() for name in names}
-        return {
-            known.get(name) or name.removeprefix("qrels.").rpartition(".")[0]
-            for name in files
-            if name in known or name.startswith("qrels.")
-        }
 
     def judgements(self) -> Judgements:
         """Return queries and qrels of the split."""

@@ -1,19 +1,25 @@
-"""Documents, queries and judgements, and the lines, TSV and qrels files that hold them.
+"""Documents, queries and judgements, and the lines and tables that hold them.
 
-Every file may be gzip-compressed. Errors name the file and the line.
+Every file may be gzip-compressed. Errors name the file and the line. What can mean only one thing
+is read, and counted within `collect_assumptions`.
 """
 
 import gzip
+import itertools
+import json
 import re
 import zlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
-import numpy as np
+import pyarrow as pa
 
 from foundation.arrays import Int32Array
 from foundation.errors import (
@@ -26,15 +32,41 @@ from foundation.errors import (
     report_error,
 )
 from foundation.files import check_not_lfs_pointer
-from foundation.records import decode_json
+from foundation.records import convert_table, decode_json
 
 Line = TypeVar("Line")
 
 READER_VERSION = 1  # increase it if a reader yields different documents from the same files
-BEIR_HEADER = ["query-id", "corpus-id", "score"]
-_GRADE = re.compile(r"-?[0-9]{1,9}")
+TEXT_FORMS = (
+    ".jsonl",
+    ".parquet",
+    ".arrow",
+)  # of documents and queries; the first one found is read
+TABLE_ROWS = 1_024  # read at a time
+_SHARD = re.compile("(.+)-[0-9]{5}-of-([0-9]{5})")
+_LENIENT = re.compile(rb"\\u[dD][89a-fA-F]|NaN")  # in JSON that Python programs write
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LINE_BYTES = 1 << 28  # a compressed file of zeros is one line, a thousand times its size
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_assumptions: ContextVar[Counter[str] | None] = ContextVar("assumptions", default=None)
+
+
+@contextmanager
+def collect_assumptions() -> Iterator[Counter[str]]:
+    """Count what is assumed about files of another form, by kind."""
+    counts = Counter[str]()
+    token = _assumptions.set(counts)
+    try:
+        yield counts
+    finally:
+        _assumptions.reset(token)
+
+
+def assume(what: str, count: int | None = 1) -> None:
+    """Add to the count of an assumption within `collect_assumptions`. None is for a whole file."""
+    counts = _assumptions.get()
+    if counts is not None:
+        counts[what] = 1 if count is None else counts[what] + count
 
 
 class Document(NamedTuple):
@@ -106,11 +138,13 @@ class Judgements:
     Attributes:
         qrels: relevance judgements; empty if answers decide.
         answers: accepted answers of each query id; None if qrels decide.
+        excluded: ids of documents that are removed from the ranking of a query, by its id.
     """
 
     queries: Queries
     qrels: Qrels
     answers: Mapping[str, tuple[str, ...]] | None = None
+    excluded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,6 +156,7 @@ class Reader(ABC):
             folder.
         expected: files that belong into a folder, for people. ``{split}`` is replaced by the split.
         answers_decide: relevance is decided by the texts of documents, not by their ids.
+        patterns: files to download from the Hugging Face Hub, which have no code.
         folder: folder that holds the files.
         split: queries and judgements to read.
         with_titles: join the documents with titles from a separate file.
@@ -130,10 +165,25 @@ class Reader(ABC):
     corpus_names: ClassVar[tuple[str, ...]]
     expected: ClassVar[str]
     answers_decide: ClassVar[bool] = False
+    patterns: ClassVar[tuple[str, ...]] = ("*.jsonl*", "*.parquet", "*.tsv*", "*.txt*")
 
     folder: Path
     split: str
     with_titles: bool = False
+
+    @classmethod
+    def recognises(cls, folder: Path) -> bool:
+        """Return whether ``folder`` has this layout."""
+        name = cls.corpus_names[0]
+        return (folder / name).is_file() or (folder / f"{name}.gz").is_file()
+
+    def splits(self) -> Collection[str]:
+        """Return the splits that the folder has judgements for, () if that is unknown."""
+        return ()
+
+    def defaults(self) -> dict[str, Any]:
+        """Return facts of an undeclared folder that differ from the defaults of `Facts`."""
+        return {}
 
     @abstractmethod
     def corpus_files(self) -> tuple[Path, ...]:
@@ -172,6 +222,69 @@ def find_file(folder: Path, names: Sequence[str], splits: Collection[str] = ()) 
         if splits
         else "put the file there, plain or gzip-compressed (.gz)",
     )
+
+
+def list_splits(
+    folder: Path, names: Sequence[str], forms: Sequence[str] = TEXT_FORMS
+) -> dict[str, tuple[Path, ...]]:
+    """Return the files of one part of a collection by split.
+
+    ``corpus.jsonl`` has the split "". ``corpus/test.jsonl``, ``corpus/test-00000-of-00001.parquet``
+    and ``corpus/test/0000.parquet`` are of the split test. All may also lie below ``data``.
+
+    Args:
+        folder: folder of the collection.
+        names: names of the part. Files of the first one found are returned.
+        forms: suffixes without ``.gz``. Of each split, files of the first one found are returned.
+
+    Raises:
+        MissingFileError: a shard is missing.
+    """
+    for name, base in itertools.product(names, (folder, folder / "data")):
+        found: dict[str, dict[str, dict[str, Path]]] = {}  # by split, form and stem
+        patterns = (f"{name}[.-]*", f"{name}/*", f"{name}/*/*")
+        for path in sorted(path for pattern in patterns for path in base.glob(pattern)):
+            plain, parts = path.name.removesuffix(".gz"), path.relative_to(base).parts
+            form = next((form for form in forms if plain.endswith(form)), "")
+            stem = plain.removesuffix(form)
+            split = shard[1] if (shard := _SHARD.fullmatch(stem)) else stem
+            if form and path.is_file() and (len(parts) > 1 or split == name):
+                split = ("", split, *parts[1:-1])[len(parts) - 1]
+                found.setdefault(split, {}).setdefault(form, {}).setdefault(stem, path)
+        if found:
+            return {split: _first_form(each, forms) for split, each in found.items()}
+    return {}
+
+
+def _first_form(found: Mapping[str, Mapping[str, Path]], forms: Sequence[str]) -> tuple[Path, ...]:
+    """Return the files of the first form, all of whose shards must be there."""
+    first, *others = (found[form] for form in forms if form in found)
+    paths = tuple(first.values())
+    for path in (path for other in others for path in other.values()):
+        assume(f"{path.name} is not read, because {paths[0].name} is", None)
+    shard = _SHARD.fullmatch(next(iter(first)))
+    if shard and len(paths) < int(shard[2]):
+        raise MissingFileError(
+            f"{paths[0].parent} has {len(paths)} of the {int(shard[2])} files {shard[1]}-*",
+            "download the folder again",
+        )
+    return paths
+
+
+def choose_split(
+    found: Mapping[str, tuple[Path, ...]], split: str, missing: str, only: bool = True
+) -> tuple[Path, ...]:
+    """Return the files of ``split``, those without a split, or with ``only`` those of the only one.
+
+    Raises:
+        MissingFileError: there are none, with ``missing`` as message. The hint names the splits.
+    """
+    if chosen := found.get(split, found.get("")):
+        return chosen
+    if only and len(found) == 1:
+        return next(iter(found.values()))
+    known = f"splits found: {', '.join(sorted(found))}"
+    raise MissingFileError(missing, known if found else "put the file there, plain or .gz")
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -232,10 +345,58 @@ def read_json_lines(path: Path, kind: type[Line], hint: str) -> Iterator[tuple[i
                 yield number, decode(line)
             except (UnicodeDecodeError, RecursionError, msgspec.MsgspecError):
                 try:
-                    decode_line(path, number, line)  # raises an error with the first wrong byte
+                    text = decode_line(path, number, line)  # or an error with the first wrong byte
+                    with suppress(ValueError, RecursionError, msgspec.MsgspecError):
+                        if _LENIENT.search(line):
+                            yield number, msgspec.convert(repair_text(json.loads(text)), kind)
+                            continue
                     decode_json(line, kind, f"{path}:{number}", hint)
                 except BenchError as error:
                     report_error(error)
+
+
+def repair_text(value: Any) -> Any:
+    """Return ``value`` with U+FFFD instead of lone surrogates, in its own strings or fields."""
+    if isinstance(value, dict):
+        return {key: repair_text(each) for key, each in value.items()}
+    if isinstance(value, str) and (repaired := _SURROGATE.sub("\ufffd", value)) != value:
+        assume("lone surrogates are read as U+FFFD")
+        return repaired
+    return value
+
+
+def read_records(path: Path, kind: type[Line], hint: str = "") -> Iterator[tuple[int, Line]]:
+    """Yield ``(number, record)`` of each line or row of a file in a form of `TEXT_FORMS`.
+
+    Raises:
+        BenchError: a line or row that is not such a record, with the ``hint``.
+    """
+    if path.suffix not in (".parquet", ".arrow"):
+        yield from read_json_lines(path, kind, hint)
+        return
+    for number, row in read_table(path):
+        try:
+            yield number, convert_table(row, kind, f"{path}:{number}")
+        except BenchError as error:
+            report_error(error)
+
+
+def read_table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield ``(row number, record)`` of each row of a Parquet or Arrow file."""
+    from pyarrow import parquet  # late: other commands do without it
+
+    numbers = itertools.count(1)
+    try:
+        with path.open("rb") as opened:
+            if path.suffix == ".parquet":
+                batches = parquet.ParquetFile(opened).iter_batches(TABLE_ROWS)
+            else:
+                batches = pa.ipc.open_stream(opened)
+            for batch in batches:
+                for row in batch.to_pylist():
+                    yield next(numbers), row
+    except (pa.ArrowException, OSError) as error:
+        raise BenchError(f"{path} cannot be read: {error}") from error
 
 
 def decode_line(path: Path, number: int, line: bytes) -> str:
@@ -255,6 +416,16 @@ def check_id(path: Path, number: int, id_: str) -> str:
         problem = f"the id {id_!r} contains NUL"
         report_error(line_error(path, number, problem, "check that the file is UTF-8"))
     return id_
+
+
+def read_id(path: Path, number: int, value: Any) -> str:
+    """Return an id as text, an integer in decimal digits, or raise if it is empty or neither."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        assume("ids that are integers are read as text")
+        return str(value)
+    if not isinstance(value, str):
+        report_error(line_error(path, number, f"the id is {value!r}: expected str"))
+    return check_id(path, number, str(value))
 
 
 def line_error(path: Path, number: int, message: str, hint: str = "") -> BenchError:
@@ -289,12 +460,16 @@ def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgeme
 
 
 def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries:
-    """Collect queries from rows ``(line number, id, text)``, or raise if an id occurs twice."""
+    """Collect queries from rows ``(line number, id, text)``, or raise if an id has two texts."""
     texts: dict[str, str] = {}
+    read = 0
     for number, id_, text in rows:
-        if check_id(path, number, id_) in texts:
-            report_error(line_error(path, number, f"query id {id_!r} occurs twice"))
-        texts[id_] = text
+        if texts.setdefault(check_id(path, number, id_), text) != text:
+            problem = f"query id {id_!r} occurs twice, with different texts"
+            report_error(line_error(path, number, problem, "remove or rename one of the two"))
+        read += 1
+    if repeated := read - len(texts):
+        assume("queries that occur twice, with equal texts, are read once", repeated)
     return Queries(tuple(texts), tuple(texts.values()))
 
 
@@ -302,54 +477,3 @@ def read_tsv_queries(path: Path) -> Queries:
     """Return the queries in ``path``, with lines ``id <tab> text``."""
     rows = ((number, id_, text) for number, (id_, text) in read_rows(path, 2, "\t"))
     return collect_queries(rows, path)
-
-
-def read_beir_qrels(path: Path) -> Qrels:
-    """Return the qrels in ``path``, with a header and the columns query, document, grade.
-
-    Raises:
-        BenchError: a wrong header or number of columns, a grade that is not an integer, or a pair
-            with two grades.
-    """
-    _check_header(path)
-    rows = read_rows(path, 3, "\t")
-    next(rows)
-    return _collect_qrels(((number, f[0], f[1], f[2]) for number, f in rows), path)
-
-
-def read_trec_qrels(path: Path) -> Qrels:
-    """Return the TREC qrels in ``path``: query, iteration (ignored), document, grade."""
-    rows = read_rows(path, 4, None)
-    return _collect_qrels(((number, f[0], f[2], f[3]) for number, f in rows), path)
-
-
-def _check_header(path: Path) -> None:
-    number, line = next(read_lines(path), (1, b""))
-    header = decode_line(path, number, line)
-    if header.split("\t") != BEIR_HEADER:
-        raise line_error(
-            path,
-            number,
-            f"the header is {header!r}, not that of BEIR qrels",
-            hint="write the header query-id<tab>corpus-id<tab>score, then these three columns",
-        )
-
-
-def _collect_qrels(rows: Iterable[tuple[int, str, str, str]], path: Path) -> Qrels:
-    """Return qrels from ``(line number, query, document, grade)``, repeated lines counted once."""
-    grades: dict[tuple[str, str], int] = {}
-    for number, query, document, grade in rows:
-        check_id(path, number, query)
-        check_id(path, number, document)
-        if not _GRADE.fullmatch(grade):
-            report_error(line_error(path, number, f"the grade {grade!r} is not an integer"))
-            continue
-        known = grades.setdefault((query, document), int(grade))
-        if known != int(grade):
-            message = f"document {document!r} of query {query!r} has grades {known} and {grade}"
-            report_error(line_error(path, number, message))
-    return Qrels(
-        query_ids=tuple(query for query, _ in grades),
-        doc_ids=tuple(document for _, document in grades),
-        grades=np.fromiter(grades.values(), dtype=np.int32, count=len(grades)),
-    )

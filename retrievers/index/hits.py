@@ -99,18 +99,21 @@ def multiply_by_similarity(
     return Hits(scores, hits.rows)
 
 
-def exclude_self_matches(hits: Hits, self_rows: Int64Array, k: int) -> Hits:
-    """Return hits of depth k without each query's own document.
+def exclude_documents(hits: Hits, excluded: Int64Array, k: int) -> Hits:
+    """Return hits of depth k without the documents that are excluded for each query.
 
     Args:
-        hits: in canonical order, of depth k + 1 or more.
-        self_rows: int64 ``(q,)``, row of the document whose id equals the query id, or -1.
+        hits: in canonical order, of depth k + w or more.
+        excluded: int64 ``(q, w)``, rows of documents, or -1; ``(q,)`` for one of each query.
         k: depth.
     """
     if hits.rows.shape[1] <= k:
-        raise ValueError(f"depth {hits.rows.shape[1]} leaves fewer than {k} after self-matches")
-    is_self = (hits.rows == self_rows[:, None]) & (hits.rows >= 0)
-    kept = np.argsort(is_self, axis=1, kind="stable")[:, :k]
+        raise ValueError(f"depth {hits.rows.shape[1]} leaves fewer than {k} after exclusion")
+    excluded = excluded.reshape(len(hits.rows), -1)
+    width = int(max(hits.rows.max(initial=0), excluded.max(initial=0))) + 1
+    query = np.arange(len(hits.rows))[:, None] * width
+    is_excluded = np.isin(hits.rows + query, (excluded + query)[excluded >= 0]) & (hits.rows >= 0)
+    kept = np.argsort(is_excluded, axis=1, kind="stable")[:, :k]
     return Hits(
         np.take_along_axis(hits.scores, kept, axis=1), np.take_along_axis(hits.rows, kept, axis=1)
     )

@@ -14,15 +14,14 @@ from datasets_cfg.readers.beir import read_documents, read_queries
 from datasets_cfg.readers.dpr import read_passages as read_dpr_passages
 from datasets_cfg.readers.dpr import read_questions
 from datasets_cfg.readers.msmarco import read_passages, read_titled_passages
+from datasets_cfg.readers.qrels import read_qrels, read_trec_qrels
 from datasets_cfg.readers.reader import (
     Document,
     Reader,
     collect_queries,
     find_file,
     keep_judged_queries,
-    read_beir_qrels,
     read_rows,
-    read_trec_qrels,
 )
 from foundation.errors import BenchError
 from tests.support.examples import with_examples
@@ -251,7 +250,10 @@ BAD_JSON = [
     ('{"_id":"d2" "text":"x"}', "is not JSON: JSON is malformed"),
     ('{"text":"x","metadata":{}}', "field '_id' is missing"),
     ('{"_id":"d2"}', "field 'text' is missing"),
-    ('{"_id":2,"text":"x"}', "_id is 2: expected str"),
+    ('{"_id":2.5,"text":"x"}', "_id is 2.5: expected"),
+    ('{"id":true,"text":"x"}', "the id is True: expected str"),
+    ('{"_id":"d2","text":"\\ud800', "is not JSON"),
+    ('{"_id":"d2","text":NaN}', "is not JSON"),
     ('{"_id":"","text":"x"}', "the id is empty"),
     ('{"_id":"d\\u00002","text":"x"}', r"the id 'd\\x002' contains NUL"),
     ('{"_id":"d2","text":null}', "text is None: expected str"),
@@ -267,14 +269,13 @@ BAD_ANSWERS = [
     ("when\t'abc'", "not a list of one or more strings"),
 ]
 BAD_FILES = [
-    (read_beir_qrels, "q1 0 d1 1\n", 1, "the header is"),
-    (read_beir_qrels, "q1\td1\t1\n", 1, "the header is"),
-    (read_beir_qrels, "", 1, "the header is ''"),
-    (read_beir_qrels, f"{HEADER}q1\td1\t1\nq1\td2\n", 3, "2 columns instead of 3"),
-    (read_beir_qrels, f"{HEADER}q1 d1 1\n", 2, "1 columns instead of 3"),
-    (read_beir_qrels, f"{HEADER}q1\td1\t0.5\n", 2, "'0.5' is not an integer"),
-    (read_beir_qrels, f"{HEADER}q1\td1\t99999999999\n", 2, "not an integer"),
-    (read_beir_qrels, f"{HEADER}q1\td1\t1\nq1\td1\t2\n", 3, "has grades 1 and 2"),
+    (read_qrels, "q1\td1\t1\n", 1, "the header is"),
+    (read_qrels, "", 1, "the header is ''"),
+    (read_qrels, f"{HEADER}q1\td1\t1\nq1\td2\n", 3, "2 columns instead of 3"),
+    (read_qrels, f"{HEADER}q1 d1 1\n", 2, "1 columns instead of 3"),
+    (read_qrels, f"{HEADER}q1\td1\t0.5\n", 2, "'0.5' is not an integer"),
+    (read_qrels, f"{HEADER}q1\td1\t99999999999\n", 2, "not an integer"),
+    (read_qrels, f"{HEADER}q1\td1\t1\nq1\td1\t2\n", 3, "has grades 1 and 2"),
     (read_trec_qrels, "q1 0 d1 1\nq1 0 d2\n", 2, "3 columns instead of 4"),
     (read_trec_qrels, "q1 0 d1 x\n", 1, "'x' is not an integer"),
     (read_passages, "0\ta\n1\n", 2, "1 columns instead of 2"),

@@ -12,7 +12,11 @@ from datasets_cfg.locate import reader_of_layout
 from datasets_cfg.readers.reader import Document, Qrels, Queries
 from foundation.errors import BenchError
 
-CLEAN = [Document("d1", "", "one"), Document("d2", "two", ""), Document("d3", "a", "b")]
+CLEAN = [
+    Document("d1", "", "a first text"),
+    Document("d2", "two words of a title", ""),
+    Document("d3", "a title", "and a text"),
+]
 JUDGED = [("q1", "d1", 1), ("q2", "d3", 2), ("q2", "d2", 0)]
 
 
@@ -47,7 +51,7 @@ def test_clean_data_have_no_findings(tmp_path):
     assert verify_dataset(dataset_of(tmp_path)) == []
 
 
-EMPTY = (Document("d4", " ", "\t"), Document("d5", "", "x"), Document("d6", "", ""))
+EMPTY = (Document("d4", " ", "\t"), Document("d5", "", "a third text"), Document("d6", "", ""))
 PUBLISHED = Facts("mine", "beir", counts=Counts(dangling_judgements=1))
 
 
@@ -73,7 +77,8 @@ def test_verify_reports_each_oddity_with_its_severity(more, facts, found, said, 
 @pytest.mark.parametrize(("text", "severity"), [("d1", "warning"), ("another", "note")])
 def test_colliding_ids_of_undeclared_meaning_name_the_fact_to_set(text, severity, tmp_path):
     documents = [*CLEAN[1:], Document("d1", "", text)]
-    found = only(verify_dataset(dataset_of(tmp_path, documents, judged=[*JUDGED, ("d1", "d3", 1)])))
+    findings = verify_dataset(dataset_of(tmp_path, documents, judged=[*JUDGED, ("d1", "d3", 1)]))
+    found = only([each for each in findings if "fewer than" not in each.what])
     assert (found.severity, found.count, found.examples) == (severity, 1, ("d1",))
     assert f"{int(text == 'd1')} of these documents have the text of their query" in found.what
     assert f"write into {tmp_path / 'dataset.toml'}: exclude_self = true" in found.suggestion
@@ -138,7 +143,7 @@ def test_counts_that_differ_are_errors_and_come_first(tmp_path):
     [
         ("beir/scifact", []),
         ("classic/cranfield", [("note", 225), ("note", 2)]),  # colliding ids, empty documents
-        ("classic/cisi", [("note", 76)]),
+        ("classic/cisi", [("note", 76), ("warning", 2)]),  # copies of relevant documents
     ],
 )
 def test_verify_finds_only_the_known_oddities_of_real_collections(
@@ -154,7 +159,7 @@ def write_wrong(folder: Path) -> Path:
     document, query = '{"_id": "d1", "text": "x"}\n', '{"_id": "q1", "text": "x"}\n'
     wrong = '{"_id": "", "text": "x"}\n' * 20 + '{"_id": "d2"}\n' * 3
     (folder / "corpus.jsonl").write_text(document + wrong)
-    (folder / "queries.jsonl").write_text(query * 3)
+    (folder / "queries.jsonl").write_text(query + query.replace('"x"', '"y"') * 2)
     grades = "q1\td1\t1\n" + "q1\td2\tx\n" * 4
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + grades)
     return folder
@@ -175,7 +180,7 @@ def test_verify_counts_wrong_lines_by_kind_and_builds_no_corpus_without_them(tmp
 
 def test_verify_counts_lines_that_are_not_utf8_and_reports_no_other_error_about_them(tmp_path):
     folder = write_wrong(tmp_path)
-    (folder / "corpus.jsonl").write_text('{"_id": "d1", "text": "x"}\n')
+    (folder / "corpus.jsonl").write_text('{"_id": "d1", "text": "a first text"}\n')
     (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
     wrong = b"query-id\tcorpus-id\tscore\n" + b"q1\td\xff\t1\n" * 2
     (folder / "qrels" / "test.tsv").write_bytes(wrong)
@@ -197,7 +202,7 @@ def test_a_collection_that_cannot_be_opened_is_a_finding(qrels, tmp_path):
 
 
 def test_verify_reports_blank_queries_and_ids_with_spaces(tmp_path):
-    documents = [*CLEAN, Document("d 4", "", "text")]
+    documents = [*CLEAN, Document("d 4", "", "another text")]
     dataset = dataset_of(tmp_path, documents)
     queries = Queries(dataset.queries.ids, ("\t", *dataset.queries.texts[1:]))
     found = verify_dataset(replace(dataset, queries=queries))

@@ -21,6 +21,7 @@ from bench.store.usage import (
 )
 from datasets_cfg.corpus import describe_damage
 from datasets_cfg.dataset import CORPORA, Finding, verify_dataset
+from datasets_cfg.repair import write_repaired
 from foundation.errors import BenchError
 from foundation.files import cache_folder
 from reports.evaluation import cache_table, findings
@@ -54,7 +55,14 @@ def verify(request: VerifyRequest, output: OutputOptions) -> int:
     """
     by_collection: dict[str, list[Finding]] = {}
     workspace = open_workspace(request)
-    for name in workspace.expand_names(request.names):
+    names = workspace.expand_names(request.names)
+    if request.fix:
+        if len(names) > 1:
+            raise BenchError(f"--fix copies one collection, not {len(names)}", "name one of them")
+        changes = write_repaired(partial(workspace.dataset, names[0], request.split), request.fix)
+        text = "\n".join(f"  {change}" for change in changes) or "  nothing was changed"
+        return print_result(output.json, changes, f"{request.fix}:\n{text}")
+    for name in names:
         by_collection[name] = verify_dataset(partial(workspace.dataset, name, request.split))
         if not output.json:
             print(findings(name, by_collection[name]), end="\n\n", flush=True)

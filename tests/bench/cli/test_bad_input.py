@@ -57,7 +57,6 @@ BAD_FILES = {
         '{"_id": "a", "text": "x"}\n{"_id": "b", "te',
         ("corpus.jsonl:2", "Write one JSON object per line"),
     ),
-    "a lone surrogate": ("corpus.jsonl", '{"_id": "a", "text": "\\ud800"}\n', ("corpus.jsonl:1",)),
     "a document id twice": (
         "corpus.jsonl",
         '{"_id": "a", "text": "x"}\n{"_id": "b", "text": "x"}\n{"_id": "a", "text": "y"}\n',

@@ -2,6 +2,7 @@
 
 import re
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -87,7 +88,6 @@ def test_one_measure_under_two_names_is_shown_once():
     [
         (5, None, "R@100", "--depth 100, or --depth 10 --measure nDCG@10"),
         (5, [], "nDCG@10", "--depth 10"),
-        (5, ["P@5"], "nDCG@10", "--depth 10"),
         (50, None, "R@100", "--depth 100, or --measure nDCG@10"),
         (50, ["P@20", "AP(rel=2)@60"], "AP(rel=2)@60", "--depth 60, or --measure P@20"),
         (50, ["P@20", "R@60", "AP"], "R@60", "--depth 60, or --measure P@20 --measure AP"),
@@ -108,6 +108,20 @@ def test_measures_within_the_depth_or_without_a_cutoff_pass():
     assert resolve_measures(dataset_of(depth=10, main_measure="RR@10"), ["P@10"], None)
     with pytest.raises(BenchError, match="the depth is 10"):
         resolve_measures(dataset_of(depth=10, main_measure="RR@10"), ["P@11"], None)
+
+
+def test_the_first_measure_replaces_a_main_measure_beyond_the_depth():
+    dataset = dataset_of(main_measure="nDCG@10")
+    assert resolve_measures(dataset, ["P@9", "AP"], 9) == ("P@9", "AP")
+    assert resolve_measures(dataset, ["P@9", "AP"], 10) == ("nDCG@10", "P@9", "AP")
+
+
+def test_the_first_measure_replaces_a_main_measure_that_needs_judgements(questions):
+    facts = msgspec.structs.replace(questions.facts, main_measure="nDCG@10")
+    without = replace(questions, facts=facts)
+    assert resolve_measures(without, ["Success@5"], None) == ("Success@5",)
+    with pytest.raises(BenchError, match="nDCG@10 needs judgements"):
+        resolve_measures(without, None, None)
 
 
 def test_fewer_than_ten_documents_have_no_share_of_judged_ones_among_the_first_ten():

@@ -10,7 +10,7 @@ from retrievers.index.hits import (
     MAX_RANK,
     Hits,
     canonical_order,
-    exclude_self_matches,
+    exclude_documents,
     recall_at_k,
     sort_canonically,
 )
@@ -71,18 +71,18 @@ def test_canonical_hits_are_cut_or_padded_to_the_depth():
 
 def test_dropping_the_self_match_keeps_the_depth():
     hits = hits_of([[3, 2, 1], [3, 2, 1], [3, 2, 1]], [[7, 8, 9], [7, 8, 9], [7, 8, 9]])
-    left = exclude_self_matches(hits, np.array([8, -1, 5]), 2)
+    left = exclude_documents(hits, np.array([8, -1, 5]), 2)
     assert_same(left, hits_of([[3, 1], [3, 2], [3, 2]], [[7, 9], [7, 8], [7, 8]]))
 
 
 def test_a_query_without_own_document_keeps_its_unfilled_ranks():
-    left = exclude_self_matches(hits_of([[3, -INF, -INF]], [[7, -1, -1]]), np.array([-1]), 2)
+    left = exclude_documents(hits_of([[3, -INF, -INF]], [[7, -1, -1]]), np.array([-1]), 2)
     assert_same(left, hits_of([[3, -INF]], [[7, -1]]))
 
 
 def test_dropping_self_matches_needs_one_more_than_the_depth():
     with pytest.raises(ValueError, match="depth 2"):
-        exclude_self_matches(hits_of([[3, 2]], [[7, 8]]), np.array([7]), 2)
+        exclude_documents(hits_of([[3, 2]], [[7, 8]]), np.array([7]), 2)
 
 
 # Recall against exact

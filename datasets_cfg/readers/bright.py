@@ -1,0 +1,87 @@
+"""BRIGHT's layout (Su et al., ICLR 2025): one split for each domain, and excluded documents.
+
+``examples`` holds queries with the ids of their relevant documents and of those that BRIGHT removes
+from the ranking, ``documents`` the passages.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from datasets_cfg.readers.reader import (
+    Document,
+    Judgements,
+    Qrels,
+    Reader,
+    check_id,
+    choose_split,
+    collect_queries,
+    keep_judged_queries,
+    list_splits,
+    read_records,
+)
+
+_NONE = "N/A"  # excluded id of a query without any
+
+
+class _DocumentRow(msgspec.Struct):
+    id: str
+    content: str
+
+
+class _Example(msgspec.Struct):
+    id: str
+    query: str
+    gold_ids: tuple[str, ...]
+    excluded_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BrightReader(Reader):
+    """A reader of BRIGHT's layout. A split is a domain, such as biology."""
+
+    corpus_names = ()
+    expected = "documents/{split}-*.parquet and examples/{split}-*.parquet"
+    patterns = ("documents/{split}-*", "examples/{split}-*")
+
+    @classmethod
+    def recognises(cls, folder: Path) -> bool:
+        """Return whether ``folder`` has documents and examples."""
+        return all(list_splits(folder, [name]) for name in ("documents", "examples"))
+
+    def splits(self) -> Collection[str]:
+        """Return the domains."""
+        return list_splits(self.folder, ["examples"])
+
+    def corpus_files(self) -> tuple[Path, ...]:
+        """Return the files of the passages."""
+        return self._files("documents")
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the passages."""
+        for path in self.corpus_files():
+            for number, row in read_records(path, _DocumentRow):
+                yield Document(check_id(path, number, row.id), "", row.content)
+
+    def judgement_files(self) -> tuple[Path, ...]:
+        """Return the files of the queries."""
+        return self._files("examples")
+
+    def judgements(self) -> Judgements:
+        """Return queries that have relevant documents, with the excluded documents of each."""
+        paths = self.judgement_files()
+        rows = [each for path in paths for each in read_records(path, _Example)]
+        queries = collect_queries(((number, row.id, row.query) for number, row in rows), paths[0])
+        pairs = list(dict.fromkeys((row.id, gold) for _, row in rows for gold in row.gold_ids))
+        ids, documents = zip(*pairs, strict=True) if pairs else ((), ())
+        qrels = Qrels(ids, documents, np.ones(len(pairs), np.int32))
+        excluded = {row.id: tuple(set(row.excluded_ids) - {_NONE}) for _, row in rows}
+        judged = keep_judged_queries(queries, qrels, paths[0])
+        return Judgements(judged.queries, qrels, excluded={q: e for q, e in excluded.items() if e})
+
+    def _files(self, name: str) -> tuple[Path, ...]:
+        missing = f"{self.folder} has no {name}/{self.split}-*.parquet"
+        return choose_split(list_splits(self.folder, [name]), self.split, missing, only=False)

@@ -1,0 +1,154 @@
+"""Relevance judgements in a file of BEIR (TSV with a header), TREC, or a table with these columns.
+
+A file that can mean only one thing is read: columns by other names and in any order, grades such as
+``1.0``, and TREC's four columns under ``qrels/``.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets_cfg.readers.reader import (
+    Qrels,
+    assume,
+    decode_line,
+    line_error,
+    read_id,
+    read_json_lines,
+    read_lines,
+    read_rows,
+    read_table,
+)
+from foundation.errors import report_error
+
+BEIR_HEADER = ["query-id", "corpus-id", "score"]
+QRELS_FORMS = (".tsv", ".jsonl", ".parquet", ".arrow", ".txt", ".qrels", ".trec")
+_ROLES = (
+    r"q(uery)?[-_ ]?id",
+    r"(corpus|doc(ument)?|d|passage|p)[-_ ]?id|docno",
+    r"score|relevance|rel|grade|label",
+)
+_GRADE = re.compile(r"(-?[0-9]{1,9})(\.0*)?")
+_HEADER_HINT = "write the header query-id<tab>corpus-id<tab>score, then these three columns"
+_Row = tuple[int, Any, Any, Any]  # number, query, document and grade
+
+
+def read_qrels(*paths: Path) -> Qrels:
+    """Return the qrels in ``paths``, files in a form of `QRELS_FORMS`.
+
+    Raises:
+        BenchError: unknown or missing columns, a grade that is not an integer, or a pair with two
+            grades.
+    """
+    return _collect_qrels((path, row) for path in paths for row in _read_judgements(path))
+
+
+def read_trec_qrels(path: Path) -> Qrels:
+    """Return the TREC qrels in ``path``: query, iteration (ignored), document, grade."""
+    return _collect_qrels((path, row) for row in _read_trec(path))
+
+
+def _read_trec(path: Path) -> Iterator[_Row]:
+    return ((number, f[0], f[2], f[3]) for number, f in read_rows(path, 4, None))
+
+
+def _read_judgements(path: Path) -> Iterator[_Row]:
+    plain = path.name.removesuffix(".gz")
+    if plain.endswith((".parquet", ".arrow")):
+        return _by_column(path, read_table(path))
+    if plain.endswith(".jsonl"):
+        hint = 'write {"query-id": "q1", "corpus-id": "d1", "score": 1} in each line'
+        return _by_column(path, read_json_lines(path, dict[str, Any], hint))
+    number, line = next(read_lines(path), (1, b""))
+    header = decode_line(path, number, line)
+    names = [name.strip() for name in header.rstrip().split("\t")]
+    if _find_columns(names):
+        rows = read_rows(path, len(names), "\t")
+        next(rows)
+        if names == BEIR_HEADER:
+            return ((at, row[0], row[1], row[2]) for at, row in rows)
+        return _by_column(path, ((at, dict(zip(names, row, strict=True))) for at, row in rows))
+    return _read_without_header(path, number, header)
+
+
+def _read_without_header(path: Path, number: int, first: str) -> Iterator[_Row]:
+    """Read TREC qrels, or raise if the ``first`` line can be something else."""
+    fields, found = first.split(), f"the header is {first!r}, not that of BEIR qrels"
+    graded = [bool(_GRADE.fullmatch(field)) for field in fields]
+    if len(fields) == 4 and graded[3]:
+        if fields[1].upper() in ("0", "Q0") or not graded[2]:
+            assume(
+                f"{path.name} has four columns without a header, and is read as TREC qrels", None
+            )
+            return _read_trec(path)
+        found = (
+            f"{first!r} is a line of TREC qrels (query, iteration, document, grade), or query, "
+            "document, grade and one more column"
+        )
+    elif len(fields) == 3 and graded[2]:
+        hint = f"if it is a judgement, run: sed -i '1i query-id\\tcorpus-id\\tscore' {path}"
+        raise line_error(path, number, f"{found}, and may be a judgement", hint)
+    raise line_error(path, number, found, _HEADER_HINT)
+
+
+def _find_columns(names: Sequence[str]) -> tuple[str, str, str] | None:
+    """Return the names of query, document and grade, "" for no grade, or None if they are unclear.
+
+    BEIR's own names of ids come before others.
+    """
+    queries, documents, grades = (
+        [name for name in names if re.fullmatch(pattern, name.strip().lower())]
+        for pattern in _ROLES
+    )
+    query, document = (
+        own if own in found else found[0] if len(found) == 1 else ""
+        for own, found in zip(BEIR_HEADER, (queries, documents), strict=False)
+    )
+    return (query, document, "".join(grades)) if query and document and len(grades) < 2 else None
+
+
+def _by_column(path: Path, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[_Row]:
+    """Yield query, document and grade of ``rows``, whose columns are those of the first row."""
+    columns: tuple[str, str, str] | None = None
+    for number, row in rows:
+        if columns is None:
+            columns = _find_columns((*row,))
+            if columns is None:
+                problem = f"the columns are {', '.join(row)}, not those of qrels"
+                raise line_error(path, number, problem, "call them query-id, corpus-id and score")
+            if columns[2] == "":
+                assume(f"{path.name} has no grades, so all its documents have grade 1", None)
+            elif [*columns] != BEIR_HEADER:
+                assume(
+                    f"{path.name}: {', '.join(columns)} are read as query, document and grade", None
+                )
+        query, document, grade = columns
+        if missing := [name for name in columns if name and row.get(name) is None]:
+            report_error(line_error(path, number, f"there is no {missing[0]}"))
+            continue
+        yield number, row[query], row[document], row[grade] if grade else 1
+
+
+def _collect_qrels(rows: Iterable[tuple[Path, _Row]]) -> Qrels:
+    """Return qrels, repeated lines counted once."""
+    grades: dict[tuple[str, str], int] = {}
+    for path, (number, query, document, value) in rows:
+        pair = (read_id(path, number, query), read_id(path, number, document))
+        match = _GRADE.fullmatch(str(value))
+        if not match or isinstance(value, bool):
+            report_error(line_error(path, number, f"the grade {value!r} is not an integer"))
+            continue
+        if match[2]:
+            assume("grades such as 1.0 are read as integers")
+        known = grades.setdefault(pair, int(match[1]))
+        if known != int(match[1]):
+            message = f"document {pair[1]!r} of query {pair[0]!r} has grades {known} and {match[1]}"
+            report_error(line_error(path, number, message))
+    return Qrels(
+        query_ids=tuple(query for query, _ in grades),
+        doc_ids=tuple(document for _, document in grades),
+        grades=np.fromiter(grades.values(), dtype=np.int32, count=len(grades)),
+    )

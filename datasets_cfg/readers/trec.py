@@ -1,0 +1,104 @@
+"""TREC's layout: topics, qrels, and documents in a file of another layout.
+
+``topics*`` holds ``<top>`` or ``<topic>`` elements, whose titles are the queries. ``qrels*`` holds
+four columns. ``corpus.jsonl`` or ``collection.tsv`` holds the documents.
+"""
+
+import html
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from datasets_cfg.readers.beir import read_documents
+from datasets_cfg.readers.msmarco import read_passages
+from datasets_cfg.readers.qrels import read_trec_qrels
+from datasets_cfg.readers.reader import (
+    Document,
+    Judgements,
+    Queries,
+    Reader,
+    assume,
+    choose_split,
+    collect_queries,
+    decode_line,
+    find_file,
+    keep_judged_queries,
+    line_error,
+    read_lines,
+)
+from foundation.errors import report_error
+
+_TOPIC = re.compile(r"<top(?:ic)?(?:\s[^>]*)?>.*?</top(?:ic)?>", re.DOTALL | re.IGNORECASE)
+_NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<topic[^>]*\snumber=[\"']([^\"']+)", re.I)
+_TITLE = re.compile(r"<(?:title|query)>\s*(?:Topic:)?\s*([^<]+)", re.IGNORECASE)
+_ENDS = r"(?:txt|xml|tsv|trec|qrels|gz)"
+_NAME = re.compile(rf"(?:topics|qrels)(?:[.-](?!{_ENDS}(?:\.|$))(.*?))?(?:\.{_ENDS})*")
+
+
+@dataclass(frozen=True)
+class TrecReader(Reader):
+    """A reader of TREC's layout."""
+
+    corpus_names = ("corpus.jsonl", "collection.tsv")
+    expected = "corpus.jsonl, topics.{split}.txt and qrels.{split}.txt"
+
+    @classmethod
+    def recognises(cls, folder: Path) -> bool:
+        """Return whether ``folder`` has topics and qrels, and no queries of BEIR's layout."""
+        has = [any(folder.glob(pattern)) for pattern in ("topics*", "qrels*", "*queries*")]
+        return has == [True, True, False]
+
+    def splits(self) -> Collection[str]:
+        """Return the splits that the folder has judgements for."""
+        return self._found("qrels")
+
+    def corpus_files(self) -> tuple[Path, ...]:
+        """Return the file of the documents."""
+        return (find_file(self.folder, self.corpus_names),)
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents."""
+        (path,) = self.corpus_files()
+        return (read_documents if ".jsonl" in path.name else read_passages)(path)
+
+    def judgement_files(self) -> tuple[Path, ...]:
+        """Return the files of the topics and of the qrels."""
+        missing = f"{self.folder} has no {{}} of the split {self.split}"
+        return (
+            *choose_split(self._found("topics"), self.split, missing.format("topics")),
+            *choose_split(self._found("qrels"), self.split, missing.format("qrels"), only=False),
+        )
+
+    def judgements(self) -> Judgements:
+        """Return topics and qrels of the split."""
+        topics, qrels = self.judgement_files()
+        return keep_judged_queries(read_topics(topics), read_trec_qrels(qrels), qrels)
+
+    def _found(self, name: str) -> dict[str, tuple[Path, ...]]:
+        paths = sorted(path for path in self.folder.glob(f"{name}*") if path.is_file())
+        matches = ((path, _NAME.fullmatch(path.name)) for path in paths)
+        return {match[1] or "": (path,) for path, match in matches if match}
+
+
+def read_topics(path: Path) -> Queries:
+    """Return the titles of the topics in ``path``.
+
+    Raises:
+        BenchError: there are none, or one has no number or title.
+    """
+    lines = (decode_line(path, number, line) for number, line in read_lines(path))
+    topics = _TOPIC.findall("\n".join(lines))
+    if not topics:
+        hint = "call a file of tab-separated queries queries.*.tsv"
+        raise line_error(path, 1, "the file has no <top> or <topic>", hint)
+    assume(f"{path.name}: the titles of the topics are the queries", None)
+    rows = []
+    for topic in topics:
+        number, title = _NUMBER.search(topic), _TITLE.search(topic)
+        if number and title:
+            text = " ".join(html.unescape(title[1]).split())
+            rows.append((0, number[1] or number[2], text))
+        else:
+            report_error(line_error(path, 1, f"a topic has no number or no title: {topic[:80]!r}"))
+    return collect_queries(rows, path)

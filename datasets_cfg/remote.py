@@ -1,0 +1,89 @@
+"""Collections of the Hugging Face Hub (``hf://OWNER/NAME``) and ir_datasets (``ir_datasets:X``)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets_cfg.catalogue import remote_name
+from datasets_cfg.readers.beir import write_collection
+from datasets_cfg.readers.reader import Document, Reader, assume
+from foundation.errors import BenchError, first_line, import_package
+from foundation.files import replace_folder
+
+HUB, IR_DATASETS = "hf://", "ir_datasets:"
+
+
+def fetch_remote(name: str, cache_dir: Path, download: bool) -> Path:
+    """Return the folder of the collection ``name``, after downloading it if necessary.
+
+    Raises:
+        BenchError: the collection is unknown, or is not on this machine and cannot be downloaded.
+    """
+    if name.startswith(HUB):
+        return fetch_snapshot(name.removeprefix(HUB), Reader.patterns, download)
+    folder = cache_dir / "data" / remote_name(name)
+    if not folder.is_dir():
+        if not download:
+            problem = f"{name} is not in {folder}, and downloads are off"
+            raise BenchError(problem, f"run `python -m bench fetch {name}` on a connected machine")
+        _export(name.removeprefix(IR_DATASETS), folder)
+    return folder
+
+
+def fetch_snapshot(repository: str, patterns: Sequence[str], download: bool) -> Path:
+    """Return the folder of a snapshot of ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` on the Hub.
+
+    Only files that match ``patterns`` are downloaded. The commit is an assumption.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    owner_and_name, _, revision = repository.partition("@")
+    try:
+        folder = snapshot_download(
+            owner_and_name,
+            repo_type="dataset",
+            revision=revision or None,
+            allow_patterns=list(patterns),
+            local_files_only=not download,
+        )
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise BenchError(
+            f"cannot get {HUB}{repository} from the Hugging Face Hub: {first_line(error)}",
+            f"run `python -m bench fetch {HUB}{repository}` on a connected machine and copy its "
+            "cache (HF_HOME), or give a local clone",
+        ) from error
+    assume(f"{HUB}{owner_and_name} is read at commit {Path(folder).name}", None)
+    return Path(folder)
+
+
+def _export(id_: str, folder: Path) -> None:
+    """Write a dataset of ir_datasets in BEIR's layout."""
+    problem, hint = f"{IR_DATASETS}{id_} needs ir_datasets", "pip install ir_datasets"
+    package = import_package("ir_datasets", problem, hint)
+    try:
+        dataset = package.load(id_)
+        if missing := [part for part in ("docs", "queries", "qrels") if not dataset.has(part)]:
+            raise BenchError(f"it has no {' and no '.join(missing)}", "choose one of its subsets")
+        facts = {"name": remote_name(IR_DATASETS + id_), "layout": "beir", "split": "test"}
+        with replace_folder(folder) as unfinished:
+            write_collection(
+                unfinished,
+                map(_document, dataset.docs_iter()),
+                ((each.query_id, each.default_text()) for each in dataset.queries_iter()),
+                ((each.query_id, each.doc_id, each.relevance) for each in dataset.qrels_iter()),
+                {**facts, "version": f"ir_datasets {package.__version__}"},
+            )
+    except Exception as error:
+        reason = f"there is no {error}" if isinstance(error, KeyError) else first_line(error)
+        hint = getattr(error, "hint", "see https://ir-datasets.com for ids and instructions")
+        raise BenchError(f"ir_datasets cannot read {id_!r}: {reason}", hint) from error
+
+
+def _document(document: Any) -> Document:
+    """Return a document of ir_datasets, whose default text begins with its title, if it has one."""
+    text = document.default_text()
+    if not hasattr(document, "title"):
+        return Document(document.doc_id, "", text)
+    title = document.title or ""
+    return Document(document.doc_id, title, text.removeprefix(f"{title} "))

@@ -1,0 +1,485 @@
+"""Layouts of other tools: each form of a collection is the same dataset as BEIR's files."""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from bench.evaluation.index_search import apply_exclude_self, search_depth
+from bench.evaluation.judging import apply_protocol
+from bench.evaluation.runs import Run
+from datasets_cfg.catalogue import facts_for, suite_for
+from datasets_cfg.dataset import Dataset, all_assumptions, open_dataset, verify_dataset
+from datasets_cfg.locate import detect_layout
+from datasets_cfg.readers.qrels import read_qrels
+from datasets_cfg.repair import CHANGES_FILE, write_repaired
+from foundation.errors import BenchError
+from foundation.records import read_object
+from retrievers.index.hits import Hits
+from tests.support.collections import DOCUMENTS, QRELS, QUERIES, ROOT, write_collection
+from tests.support.hub import COMMIT, serve_dataset
+
+Rows = list[dict[str, Any]]
+CORPUS: Rows = [{"_id": id_, "title": t, "text": x} for id_, (t, x) in DOCUMENTS.items()]
+ASKED: Rows = [{"_id": id_, "text": text} for id_, text in QUERIES.items()]
+JUDGED: Rows = [{"query-id": q, "corpus-id": d, "score": g} for (q, d), g in QRELS.items()]
+GRADES = list(zip(*zip(*QRELS, strict=True), QRELS.values(), strict=True))
+
+
+def lines(path: Path, rows: Rows) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def table(path: Path, rows: Rows) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+
+
+def with_id(rows: Rows) -> Rows:
+    return [{"id": row["_id"], **{k: v for k, v in row.items() if k != "_id"}} for row in rows]
+
+
+def parquet_of_hub(folder: Path) -> None:
+    """The files that ``push_to_hub`` writes, with a corpus in two shards."""
+    for number in (0, 1):
+        table(folder / f"corpus/train-0000{number}-of-00002.parquet", CORPUS[number * 3 :][:3])
+    table(folder / "queries/train-00000-of-00001.parquet", ASKED)
+    table(folder / "qrels/train-00000-of-00001.parquet", JUDGED)
+
+
+def converted_by_hub(folder: Path) -> None:
+    """The files of the branch refs/convert/parquet, where mteb's qrels are the configuration
+    default.
+    """
+    table(folder / "corpus/corpus/0000.parquet", CORPUS)
+    table(folder / "queries/queries/0000.parquet", ASKED)
+    table(folder / "default/test/0000.parquet", JUDGED)
+
+
+def lines_of_mteb(folder: Path) -> None:
+    lines(folder / "corpus.jsonl.gz", CORPUS)
+    lines(folder / "queries.jsonl", with_id(ASKED))
+    lines(folder / "qrels/test.jsonl", [{**row, "score": float(row["score"])} for row in JUDGED])
+
+
+def splits_below_data(folder: Path) -> None:
+    table(folder / "data/corpus-00000-of-00001.parquet", with_id(CORPUS))
+    table(folder / "data/queries-00000-of-00001.parquet", ASKED)
+    table(folder / "data/qrels-00000-of-00001.parquet", JUDGED)
+
+
+def default_below_data(folder: Path) -> None:
+    lines(folder / "corpus/test.jsonl", CORPUS)
+    lines(folder / "queries/test.jsonl", ASKED)
+    table(folder / "data/test-00000-of-00001.parquet", JUDGED)
+
+
+def trec_qrels(folder: Path) -> None:
+    lines(folder / "corpus.jsonl", CORPUS)
+    lines(folder / "queries.jsonl", ASKED)
+    (folder / "qrels").mkdir()
+    rows = "".join(f"{query} 0 {document} {grade}\n" for query, document, grade in GRADES)
+    (folder / "qrels/dev.tsv").write_text(rows)
+
+
+def other_header(folder: Path) -> None:
+    trec_qrels(folder)
+    rows = "".join(f"{d}\t{g}.0\tan expert\t{q}\n" for q, d, g in GRADES)
+    (folder / "qrels/dev.tsv").write_text(f"Corpus_ID\tRelevance \tby\tQuery_ID\n{rows}")
+
+
+def repeated(folder: Path) -> None:
+    lines(folder / "corpus.jsonl", [*CORPUS, CORPUS[2]])
+    lines(folder / "queries.jsonl", [ASKED[0], *ASKED])
+    lines(folder / "qrels.jsonl", [*JUDGED, JUDGED[0]])
+
+
+FORMS: dict[Callable[[Path], None], set[str]] = {
+    parquet_of_hub: {"the split train is used, the only one"},
+    converted_by_hub: set(),
+    lines_of_mteb: {"grades such as 1.0 are read as integers"},
+    splits_below_data: set(),
+    default_below_data: set(),
+    trec_qrels: {
+        "the split dev is used, the only one",
+        "dev.tsv has four columns without a header, and is read as TREC qrels",
+    },
+    other_header: {
+        "the split dev is used, the only one",
+        "dev.tsv: Query_ID, Corpus_ID, Relevance are read as query, document and grade",
+        "grades such as 1.0 are read as integers",
+    },
+    repeated: {
+        "queries that occur twice, with equal texts, are read once",
+        "documents that occur twice, with equal texts, are read once",
+    },
+}
+
+
+@pytest.fixture
+def open_(tmp_path: Path) -> Callable[..., Dataset]:
+    def open_one(folder: Path | str, **options: Any) -> Dataset:
+        return open_dataset(str(folder), cache_dir=tmp_path / "cache", **options)
+
+    return open_one
+
+
+def hashes(dataset: Dataset) -> tuple[str, str, str]:
+    return dataset.corpus.sha256, dataset.queries_sha256, dataset.qrels_sha256
+
+
+@pytest.mark.parametrize("write", FORMS, ids=lambda write: write.__name__)
+def test_every_form_is_the_same_dataset_and_what_was_assumed_is_recorded(
+    write: Callable[[Path], None], tmp_path: Path, open_: Callable[..., Dataset]
+) -> None:
+    write_collection(tmp_path / "beir")
+    (tmp_path / "other").mkdir()
+    write(tmp_path / "other")
+    dataset = open_(tmp_path / "other")
+    assert detect_layout(tmp_path / "other") == "beir"
+    assert hashes(dataset) == hashes(open_(tmp_path / "beir"))
+    assert set(all_assumptions(dataset)) == FORMS[write]
+    assert {found.what for found in verify_dataset(dataset)} >= FORMS[write]
+    assert all_assumptions(open_(tmp_path / "beir")) == {}
+
+
+def test_integer_ids_nan_titles_and_lone_surrogates_are_counted(
+    tmp_path: Path, open_: Callable[..., Dataset]
+) -> None:
+    table(tmp_path / "queries.parquet", [{"id": 7, "text": "wing"}])
+    table(tmp_path / "qrels.parquet", [{"query-id": 7, "corpus-id": 1}])
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"_id": 1, "title": NaN, "text": "a \\ud800b"}\n{"_id": 2, "title": null, "text": ""}\n'
+    )
+    dataset = open_(tmp_path)
+    assert dataset.corpus.texts.to_pylist() == ["a �b", ""]
+    assert dataset.corpus.titles.to_pylist() == ["", ""]
+    assert list(dataset.qrels) == [("7", "1", 1)]
+    assert all_assumptions(dataset) == {
+        "ids that are integers are read as text": 5,
+        "qrels.parquet has no grades, so all its documents have grade 1": 1,
+        "titles that are NaN are read as no title": 1,
+        "lone surrogates are read as U+FFFD": 1,
+    }
+    corpus = (tmp_path / "corpus.jsonl").read_text()
+    (tmp_path / "corpus.jsonl").write_text(corpus.replace("NaN", "1.5"))
+    with pytest.raises(BenchError, match=r"corpus.jsonl:1: title is 1.5: expected str"):
+        _ = open_(tmp_path).corpus
+
+
+def test_a_missing_shard_is_not_a_smaller_collection(
+    tmp_path: Path, open_: Callable[..., Dataset]
+) -> None:
+    parquet_of_hub(tmp_path)
+    (tmp_path / "corpus/train-00001-of-00002.parquet").unlink()
+    with pytest.raises(BenchError, match=r"has 1 of the 2 files train-\*"):
+        open_(tmp_path)
+
+
+def test_a_split_that_was_asked_for_is_not_replaced(
+    tmp_path: Path, open_: Callable[..., Dataset]
+) -> None:
+    trec_qrels(tmp_path)
+    with pytest.raises(BenchError, match=r"has no test\.tsv") as caught:
+        open_(tmp_path, split="test")
+    assert caught.value.hint == "splits found: dev"
+    shutil.copy(tmp_path / "qrels/dev.tsv", tmp_path / "qrels/train.tsv")
+    with pytest.raises(BenchError, match=r"has no test\.tsv") as caught:
+        open_(tmp_path)
+    assert caught.value.hint == "splits found: dev, train"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem", "hint"),
+    [
+        ("q1\td1\t1\n", "and may be a judgement", "sed -i '1i query-id\\tcorpus-id\\tscore' "),
+        ("q1 7 12 3\n", "or query, document, grade and one more column", "write the header"),
+        ("query-id\tdoc_id\tscore\tlabel\n", "the header is", "write the header"),
+        ("query-id\tcorpus-id\tscore\nq\td\ttrue\n", "'true' is not an integer", ""),
+    ],
+)
+def test_qrels_that_can_mean_two_things_are_refused_with_both(
+    content: str, problem: str, hint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "test.tsv"
+    path.write_text(content)
+    with pytest.raises(BenchError, match=problem) as caught:
+        read_qrels(path)
+    assert hint in caught.value.hint
+
+
+def test_documents_with_one_id_and_two_texts_are_refused(
+    tmp_path: Path, open_: Callable[..., Dataset]
+) -> None:
+    write_collection(tmp_path)
+    other = {**CORPUS[0], "text": "another"}
+    lines(tmp_path / "corpus.jsonl", [*CORPUS, CORPUS[1], other])
+    with pytest.raises(BenchError, match="documents 1 and 8 of the corpus have different titles"):
+        _ = open_(tmp_path).corpus
+
+
+# TREC
+
+TOPICS = """<top>
+<num> Number: 301
+<title> Wings &amp; lift
+
+<desc> Description:
+ignored
+</top>
+"""
+
+
+XML = '<topics><topic number="301"><query>Wings &amp; lift</query></topic></topics>'
+
+
+@pytest.mark.parametrize(
+    ("topics", "name", "split"),
+    [
+        (TOPICS, ".robust04.txt", "robust04"),
+        (XML, ".covid-round5.xml", "covid-round5"),
+        (TOPICS, ".txt", "test"),
+        (TOPICS, "", "test"),
+    ],
+)
+def test_trec_topics_are_asked_by_their_titles(
+    topics: str, name: str, split: str, tmp_path: Path, open_: Callable[..., Dataset]
+) -> None:
+    (tmp_path / f"topics{name}").write_text(topics)
+    (tmp_path / f"qrels{name}").write_text("301 0 FR-1 1\n301 0 FR-2 0\n")
+    assert open_(tmp_path, with_corpus=False).queries.texts == ("Wings & lift",)
+    lines(tmp_path / "corpus.jsonl", [{"id": "FR-1", "title": "A", "text": "b"}])
+    dataset = open_(tmp_path)
+    assert (dataset.facts.layout, dataset.facts.split) == ("trec", split)
+    assert dataset.corpus.titles.to_pylist() == ["A"]
+    assert list(dataset.qrels) == [("301", "FR-1", 1), ("301", "FR-2", 0)]
+    assert f"topics{name}: the titles of the topics are the queries" in dataset.assumptions
+
+
+# BRIGHT
+
+
+@pytest.fixture
+def bright(tmp_path: Path, open_: Callable[..., Dataset]) -> Dataset:
+    """Two hundred documents. Of three queries, two exclude documents."""
+    documents = [{"id": f"d{n}", "content": f"passage {n}"} for n in range(200)]
+    excluded = [["N/A"], [f"d{n}" for n in range(0, 90, 3)], ["d5", "d6"]]
+    examples = [
+        {"query": f"why {n}", "reasoning": "", "id": str(n), "excluded_ids": each}
+        | {"gold_ids": [f"d{100 + n}", "d7"], "gold_ids_long": ["x"]}
+        for n, each in enumerate(excluded)
+    ]
+    for split in ("biology", "pony"):
+        table(tmp_path / f"bright/documents/{split}-00000-of-00001.parquet", documents)
+        table(tmp_path / f"bright/examples/{split}-00000-of-00001.parquet", examples)
+    return open_(tmp_path / "bright", split="pony")
+
+
+def test_excluded_documents_leave_ranking_and_run_as_in_brights_own_program(
+    bright: Dataset,
+) -> None:
+    scores = np.random.default_rng(0).normal(size=(3, 200)).astype(np.float32)
+    depth = search_depth(bright, 20)
+    rows = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+    hits = Hits(np.take_along_axis(scores, rows, axis=1), rows)
+    kept = apply_exclude_self(bright, hits, 20)
+    run = Run.from_hits(hits, bright.queries.ids, bright.corpus.ids, bright.corpus.tie_rank)
+    cut = apply_protocol(run, bright, 20)
+    ids = bright.corpus.ids.to_pylist()
+    for number, query in enumerate(bright.queries.ids):
+        left = {ids[row]: score for row, score in enumerate(scores[number].tolist())}
+        for name in bright.excluded.get(query, ()):
+            left.pop(name)
+        expected = sorted(left, key=lambda name: -left[name])[:20]
+        assert [ids[row] for row in kept.rows[number]] == expected
+        places = cut.documents[cut.offsets[number] : cut.offsets[number + 1]]
+        assert [cut.ids[int(place)].as_py() for place in places] == expected
+
+
+def test_exclusions_are_part_of_the_judgements(
+    bright: Dataset, open_: Callable[..., Dataset]
+) -> None:
+    folder = bright.reader.folder
+    assert bright.facts.layout == "bright"
+    assert {query: len(ids) for query, ids in bright.excluded.items()} == {"1": 30, "2": 2}
+    path = folder / "examples/pony-00000-of-00001.parquet"
+    table(path, [{**row, "excluded_ids": []} for row in parquet.read_table(path).to_pylist()])
+    assert open_(folder, split="pony").qrels_sha256 != bright.qrels_sha256
+    with pytest.raises(BenchError, match="excluded documents, which the copy cannot have"):
+        write_repaired(lambda: bright, folder / "copy")
+
+
+@pytest.mark.parametrize(("suite", "members"), [("nanobeir", 13), ("bright", 12)])
+def test_declared_collections_name_a_commit_and_say_how_to_get_them(
+    suite: str, members: int, open_: Callable[..., Dataset], tmp_path: Path
+) -> None:
+    names = suite_for(suite).members
+    assert len(names) == members
+    for name in names:
+        repository, commit = facts_for(name).hub.split("@")
+        assert len(repository.split("/")) == 2
+        assert len(commit) == 40
+    with pytest.raises(BenchError, match="cannot get hf://") as caught:
+        open_(names[0], download=False)
+    assert "on a connected machine" in caught.value.hint
+
+
+# Copies, cut texts and repair
+
+
+def test_verify_counts_unjudged_copies_and_cut_texts(tmp_path: Path) -> None:
+    corpus: Rows = [{"_id": f"d{n}", "text": f"{n}" * 300} for n in range(6)]
+    lines(tmp_path / "corpus.jsonl", [*corpus, {"_id": "copy", "text": "0" * 300}])
+    lines(tmp_path / "queries.jsonl", [{"_id": f"q{n}", "text": "x"} for n in range(3)])
+    judged = [("q0", "d0", 1), ("q1", "d0", 1), ("q1", "copy", 0), ("q2", "d1", 1)]
+    rows = [{"query-id": q, "corpus-id": d, "score": g} for q, d, g in judged]
+    lines(tmp_path / "qrels.jsonl", rows)
+    found = verify_dataset(open_dataset(str(tmp_path), cache_dir=tmp_path / "cache"))
+    assert [(each.severity, each.count, each.examples[:1]) for each in found] == [
+        ("warning", 1, ("q0",)),
+        ("note", 7, ("d0",)),
+    ]
+
+
+def test_a_copy_of_nfcorpus_would_count_as_wrong_for_112_queries(
+    bench_data: Path, tmp_path: Path
+) -> None:
+    dataset = open_dataset("beir/nfcorpus", cache_dir=tmp_path, data_dir=bench_data)
+    (finding,) = verify_dataset(dataset)
+    texts = dict(zip(dataset.corpus.ids.to_pylist(), dataset.corpus.texts.to_pylist(), strict=True))
+    judged = set(zip(dataset.qrels.query_ids, dataset.qrels.doc_ids, strict=True))
+    relevant = [(q, texts[d]) for q, d, grade in dataset.qrels if grade > 0]
+    by_text: dict[str, list[str]] = {}
+    for id_, text in texts.items():
+        by_text.setdefault(text, []).append(id_)
+    wrong = {q for q, text in relevant for id_ in by_text[text] if (q, id_) not in judged}
+    assert (finding.severity, finding.count) == ("note", len(wrong)) == ("note", 112)
+
+
+def test_a_repaired_copy_is_clean_and_lists_what_was_changed(
+    tmp_path: Path, open_: Callable[..., Dataset]
+) -> None:
+    write_collection(tmp_path / "bad")
+    with (tmp_path / "bad/corpus.jsonl").open("a") as file:
+        file.write('{"_id": "d1", "text": "another"}\n{"_id": "d2"\n')
+    with (tmp_path / "bad/qrels/test.tsv").open("a") as file:
+        file.write("q1\td1\t0\n")
+    with pytest.raises(BenchError):
+        open_(tmp_path / "bad")
+    changes = write_repaired(lambda: open_(tmp_path / "bad"), tmp_path / "good")
+    good = open_(tmp_path / "good")
+    assert (tmp_path / "good" / CHANGES_FILE).read_text() == "".join(f"- {c}\n" for c in changes)
+    assert len(changes) == 4
+    assert {each.severity for each in verify_dataset(good)} <= {"note", "warning"}
+    assert good.corpus.texts.to_pylist() == [text for _, text in DOCUMENTS.values()]
+    assert list(good.qrels) == [row for row in GRADES if row[1] != "not-here"]
+    with pytest.raises(BenchError, match="exists already"):
+        write_repaired(lambda: good, tmp_path / "good")
+
+
+@pytest.mark.parametrize(
+    ("files", "split", "measure", "depth"),
+    [
+        ({"collection.tsv", "qrels.mine.tsv"}, "mine", "RR@10", 1000),
+        ({"collection.tsv", "2019qrels-pass.txt"}, "dl19", "nDCG@10", 1000),
+        ({"psgs_w100.tsv", "nq-dev.qa.csv"}, "dev", "Success@20", 100),
+    ],
+)
+def test_the_layout_decides_measure_and_depth(
+    files: set[str], split: str, measure: str, depth: int, tmp_path: Path, open_: Any
+) -> None:
+    for name in files | {"queries.mine.tsv", "queries.dl19.judged.tsv"}:
+        text = {"c": "1\tone\n", "p": "id\ttext\ttitle\n1\tone\t\n", "n": "who\t['one']\n"}
+        (tmp_path / name).write_text(
+            text.get(name[0], "7 0 1 1\n" if "qrels" in name else "7\ta\n")
+        )
+    facts = open_(tmp_path).facts
+    assert (facts.split, facts.main_measure, facts.depth) == (split, measure, depth)
+    (tmp_path / "dataset.toml").write_text('main_measure = "RR@5"\ndepth = 7\nmeasures = []\n')
+    facts = open_(tmp_path).facts
+    assert (facts.split, facts.main_measure, facts.depth) == (split, "RR@5", 7)
+
+
+# ir_datasets
+
+
+@pytest.fixture
+def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A dataset of local files in the registry of ir_datasets."""
+    package = pytest.importorskip("ir_datasets")
+    (tmp_path / "docs.tsv").write_text("".join(f"{d}\t{x}\n" for d, (_, x) in DOCUMENTS.items()))
+    (tmp_path / "queries.tsv").write_text("".join(f"{q}\t{x}\n" for q, x in QUERIES.items()))
+    rows = "".join(f"{query} 0 {document} {grade}\n" for query, document, grade in GRADES)
+    (tmp_path / "qrels.txt").write_text(rows)
+    made = package.create_dataset(
+        *(str(tmp_path / name) for name in ("docs.tsv", "queries.tsv", "qrels.txt"))
+    )
+    monkeypatch.setitem(package.registry._registered, "mine/test", made)
+    return "ir_datasets:mine/test"
+
+
+def test_a_dataset_of_ir_datasets_is_that_of_its_files(
+    registered: str, tmp_path: Path, open_: Callable[..., Dataset]
+) -> None:
+    with pytest.raises(BenchError, match="downloads are off"):
+        open_(registered, download=False)
+    dataset = open_(registered)
+    untitled = {id_: ("", text) for id_, (_, text) in DOCUMENTS.items()}
+    write_collection(tmp_path / "beir", untitled)
+    assert hashes(dataset) == hashes(open_(tmp_path / "beir"))
+    assert dataset.name == "ir_datasets/mine/test"
+    assert dataset.facts.version.startswith("ir_datasets ")
+    assert open_(registered, download=False).name == dataset.name
+    with pytest.raises(BenchError, match=r"cannot read 'mine/none': there is no .*mine/none"):
+        open_("ir_datasets:mine/none")
+
+
+# The Hugging Face Hub
+
+
+@pytest.mark.slow
+def test_a_collection_of_the_hub_is_its_clone_at_a_commit_and_needs_no_network_later(
+    tmp_path: Path,
+) -> None:
+    """With a server of this test, in other processes, which read HF_ENDPOINT at import."""
+    (tmp_path / "name").mkdir()
+    parquet_of_hub(tmp_path / "name")
+    (tmp_path / "name/name.py").write_text("raise SystemExit(9)\n")
+    results = tmp_path / "results"
+    places = {"HF_HOME": str(tmp_path / "hf"), "BENCH_CACHE": str(tmp_path / "cache")}
+    environment = {**os.environ, **places, "HF_HUB_OFFLINE": "0", "no_proxy": "127.0.0.1"}
+
+    def bench(*words: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "bench", *map(str, words)]
+        return subprocess.run(
+            command, env={**environment, **more}, cwd=ROOT, text=True, capture_output=True
+        )
+
+    with serve_dataset(tmp_path / "name", "owner/name") as (endpoint, requested):
+        run = ("run", "hf://owner/name", tmp_path / "name", "--model", "bm25", "--results", results)
+        done = bench(*run, HF_ENDPOINT=endpoint)
+        assert done.returncode == 0, done.stderr
+        assert not any(path.endswith(".py") for path in requested)
+    stored = {
+        r["protocol"]["collection"]: r for r in map(read_object, results.rglob("result.json"))
+    }
+    hub, clone = stored["hf/owner/name"], stored["name"]
+    assert hub["measures"] == clone["measures"]
+    assert f"hf://owner/name is read at commit {COMMIT}" in hub["assumptions"]
+    assert f"hf://owner/name is read at commit {COMMIT}" in done.stderr
+    again = bench("verify", "hf://owner/name", "hf://owner/other", "--json", HF_HUB_OFFLINE="1")
+    found = json.loads(again.stdout)
+    assert "error" not in {each["severity"] for each in found["hf://owner/name"]}
+    assert "cannot get hf://owner/other" in found["hf://owner/other"][0]["what"]
