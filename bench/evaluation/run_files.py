@@ -22,6 +22,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, cast
 
 import msgspec
@@ -156,43 +157,31 @@ def _id_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     return column
 
 
-class _Document(msgspec.Struct):
-    corpus_id: str | int
-    score: float
-
-
-class _Ranking(msgspec.Struct):
-    """A line of the predictions of sentence-transformers."""
-
-    query_id: str | int
-    results: list[_Document]
-
-
 def _read_predictions(source: "_Source", split: str) -> tuple[Run, str]:
     """Return the run in predictions as JSON or as lines of JSON, and the assumption."""
     with source.open() as file:
-        content = file.read().removeprefix(BOM_UTF8)
-    assumption = ""
+        content, assumption = file.read().removeprefix(BOM_UTF8), ""
+    decode = partial(json.loads, object_pairs_hook=_refuse_repeats)
     try:
         if _RECORDS.match(content):
-            lines = msgspec.json.Decoder(_Ranking).decode_lines(content)
-            pairs = [
-                (str(line.query_id), [(str(one.corpus_id), one.score) for one in line.results])
-                for line in lines
-            ]
-            ranked = _refuse_repeats(pairs).items()
-            rankings = {query: _refuse_repeats(documents) for query, documents in ranked}
+            pairs = []
+            for line in map(decode, content.splitlines()):
+                ranked = [(str(one["corpus_id"]), one.get("score")) for one in line["results"]]
+                pairs.append((str(line["query_id"]), _refuse_repeats(ranked)))
+            tree = _refuse_repeats(pairs)
         else:
-            tree = json.loads(content, object_pairs_hook=_refuse_repeats)
+            tree = decode(content)
             tree.pop(_ABOUT_MODEL, None)
-            found, assumption = _choose_predictions(tree, source.path, split)
-            rankings = msgspec.convert(found, dict[str, dict[str, float]])
-        rows = [(q, d, value) for q, ranked in rankings.items() for d, value in ranked.items()]
-        queries, documents, values = zip(*rows, strict=True) if rows else ((), (), ())
-        return Run.from_rows(queries, documents, values), assumption
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        reason = f"run {source.path} has no predictions of mteb or sentence-transformers: {error}"
-        raise BenchError(reason, '{"QUERY": {"DOCUMENT": SCORE}} is read, too') from error
+            tree, assumption = _choose_predictions(tree, source.path, split)
+        rankings = msgspec.convert(tree, dict[str, dict[str, float]])
+    except (ValueError, LookupError, TypeError, RecursionError, msgspec.MsgspecError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise BenchError(
+            f"run {source.path} has no predictions of mteb or sentence-transformers: {reason}",
+            '{"QUERY": {"DOCUMENT": SCORE}} is read, too',
+        ) from error
+    rows = [(q, d, value) for q, ranked in rankings.items() for d, value in ranked.items()]
+    return Run.from_rows(*([row[column] for row in rows] for column in range(3))), assumption
 
 
 def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -270,25 +259,23 @@ def _interpret(path: Location, table: pa.Table) -> tuple[bool, str]:
     follows = places > 1  # another line of the same query
     rises = follows & (np.diff(values, prepend=0) > 0)
     if "rank" in table.column_names:
-        counts = table["rank"].to_numpy()[order] == places
-        if counts.all() and not rises.any():
-            return False, "4 columns are read as query, document, rank and score, as of ColBERT"
-        doubtful, columns = ~counts | rises, ("$4", "-$3")
+        doubtful = rises | (table["rank"].to_numpy()[order] != places)
+        sound, last = "4 columns are read as query, document, rank and score, as of ColBERT", "$4"
         problem = "4 columns, whose third does not count the ranks of falling scores in the fourth"
+    elif follows.any() and (values == places).all():
+        return True, "the last of 3 columns counts from 1 for each query: ranks, as of MS MARCO"
     else:
-        if follows.any() and (values == places).all():
-            return True, "the last of 3 columns counts from 1 for each query: ranks, as of MS MARCO"
         counts_down = (values[np.lexsort((values, codes))] == places).all()
-        if not (rises.any() or (follows.any() and counts_down)):
-            return False, "the last of 3 columns falls for each query: scores, as of Tevatron"
-        doubtful, columns = rises if rises.any() else follows, ("$3", "-$3")
+        doubtful = rises | (follows & counts_down)
+        sound, last = "the last of 3 columns falls for each query: scores, as of Tevatron", "$3"
         problem = "3 columns, whose last may be scores (high is good) or ranks (1 is best)"
-    query = codes[np.flatnonzero(doubtful)[0]]
+    if not doubtful.any():
+        return False, sound
+    query, quoted = codes[doubtful.argmax()], shlex.quote(str(path))
     shown = ", ".join(f"{value:g}" for value in values[codes == query][:3])
-    quoted = shlex.quote(str(path))
     scores, ranks = (
-        f'`awk \'{{print $1, "Q0", $2, 0, {column}, "run"}}\' {quoted} > run.trec`'
-        for column in columns
+        f'`awk \'{{print $1, "Q0", $2, 0, {value}, "run"}}\' {quoted} > run.trec`'
+        for value in (last, "-$3")
     )
     raise BenchError(
         f"run {path} has {problem}: for query {query_ids[query].as_py()!r}, {shown}, ...",
