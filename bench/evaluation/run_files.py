@@ -181,7 +181,8 @@ def _read_predictions(source: "_Source", split: str) -> tuple[Run, str]:
             '{"QUERY": {"DOCUMENT": SCORE}} is read, too',
         ) from error
     rows = [(q, d, value) for q, ranked in rankings.items() for d, value in ranked.items()]
-    return Run.from_rows(*([row[column] for row in rows] for column in range(3))), assumption
+    queries, documents = [row[0] for row in rows], [row[1] for row in rows]
+    return Run.from_rows(queries, documents, [row[2] for row in rows]), assumption
 
 
 def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
