@@ -1,7 +1,8 @@
 """Evaluations as text: scores, means, gaps, costs, and findings about collections."""
 
+import re
 from collections.abc import Mapping, Sequence
-from textwrap import indent
+from textwrap import fill, indent
 
 from bench.evaluation.judging import SuiteMean
 from bench.evaluation.result_record import Result
@@ -9,13 +10,14 @@ from bench.requests.outcomes import MissingEvaluation
 from bench.runner.run import EncodingCost
 from bench.store.usage import ModelUsage
 from datasets_cfg.dataset import Finding
-from foundation.errors import format_count, format_names
+from foundation.errors import as_sentence, format_count, format_names
 from reports import format as fmt
-from reports.table import Column, Table, bullets, columns_for, escape
+from reports.table import Column, Table, columns_for, escape, make_table
 
 DAY_S = 86_400
 SHOWN = 8  # letters of a fingerprint: enough to distinguish models, and to prune by
 TOTAL = "total"
+WIDTH = 80  # columns of a terminal
 
 Published = Mapping[tuple[str, str, str], float]  # (model, collection, measure) -> score
 
@@ -106,10 +108,28 @@ def _gap(mean: SuiteMean) -> str:
     return f"{len(mean.missing)} of {mean.members}: {format_names(mean.missing)}"
 
 
+FROM_ADDRESS = re.compile(r"^\S+ from \S+: ")  # the file of one collection
+
+
 def gaps_list(gaps: Sequence[MissingEvaluation]) -> str:
-    """Return a list of the missing evaluations ``gaps`` with their reasons."""
-    lines = (f"{gap.model} on {gap.collection}: {gap.reason}" for gap in gaps)
-    return f"not evaluated:\n\n{bullets(map(escape, lines))}"
+    """Return the missing evaluations ``gaps`` by cause: a table, then a list of the causes."""
+    models: dict[str, dict[str, list[str]]] = {}
+    for gap in gaps:
+        cause = escape(as_sentence(FROM_ADDRESS.sub("", gap.reason)))
+        cause += f" {as_sentence(gap.hint)}" if gap.hint else ""
+        cause = cause.replace(gap.collection, "NAME")  # the same for other collections
+        models.setdefault(cause, {}).setdefault(gap.collection, []).append(gap.model or "all")
+    rows = [
+        (name, ", ".join(failed), number)
+        for number, collections in enumerate(models.values(), start=1)
+        for name, failed in collections.items()
+    ]
+    causes = [
+        fill(f"{number}. {cause}", WIDTH, subsequent_indent="   ", break_long_words=False)
+        for number, cause in enumerate(models, start=1)
+    ]
+    table = make_table(["not evaluated", "model", "cause"], rows).markdown()
+    return "\n\n".join([table, "\n".join(causes)])
 
 
 def costs_table(rows: Sequence[EncodingCost]) -> str:

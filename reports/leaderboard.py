@@ -25,6 +25,7 @@ from retrievers.models.read_checkpoint import Parameters
 
 SystemClaims = Sequence[Claim]  # claims of one system in one source
 
+DAGGERS = "†‡§¶"  # marks of significance
 RECIPE = ("pooling", "max_query_tokens", "max_document_tokens", "dtype", "store_dtype", "index")
 PROTOCOL = ("version", "split", "title_track", "exclude_self", "depth")
 
@@ -49,14 +50,18 @@ def _ranking(board: Leaderboard, ranked: Sequence[Row], headline: ScoreColumn, m
         Column("95 % interval", lambda row: row.score_in(headline, measure), fmt.range_of),
     ]
     for column in board.all_columns:
-        columns += _score_columns(column, measure)
+        columns += _score_columns(board, column, measure)
     return Table(ranked, columns).markdown()
 
 
-def _score_columns(column: ScoreColumn, measure: str) -> list[Column[Row]]:
+def _score_columns(board: Leaderboard, column: ScoreColumn, measure: str) -> list[Column[Row]]:
     """Return the score column and, for a suite, the zero-shot mean."""
     scores: list[Column[Row]] = [
-        Column(heading(column, measure), lambda row: score_cell(row, column, measure), fmt.numeric)
+        Column(
+            heading(column, measure),
+            lambda row: score_cell(row, column, measure) + daggers(board, row, column, measure),
+            fmt.numeric,
+        )
     ]
     if isinstance(column, SuiteColumn):
         scores.append(Column("zero-shot", lambda r: _zero_shot(r, column, measure), fmt.numeric))
@@ -65,20 +70,51 @@ def _score_columns(column: ScoreColumn, measure: str) -> list[Column[Row]]:
 
 def heading(column: ScoreColumn, measure: str) -> str:
     """Return the name of ``column`` with the ``measure`` shown there."""
-    return f"{fmt.display_name(column.name)} {measure or column.main_measure}".rstrip()
+    return f"{label_of(column)} {measure or column.main_measure}".rstrip()
+
+
+def label_of(column: ScoreColumn) -> str:
+    """Return the short name of ``column``."""
+    return column.label if isinstance(column, CollectionColumn) else fmt.display_name(column.name)
+
+
+def daggers(board: Leaderboard, row: Row, column: ScoreColumn, measure: str) -> str:
+    """Return the marks of the baselines that ``row`` is significantly better than."""
+    contrasts = board.contrasts_of(row.name)
+    found = [
+        one.on(column.name, measure or column.main_measure) if one else None
+        for one in map(contrasts.get, board.baselines)
+    ]
+    marked = zip(DAGGERS, found, strict=False)
+    return "".join(mark for mark, on in marked if on and on.verdict == "a")
+
+
+def describe_daggers(board: Leaderboard) -> str:
+    """Return a sentence on the marks, the test and its correction, or "" without baselines."""
+    names = ", ".join(map(" ".join, zip(DAGGERS, board.baselines, strict=False)))
+    test = (
+        f"paired randomisation test over queries, {board.resamples:,} sign flips, p at most .05 "
+        "with Holm's correction over the collections of each pair"
+    )
+    return f"Significantly better than {names}: {test}." if names else ""
 
 
 def score_cell(row: Row, column: ScoreColumn, measure: str) -> str:
     """Format the score of ``row`` in ``column``: * if in-domain, members missing from a mean."""
     score = row.score_in(column, measure)
-    if isinstance(column, CollectionColumn):
-        in_domain = column.name in row.cells and row.cells[column.name].in_domain
-    else:
-        mean = row.mean(column, measure)
-        if mean is not None and mean.score is None:
+    if score is None:
+        if isinstance(column, SuiteColumn) and (mean := row.mean(column, measure)):
             return f"{len(mean.missing)} of {len(column.members)} missing"
-        in_domain = mean is not None and mean.zero_shot_members < len(column.members)
-    return fmt.score(score.value) + ("*" if in_domain else "") if score else ""
+        return ""
+    return fmt.score(score.value) + ("*" if is_in_domain(row, column, measure) else "")
+
+
+def is_in_domain(row: Row, column: ScoreColumn, measure: str) -> bool:
+    """Return True if the model of ``row`` was trained on ``column`` or on a member of it."""
+    if isinstance(column, CollectionColumn):
+        return column.name in row.cells and row.cells[column.name].in_domain
+    mean = row.mean(column, measure)
+    return mean is not None and mean.zero_shot_members < len(column.members)
 
 
 def _zero_shot(row: Row, suite: SuiteColumn, measure: str) -> str:
@@ -97,15 +133,21 @@ def _notes(board: Leaderboard, headline: ScoreColumn) -> str:
         "An asterisk marks scores on collections that the model was trained on; the zero-shot mean "
         "leaves them out, with the number of remaining collections in parentheses."
     )
-    return f"{notes}\n\n{bullets(legend(board))}"
+    marks = escape(describe_daggers(board))
+    return "\n\n".join(filter(None, [notes, marks, bullets(legend(board))]))
 
 
 def legend(board: Leaderboard) -> list[str]:
     """Return the legend of the intervals and groups of ``board``."""
+    differences = (
+        "differences from the baseline: bold if significant, Holm-corrected over the collections "
+        "of a pair; gate: the decision of `check` with its default limits"
+    )
     return [
         fmt.intervals_legend(board.resamples),
         "groups: paired randomisation test at the 5 % level, Holm-corrected for the pairs with the "
         "best model of a group",
+        *([differences] if board.baselines else []),
     ]
 
 
@@ -140,7 +182,7 @@ def lowest_judged(row: Row) -> float | None:
 def _protocols(board: Leaderboard) -> str:
     """Return a table of each column's protocol, since different protocols are not comparable."""
     columns: list[Column[CollectionColumn]] = [
-        Column("collection", lambda on: on.name + " (not the published one)" * (not on.official)),
+        Column("collection", lambda on: on.label + " (not the published one)" * (not on.official)),
         Column("queries", lambda on: on.queries, fmt.count),
         Column("documents", lambda on: on.documents, fmt.count),
         *columns_for(PROTOCOL, lambda on, name: on.protocol.get(name)),

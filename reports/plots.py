@@ -13,17 +13,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.boards.leaderboard_record import Leaderboard
 from bench.comparing.statistics import Difference
 from bench.experiments.grid import AxisResult
 from bench.experiments.report import Report, RowResult
 from bench.monitor.curve import Curve, CurvePoint
+from bench.speed.speed_report import IndexCurve, IndexPoint
 from foundation import files as whole
-from foundation.errors import make_printable
+from foundation.errors import BenchError, make_printable
 from reports import format as fmt
 from retrievers.training.engine.context import LossPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -91,32 +94,43 @@ def legend_below(figure: "Figure", columns: int = 2, entries: Sequence["Line2D"]
     figure.legend(handles=[*known, *entries], loc="outside lower center", ncols=columns)
 
 
-def save(stem: Path, size: tuple[float, float], fill: Draw, *, grid: bool = False) -> list[Path]:
-    """Save the figure that ``fill`` draws as SVG and PNG, and return the two files.
+def save(
+    stem: Path,
+    size: tuple[float, float],
+    fill: Draw,
+    *,
+    grid: bool = False,
+    endings: Sequence[str] = (".svg", ".png"),
+) -> list[Path]:
+    """Save the figure that ``fill`` draws in each format, and return the files.
 
     Args:
         stem: path without ending.
         size: width and height in inches.
         fill: function that draws into the figure.
         grid: True for grid lines.
+        endings: endings of the files, of ``.svg``, ``.png`` and ``.pdf``.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    vectors, pixels = io.StringIO(), io.BytesIO()
+    contents = {ending: io.BytesIO() for ending in endings}
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with matplotlib.rc_context({**STYLE, "axes.grid": grid}):  # type: ignore[arg-type, unused-ignore]
         figure = Figure(figsize=size)
         FigureCanvasAgg(figure)
         fill(figure)
-        figure.savefig(vectors, format="svg", metadata={"Date": None})
-        figure.set_layout_engine("none")  # keep the computed layout
-        figure.savefig(pixels, format="png", dpi=PNG_DPI)
-    files = [stem.with_name(f"{stem.name}{ending}") for ending in (".svg", ".png")]
-    svg = make_printable(vectors.getvalue()).encode()  # names may contain anything
-    for path, content in zip(files, (svg, pixels.getvalue()), strict=True):
-        with whole.replace_file(path) as file:
-            file.write(content)
+        for ending, content in contents.items():
+            name, facts = ending.removeprefix("."), undated.get(ending)
+            figure.savefig(content, format=name, dpi=PNG_DPI, metadata=facts)
+            figure.set_layout_engine("none")  # keep the computed layout
+    files = []
+    for ending, content in contents.items():
+        files.append(stem.with_name(f"{stem.name}{ending}"))
+        drawn = content.getvalue()
+        with whole.replace_file(files[-1]) as file:  # names in an SVG may contain anything
+            file.write(make_printable(drawn.decode()).encode() if ending == ".svg" else drawn)
     return files
 
 
@@ -259,6 +273,87 @@ def _limits(row: RowResult, name: str) -> tuple[float, float] | None:
 
 def _file_name(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def draw_indexes(curve: IndexCurve, title: str, path: Path) -> None:
+    """Draw queries per second against recall into ``path``, a line for each kind of index."""
+    kinds: dict[str, list[IndexPoint]] = {}
+    for point in sorted(curve.points, key=lambda point: point.recall):
+        kinds.setdefault(point.index.partition("?")[0], []).append(point)
+
+    def fill(figure: "Figure") -> None:
+        axes = figure.subplots()
+        axes.set_yscale("log")
+        for place, (kind, points) in enumerate(kinds.items()):
+            spots = [(point.recall, point.queries_per_s.median) for point in points]
+            label = "exact search" if kind == "flat" else kind
+            axes.plot(*zip(*spots, strict=True), label=label, lw=1.2, **_point_style(place))
+            for point, spot in zip(points, spots, strict=True):
+                parameters = point.index.partition("?")[2]
+                axes.annotate(
+                    parameters, spot, (0, 6), ha="center", fontsize=7, textcoords="offset points"
+                )
+        axes.margins(0.1)
+        _label_decades(axes.yaxis)
+        axes.set_xlabel(f"recall@{curve.k}")
+        axes.set_ylabel("queries per second")
+        axes.set_title(f"{title}: {curve.rows:,} × {curve.dim}, {curve.vectors}")
+        legend_below(figure, 3)
+
+    save(path.with_suffix(""), (6.4, 4.4), fill, grid=True, endings=[path.suffix])
+
+
+COSTS = {"tokens_per_s": "tokens encoded per second", "document_bytes": "bytes per document"}
+DODGE = 1.08  # models of equal cost are drawn next to each other
+
+
+def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
+    """Draw scores in the headline of ``board`` against speed and size of models into ``path``."""
+    column = board.headline(measure)
+    title = f"{fmt.display_name(column.name)} {measure or column.main_measure}".rstrip()
+    rows = [row for row in board.ranked(measure) if row.tokens_per_s or row.document_bytes]
+    scored = [(row, score) for row in rows if (score := row.score_in(column, measure))]
+    styles = [_point_style(place) for place in range(len(scored))]
+    if not scored:
+        hint = "Evaluate a model that encodes, with --cache-dir on an empty folder for its speed."
+        raise BenchError(f"no result on {title} has a speed or vectors", hint)
+
+    def fill(figure: "Figure") -> None:
+        figure.subplots(1, len(COSTS), sharey=True)
+        for axes, (name, label) in zip(figure.axes, COSTS.items(), strict=True):
+            axes.set_xscale("log")
+            drawn: list[float] = []
+            for (row, score), style in zip(scored, styles, strict=True):
+                if cost := getattr(row, name):
+                    place = cost * DODGE ** drawn.count(cost)
+                    axes.plot(place, score.value, **style)
+                    if score.low is not None and score.high is not None:
+                        axes.vlines(place, score.low, score.high, color=style["color"])
+                    drawn.append(cost)
+            if drawn:
+                axes.set_xlim(min(drawn) / 1.5, max(drawn) * 1.5 * DODGE)
+            _label_decades(axes.xaxis)
+            axes.set_xlabel(label)
+        figure.axes[0].set_ylabel(f"{title}, 95 % interval")
+        names = zip(scored, styles, strict=True)
+        legend_below(figure, 3, [legend_entry(row.name, **style) for (row, _), style in names])
+
+    save(path.with_suffix(""), (8.4, 4.2), fill, grid=True, endings=[path.suffix])
+
+
+def _point_style(place: int) -> dict[str, Any]:
+    colour = COLOURS[(place - 1) % len(COLOURS)]  # the first is black
+    return {"color": colour, "marker": MARKERS[place % len(MARKERS)], "ms": 6}
+
+
+def _label_decades(axis: "Axis") -> None:
+    """Label a logarithmic axis at round numbers, as plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 10 * low else (1, 1.5, 2, 3, 5, 7)))
+    axis.set_major_formatter("{x:,.0f}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 SIZE = (8.0, 5.2)  # inches

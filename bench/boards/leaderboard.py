@@ -6,16 +6,19 @@ mean is a claim of its own, on the suite that it averages.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from bench.boards.leaderboard_record import (
     Cell,
     Claim,
     CollectionColumn,
+    Contrast,
     Leaderboard,
     Mean,
     Row,
@@ -23,25 +26,35 @@ from bench.boards.leaderboard_record import (
     SuiteColumn,
 )
 from bench.boards.rows import (
+    ByRow,
     RankGroups,
     compute_rank_groups,
     find_distinct_results,
     group_by_column,
     group_by_row,
+    label_columns,
     row_facts,
 )
 from bench.comparing.comparison import check_scores_against_rankings
+from bench.comparing.pairs import ComparedModel, ComparisonSettings, compare_models
 from bench.comparing.statistics import Resampling
-from bench.evaluation.judging import suite_mean, suite_weights
+from bench.evaluation.index_search import index_row_bytes
+from bench.evaluation.judging import mean_weights, suite_mean, suite_weights
 from bench.evaluation.result_record import Evaluation, Result
+from bench.gate.candidate import Candidate, Reference
+from bench.gate.check import check_against
+from bench.gate.check_record import BASELINE
+from bench.gate.decision import GateSettings
 from bench.requests.deciding import LeaderboardRequest
-from bench.result_store.find import describe_protocol
+from bench.result_store.find import SELECTOR, describe_protocol
 from bench.runner.workspace import open_workspace
 from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names
 from foundation.errors import BenchError, did_you_mean
 from foundation.records import Record, read_toml
+from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import Card, all_cards
 
+MOST_BASELINES = 4  # each has its own mark
 CARDS, ALL = "cards", "all"
 PUBLISHED = Path(__file__).parent / "published"
 Advance = Callable[[int, int], None]  # called after each column with 1 and the number of columns
@@ -138,7 +151,8 @@ def build_leaderboard(
     """Build a leaderboard of ``stored`` results, with the suite, measures and claims to show."""
     by_column = group_by_column(_select_results(stored, request))
     by_row = group_by_row(by_column)
-    columns = tuple(_column_of(name, entries) for name, entries in by_column.items())
+    labels = label_columns(by_column)
+    columns = tuple(_column_of(name, labels[name], some) for name, some in by_column.items())
     measures = tuple(dict.fromkeys(name for column in columns for name in column.measures))
     if request.measure and request.measure not in measures:
         raise BenchError(
@@ -160,6 +174,8 @@ def build_leaderboard(
     rows = tuple(
         _build_row(name, cells, suites, groups, claims, cards) for name, cells in by_row.items()
     )
+    baselines = _find_baselines(request.baseline, by_row)
+    settings = ComparisonSettings(request.measure or None, resampling=resampling)
     published = request.published is not None
     claimed = {request.suite, *(claim.name for claim in claims if published)}
     return Leaderboard(
@@ -172,7 +188,40 @@ def build_leaderboard(
         newest=max(result.conditions.time for result in results),
         resamples=request.resamples,
         published=published,
+        baselines=tuple(baselines),
+        contrasts=tuple(_contrast_rows(baselines, by_row, request.suite, settings)),
     )
+
+
+def _find_baselines(typed: Sequence[str], by_row: ByRow) -> list[str]:
+    """Return the rows of the ``typed`` baselines: the names of rows, or of models with one row."""
+    rows = []
+    if len(typed) > MOST_BASELINES:
+        raise BenchError(f"--baseline: {len(typed)} names, at most {MOST_BASELINES} are possible")
+    for name in typed:
+        found = [row for row in by_row if name in (row, row.partition(SELECTOR)[0])]
+        found = [name] if name in by_row else found
+        if len(found) != 1:
+            problem = f"{len(found)} rows of {name}" if found else f"no row is called {name}"
+            raise BenchError(f"--baseline: {problem}", f"Choose from {', '.join(found or by_row)}.")
+        rows += found
+    return list(dict.fromkeys(rows))
+
+
+def _contrast_rows(
+    baselines: Sequence[str], by_row: ByRow, suite: str, settings: ComparisonSettings
+) -> Iterator[Contrast]:
+    """Compare every other row with each baseline, if they share a column, and decide."""
+    for baseline, (row, cells) in product(baselines, by_row.items()):
+        theirs = by_row[baseline]
+        if row == baseline or not cells.keys() & theirs.keys():
+            continue
+        models = [ComparedModel(row, cells), ComparedModel(baseline, theirs)]
+        (comparison,) = compare_models(models, settings)
+        weights = suite_weights(suite) if suite else mean_weights(theirs)
+        reference = Reference(BASELINE, baseline, theirs)
+        verdict = check_against(Candidate(row, cells), reference, weights, GateSettings(), settings)
+        yield Contrast(comparison, verdict.outcome, verdict.reasons)
 
 
 def _select_results(stored: Sequence[Evaluation], request: LeaderboardRequest) -> list[Evaluation]:
@@ -189,7 +238,7 @@ def _select_results(stored: Sequence[Evaluation], request: LeaderboardRequest) -
     return inside
 
 
-def _column_of(name: str, entries: Sequence[Evaluation]) -> CollectionColumn:
+def _column_of(name: str, label: str, entries: Sequence[Evaluation]) -> CollectionColumn:
     results = [stored.record for stored in entries]
     mains = [result.main_measure for result in results]
     main = max(dict.fromkeys(mains), key=mains.count)
@@ -201,6 +250,7 @@ def _column_of(name: str, entries: Sequence[Evaluation]) -> CollectionColumn:
     sizes = (result.documents for result in results if result.documents is not None)
     return CollectionColumn(
         name=name,
+        label=label,
         collection=protocol.collection,
         main=name == protocol.collection,
         official=protocol.official,
@@ -287,7 +337,19 @@ def _build_row(
         tokens_per_s=speed,
         speed_device=device,
         parameters=next(sizes, None),
+        document_bytes=_document_bytes(first),
     )
+
+
+def _document_bytes(result: Result) -> int | None:
+    """Return the bytes of a document's vector, or of its part of a FAISS index."""
+    recipe = result.recipe
+    if recipe is None or not recipe.dim or recipe.kind == "bm25":
+        return None
+    spec = IndexSpec.parse(result.index.partition(" (")[0])
+    if spec.needs_faiss:
+        return index_row_bytes(spec, recipe.dim)
+    return recipe.dim * np.dtype(recipe.store_dtype).itemsize
 
 
 def _means_by_measure(

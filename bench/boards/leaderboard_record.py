@@ -8,6 +8,8 @@ import re
 
 import msgspec
 
+from bench.comparing.pairs import Comparison, ComparisonRow
+from bench.gate.check_record import Outcome
 from retrievers.models.read_checkpoint import Parameters
 
 MAIN_MEASURE = ""  # the main measure of each collection
@@ -78,6 +80,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         recipe: settings as text.
         trained_on: collections that its card lists as training data.
         tokens_per_s: encoding speed on the machine ``speed_device``, which encoded most.
+        document_bytes: size of one document's stored vector, or of its part of the index; None
+            without vectors.
     """
 
     name: str
@@ -90,6 +94,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None
     speed_device: str
     parameters: Parameters | None
+    document_bytes: int | None = None
 
     def score(self, column: str, measure: str) -> Score | None:
         """Return the score by ``measure`` in the ``column`` of a collection or suite."""
@@ -111,13 +116,15 @@ class CollectionColumn(msgspec.Struct, frozen=True, kw_only=True):
     """A collection under one protocol.
 
     Attributes:
-        name: name of the column.
+        name: name of the column, with all that distinguishes it from the main protocol.
+        label: short name for tables, unique among the columns.
         main: whether it represents its collection, also in means.
         official: whether this is the published collection.
         title_track: track of the collection's titles, if it has several.
     """
 
     name: str
+    label: str
     collection: str
     main: bool
     official: bool
@@ -170,6 +177,24 @@ class Claim(msgspec.Struct, frozen=True):
     note: str = ""
 
 
+class Contrast(msgspec.Struct, frozen=True):
+    """A row (``a``) compared with a baseline (``b``), as by ``compare``.
+
+    Attributes:
+        comparison: differences on the columns and suites that both have.
+        outcome, reasons: decision of the gate on the baseline's columns, with its default limits.
+    """
+
+    comparison: Comparison
+    outcome: Outcome
+    reasons: tuple[str, ...]
+
+    def on(self, column: str, measure: str) -> ComparisonRow | None:
+        """Return the difference by ``measure`` on the ``column`` of a collection or suite."""
+        rows = (*self.comparison.collections, *self.comparison.suites)
+        return next((row for row in rows if (row.on, row.measure) == (column, measure)), None)
+
+
 class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     """Models, collections, scores and published scores.
 
@@ -180,6 +205,8 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
         newest: time of the newest one, ISO 8601.
         resamples: number of resamples of every interval and group.
         published: whether published scores of other systems are shown.
+        baselines: rows that the others are compared with.
+        contrasts: every other row compared with each baseline.
     """
 
     measures: tuple[str, ...]
@@ -191,6 +218,13 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     newest: str
     resamples: int
     published: bool = False
+    baselines: tuple[str, ...] = ()
+    contrasts: tuple[Contrast, ...] = ()
+
+    def contrasts_of(self, row: str) -> dict[str, Contrast]:
+        """Return the comparisons of ``row`` by baseline."""
+        mine = (each for each in self.contrasts if each.comparison.a == row)
+        return {each.comparison.b: each for each in mine}
 
     def systems(self) -> list[tuple[Claim, ...]]:
         """Group published scores without a row of their own by system and source."""

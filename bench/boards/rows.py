@@ -113,6 +113,23 @@ def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]
     return named
 
 
+def label_columns(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, str]:
+    """Return a short label of each column, unique in the table.
+
+    Protocols of one collection are told apart by as few fields as possible, hashes last:
+    ``my-docs@split=dev``. The protocol that a shipped collection declares has its plain name.
+    """
+    facts = {name: describe_protocol(some[0].record.protocol) for name, some in by_column.items()}
+    labels = {}
+    for name, own in facts.items():
+        collection = own["collection"]
+        same = [other for other in facts.values() if other["collection"] == collection]
+        is_declared = name == collection and collection in dataset_names()
+        fields = [] if is_declared else _distinguishing_facts(same)
+        labels[name] = SELECTOR.join([collection, *(f"{key}={own[key]}" for key in fields)])
+    return labels
+
+
 def _protocols_with_corpus(stored: Iterable[Evaluation]) -> dict[Protocol, Protocol]:
     """Map protocols without a corpus, as of a run file, to the only equal one with a corpus."""
     known: dict[Protocol, set[Protocol]] = defaultdict(set)
@@ -211,7 +228,8 @@ def _row_labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
 def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
     """Return a small set of facts that distinguishes all variants.
 
-    Facts that every variant has come first. The hash of a run file is used last.
+    Facts that every variant has come first. The hash of a run file is used last, and hashes of
+    data only if nothing else tells all variants apart.
     """
     names = find_differing_facts(facts)
     names.sort(key=lambda name: (not all(fact.get(name) for fact in facts), name != RUN_FILE_FACT))
@@ -220,6 +238,8 @@ def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
     def kinds(some: Sequence[str]) -> int:
         return len({tuple(fact.get(name, "") for name in some) for fact in facts})
 
+    readable = [name for name in names if not name.endswith("sha256")]
+    names = readable if kinds(readable) == kinds(names) else names
     while kinds(selected) < kinds(names):
         selected.append(max(names, key=lambda name: kinds([*selected, name])))
     return selected

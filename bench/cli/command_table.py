@@ -75,7 +75,8 @@ BY_NAME: dict[str, Any] = {
     "workers": parse.WorkerNumber | None,
 }
 
-Format = Literal["markdown", "csv", "json", "html"]
+Format = Literal["markdown", "csv", "json", "html", "latex"]
+Printed = Literal["markdown", "latex"]
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,17 @@ class OutputOptions:
     Attributes:
         json: Print one JSON document.
         dry_run: see the command.
-        format: Format of the output. html is one page that opens from disk.
+        format: Format of the output. html is one page that opens from disk, latex a table for a
+            paper (with the package booktabs).
         junit: Also write the verdict to this file as JUnit XML.
+        figure: Also draw a figure into this file: .pdf, .svg or .png.
     """
 
     json: bool = False
     dry_run: bool = False
     format: Format = "markdown"
     junit: Path | None = None
+    figure: Path | None = None
 
 
 # Remarks in the description of a field that `--help` leaves out.
@@ -104,6 +108,7 @@ OUTPUT: dict[str, tuple[Any, tuple[str, int]]] = {
     "dry_run": (bool, Request.section),
     "format": (Format, Request.section),
     "junit": (parse.OutFile | None, Request.section),
+    "figure": (parse.Figure | None, Request.section),
 }
 SET_CARD = (
     "Override a field of the card; repeatable. Fields: max_query_tokens and max_document_tokens "
@@ -231,7 +236,8 @@ class Command:
             )
             yield Option(each.name, kind, text, section_of[each.name], positional, default)
         for name, help_ in self.output.items():
-            kind, section = OUTPUT[name]
+            usual, section = OUTPUT[name]
+            kind = self.kinds.get(name, usual)
             text = help_ or described_in(OutputOptions)[name]
             yield Option(name, kind, text, section, default=getattr(OutputOptions(), name))
         if self.to_fields is parse.read_card_settings:
@@ -254,6 +260,14 @@ def without_fields(cls: type) -> str:
     return (inspect.getdoc(cls) or "").partition("Attributes:")[0].strip()
 
 
+LATEX = "Format of the output. latex is a table for a paper (with the package booktabs)."
+FIGURE_OF_INDEXES = (
+    "Also draw queries per second against the recall of indexes into this file: .pdf, .svg or .png."
+)
+FIGURE_OF_COSTS = (
+    "Also draw scores against encoding speed and bytes per document into this file: .pdf, .svg or "
+    ".png."
+)
 DRY_RUN = "Show the documents to encode, the expected time and the memory; evaluate nothing."
 
 COMMANDS: dict[str, Command] = {
@@ -279,13 +293,17 @@ COMMANDS: dict[str, Command] = {
         evaluating.SpeedRequest,
         EVALUATE,
         "evaluating.speed",
+        output={"figure": FIGURE_OF_INDEXES, "json": ""},
         only_if={"rounds": {"names": True}},
     ),
     "compare": Command(
         deciding.CompareRequest,
         DECIDE,
         "deciding.compare",
+        output={"format": LATEX, "json": ""},
+        kinds={"format": Printed},
         only_if={
+            "format": {"json": False, "changed": False, "sequence": False},
             "depth": {"dataset": True},
             "split": {"dataset": True},
             "sequence": {"dataset": False, "changed": False, "force": False},
@@ -322,7 +340,7 @@ COMMANDS: dict[str, Command] = {
         deciding.LeaderboardRequest,
         DECIDE,
         "deciding.leaderboard",
-        output={"format": "", "json": ""},
+        output={"format": "", "figure": FIGURE_OF_COSTS, "json": ""},
         named=("results",),
         only_if={"format": {"json": False}},
     ),
@@ -344,7 +362,13 @@ COMMANDS: dict[str, Command] = {
         training.AblateRequest,
         STUDY,
         "training.ablate",
-        output={"dry_run": "Check everything and show the grid; train nothing.", "json": ""},
+        output={
+            "dry_run": "Check everything and show the grid; train nothing.",
+            "format": LATEX,
+            "json": "",
+        },
+        kinds={"format": Printed},
+        only_if={"format": {"json": False, "dry_run": False}},
     ),
     "watch": Command(
         training.WatchRequest,

@@ -14,7 +14,7 @@ import attrs
 import msgspec
 from cyclopts import Parameter, Token, validators
 
-from foundation.errors import BenchError
+from foundation.errors import BenchError, import_package
 from foundation.files import Location, RemotePath, parse_location
 from foundation.machine import parse_size
 from foundation.records import Record, convert_table
@@ -108,6 +108,15 @@ def parse_local_path(text: str) -> Path:
     return Path(text)
 
 
+def parse_figure(text: str) -> Path:
+    """Parse ``text`` as the path of a figure, whose ending is its format."""
+    path = parse_local_path(text)
+    if path.suffix not in (".pdf", ".svg", ".png"):
+        raise ValueError(f"{text} does not end in .pdf, .svg or .png")
+    import_package("matplotlib", "--figure needs it", "pip install 'retrieval-bench[plots]'")
+    return path
+
+
 def parse_path_or_url(text: str) -> Location:
     """Parse ``text`` as a path, or as the URL of an object store."""
     return parse_location(text) if ":/" in text else parse_local_path(text)
@@ -124,6 +133,7 @@ WorkerNumber = Annotated[
 ]
 LocalPath = Annotated[Path, _parse_one(parse_local_path, "FOLDER")]
 OutFolder = Annotated[LocalPath, OutputMark("folder")]
+Figure = Annotated[Path, _parse_one(parse_figure, "FILE"), OutputMark("file")]
 OutFile = Annotated[LocalPath, OutputMark("file"), Parameter(metavar="FILE")]
 LocationOption = Annotated[
     Location, _parse_one(parse_path_or_url, "FOLDER|URL"), Parameter(accepts_keys=False)

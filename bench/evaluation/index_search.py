@@ -147,14 +147,7 @@ def check_index_fits(
     Raises:
         BenchError: the index does not fit, FAISS is missing, or the specification is invalid.
     """
-    FaissIndex(spec, dim)  # raises if the specification is invalid
-    faiss = import_faiss()
-    owner = faiss.index_factory(dim, spec.factory)  # owns the inner index
-    index = faiss.downcast_index(owner)
-    codes = int(faiss.downcast_index(getattr(index, "storage", None) or index).sa_code_size())
-    graph = re.match(r"(?:.*,)?HNSW(\d+)", spec.factory)
-    row = codes + (round(8.8 * int(graph[1])) if graph else 8)
-    needed = resident_bytes() + loading + rows * row
+    needed = resident_bytes() + loading + rows * index_row_bytes(spec, dim)
     if needed > budget_bytes:
         raise BenchError(
             f"the index {spec} over {rows:,} vectors of {dim} dimensions needs at least "
@@ -163,6 +156,21 @@ def check_index_fits(
             "or --index flat, which reads the vectors in pieces",
         )
     return needed
+
+
+def index_row_bytes(spec: IndexSpec, dim: int) -> int:
+    """Return the bytes of one document in an index of FAISS: its code, and its id or links.
+
+    Raises:
+        BenchError: FAISS is missing, or the specification is invalid.
+    """
+    FaissIndex(spec, dim)  # raises if the specification is invalid
+    faiss = import_faiss()
+    owner = faiss.index_factory(dim, spec.factory)  # owns the inner index
+    index = faiss.downcast_index(owner)
+    codes = int(faiss.downcast_index(getattr(index, "storage", None) or index).sa_code_size())
+    graph = re.match(r"(?:.*,)?HNSW(\d+)", spec.factory)
+    return codes + (round(8.8 * int(graph[1])) if graph else 8)
 
 
 @dataclass(frozen=True)

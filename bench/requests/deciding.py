@@ -137,10 +137,13 @@ class LeaderboardRequest(ResamplingFields, FolderFields):
         measure: Measure to show. Default: each collection's main measure.
         published: Also show published scores of other systems, marked as claims: names of the
             tables in bench/boards/published, `cards` for the models of `list models`, or `all`.
+        baseline: Compare every model with these, as `compare` and `check` do: daggers mark scores
+            that are significantly better, the page shows differences and verdicts.
         every_measure: Include every measure of the results, as the page does.
 
     Examples:
         python -m bench leaderboard --format html > leaderboard.html
+        python -m bench leaderboard --format latex --baseline bm25 > table.tex
         python -m bench leaderboard --suite beir --format csv
         python -m bench leaderboard --published beir-paper dupmae
     """
@@ -149,6 +152,7 @@ class LeaderboardRequest(ResamplingFields, FolderFields):
     suite: str = field(default="", converter=str)
     measure: str = ""
     published: tuple[str, ...] | None = field(default=None, converter=optional(to_names))
+    baseline: tuple[str, ...] = field(default=(), converter=to_names)
     every_measure: bool = False
 
 

@@ -190,9 +190,12 @@ class SpeedRequest(ModelFields, FolderFields):
     The last line of the output is one JSON document. Compare timings only within one machine.
 
     Attributes:
-        names: Collections to evaluate end to end, in alternation with the tools of ``against``.
+        names: Collections to evaluate end to end, in alternation with the tools of ``against``; or
+            the one whose vectors the indexes of ``index`` search.
         model: Model: a name (see `list models`), card file, folder or Hub id.
         parts: Parts to measure. Default: all, or none if collections are named.
+        index: Indexes to compare by speed and recall, as in `run`. Default: a selection of kinds
+            over 30,000 vectors.
         against: Installed tools to compare with. With OpenVINO, sentence-transformers runs on the
             CPU in the precision of ``dtype``; int8 is calibrated on 300 of the texts.
         repeats: Samples of each timing, after one warm-up.
@@ -203,11 +206,14 @@ class SpeedRequest(ModelFields, FolderFields):
         python -m bench speed --model minilm
         python -m bench speed --model minilm --parts encode --against sentence-transformers
         python -m bench speed beir/nfcorpus --model minilm --against mteb beir
+        python -m bench speed beir/scifact --model minilm --figure indexes.pdf --index \
+            'HNSW32?efSearch=16' 'HNSW32?efSearch=64' 'IVF64,Flat?nprobe=4'
     """
 
     names: tuple[str, ...] = field(kw_only=False, default=(), converter=to_names)
     model: str = field(converter=str)
     parts: tuple[Part, ...] = field(default=(), converter=to_items)
+    index: tuple[str, ...] = field(default=(), converter=to_names)
     against: tuple[Tool, ...] = field(default=(), converter=to_items)
     repeats: int = 5
     rounds: int = 1

@@ -41,11 +41,17 @@ class MissingEvaluation(msgspec.Struct, frozen=True):
 
 
 class MissingEvaluations:
-    """Errors of several evaluations, collected in ``missing`` so that the others can continue."""
+    """Errors of several evaluations, collected in ``missing`` so that the others can continue.
 
-    def __init__(self, stop: bool = False) -> None:
+    Args:
+        stop: raise the error instead, for a single evaluation.
+        listed: the report lists collections that fail for all models, so they are not warned of.
+    """
+
+    def __init__(self, stop: bool = False, listed: bool = False) -> None:
         self.missing: list[MissingEvaluation] = []
         self._stop = stop
+        self._listed = listed
 
     @contextmanager
     def catch(self, collection: str, model: str = "") -> Iterator[None]:
@@ -66,7 +72,8 @@ class MissingEvaluations:
             self.missing.append(MissingEvaluation(collection, model, reason, known.hint))
             subject = f"{model} on {collection}" if model else collection
             advice = f"\n  {as_sentence(known.hint)}" if known.hint else ""
-            print(f"warning: {subject} is not evaluated: {reason}{advice}", file=sys.stderr)
+            if model or not self._listed:
+                print(f"warning: {subject} is not evaluated: {reason}{advice}", file=sys.stderr)
 
     @property
     def reasons(self) -> dict[str, str]:

@@ -223,7 +223,7 @@ def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Pl
     options = _read_options(request)
     models = _load_named_models(workspace, request)
     names = _expand(workspace, request.names)
-    gaps = MissingEvaluations(stop=len(names) * len(models) == 1)
+    gaps = MissingEvaluations(stop=len(names) * len(models) == 1, listed=True)
     jobs: list[tuple[Job, ...]] = []
     for name in names:
         of_collection: list[Job] = []
@@ -244,6 +244,9 @@ def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Pl
         if of_collection:
             jobs.append(tuple(of_collection))
     gaps.require_any(bool(jobs))
+    if unopened := sum(not gap.model for gap in gaps.missing):
+        about = f"{unopened} of {len(names)} collections cannot be opened"
+        print(f"warning: {about}; the reasons are listed after the scores", file=sys.stderr)
     published = {
         (model.name, expected.dataset, expected.measure): expected.value
         for model, _ in models

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from bench import __version__
 from bench.evaluation.collection_search import (
+    encode_documents,
     faiss_device,
     mean_tokens,
     measure_speed,
@@ -24,6 +25,7 @@ from bench.evaluation.collection_search import (
     truncated_lengths,
 )
 from bench.evaluation.exact import ArrayVectors, exact_search
+from bench.evaluation.index_search import check_index_fits, default_budget
 from bench.evaluation.pipeline import current_conditions
 from bench.requests.evaluating import SpeedRequest
 from bench.runner.workspace import Workspace, load_models, open_workspace
@@ -78,10 +80,11 @@ TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "int8": 1e-1}
 NEIGHBOURS = 10  # neighbours in the comparison of indexes
 LATENCY_K = 100
 WARM_UP_QUERIES = 10
-HNSW_SEARCHES = (16, 64, 256)
-IVF_PROBES = (1, 8, 32)
-PQ_PROBES = (8, 32)
-PQ_CENTROIDS = 256  # per byte of a code; training needs at least as many vectors
+INDEXES = (  # of every kind, for any dimension; lists are about four times the root of ROWS
+    *("Flat", "HNSW32?efSearch=16", "HNSW32?efSearch=64", "HNSW32?efSearch=256"),
+    *("IVF512,Flat?nprobe=1", "IVF512,Flat?nprobe=8", "IVF512,Flat?nprobe=32"),
+    *("IVF512,SQ8?nprobe=8", "IVF512,SQ8?nprobe=32"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +92,8 @@ class BenchmarkedModel:
     """A model on this machine, ready to be measured.
 
     ``encoder`` has the prompts for ``source``, whose texts are used. Writing vectors to ``scratch``
-    is part of the timing. ``arguments`` are those of ``run`` for this model.
+    is part of the timing. ``arguments`` are those of ``run`` for this model. ``vectors`` are the
+    documents and queries that ``indexes`` search, and their origin; None for `mixed_vectors`.
     """
 
     model: Model
@@ -101,6 +105,8 @@ class BenchmarkedModel:
     arguments: tuple[str, ...]
     against: tuple[str, ...]
     repeats: int
+    indexes: tuple[IndexSpec, ...]
+    vectors: tuple[Float32Array, Float32Array, str] | None = None
 
     @cached_property
     def texts(self) -> list[str]:
@@ -120,7 +126,7 @@ class BenchmarkedModel:
         return list(self.source.queries.texts[:QUERIES])
 
     @cached_property
-    def vectors(self) -> tuple[Float32Array, str]:
+    def mixed_vectors(self) -> tuple[Float32Array, str]:
         """Vectors to search, float32 ``(ROWS, dim)``, with a description of their origin."""
         texts, name = self.texts[:REAL_DOCUMENTS], self.source.name
         real = self.encoder.encode_documents([""] * len(texts), texts)
@@ -136,14 +142,40 @@ class BenchmarkedModel:
 def speed(request: SpeedRequest, log: Log = lambda text: None) -> SpeedReport:
     """Measure one model, and with names of collections, compare it end to end with other tools.
 
+    Indexes are measured on the vectors of a named collection.
+
     Raises:
         BenchError: wrong input, or a tool is not installed or has nothing to do.
     """
-    parts = request.parts or (() if request.names else PARTS)
+    parts = request.parts or (() if request.names or request.index else PARTS)
+    parts = tuple(dict.fromkeys([*parts, "indexes"])) if request.index else parts
     _check_tools(request, parts)
     workspace = open_workspace(request)
-    raced = [workspace.dataset(name) for name in workspace.expand_names(request.names)]
-    return measure(_benchmarked_model(request, workspace), parts, raced, request.rounds, log)
+    named = [workspace.dataset(name) for name in workspace.expand_names(request.names)]
+    indexed = named if "indexes" in parts else []
+    if len(indexed) > 1:
+        problem = f"indexes are measured on one collection, not on {len(indexed)}"
+        raise BenchError(problem, "name one collection, or leave out --index")
+    target = _benchmarked_model(request, workspace)
+    if any(spec.is_bm25 for spec in target.indexes):
+        raise BenchError("bm25 is not an index of vectors", "leave it out of --index")
+    dim, rows = target.encoder.dim, len(indexed[0].corpus) if indexed else ROWS
+    for spec in filter(lambda spec: spec.needs_faiss, target.indexes):
+        check_index_fits(spec, rows, dim, default_budget(), loading=4 * rows * dim)
+    if indexed:
+        target = replace(target, vectors=_collection_vectors(target, indexed[0], workspace))
+    raced = named if SCORES.keys() & set(request.against) or not indexed else []
+    return measure(target, parts, raced, request.rounds, log)
+
+
+def _collection_vectors(
+    target: BenchmarkedModel, dataset: Dataset, workspace: Workspace
+) -> tuple[Float32Array, Float32Array, str]:
+    """Return document and query vectors of a collection, which are stored, and their origin."""
+    encoder = target.encoder.for_dataset(dataset.name)
+    stored = encode_documents(dataset, encoder, workspace.store)
+    queries = workspace.store.queries(encoder, dataset.queries.texts)
+    return stored.rows(np.arange(stored.shape[0])), queries, f"all documents of {dataset.name}"
 
 
 def _check_tools(request: SpeedRequest, parts: tuple[str, ...]) -> None:
@@ -192,6 +224,7 @@ def _benchmarked_model(request: SpeedRequest, workspace: Workspace) -> Benchmark
         arguments=("--model", request.model, *request.typed_settings()),
         against=tuple(dict.fromkeys(request.against)),
         repeats=request.repeats,
+        indexes=tuple(map(IndexSpec.parse, dict.fromkeys(["flat", *(request.index or INDEXES)]))),
     )
 
 
@@ -207,12 +240,16 @@ def measure(
     indexes, device = None, search_device(target.device)
     if "latency" in parts:
         log(f"latency of single queries over {ROWS:,} vectors")
-        latency = measure_latencies(target.encoder, target.queries, target.vectors[0], device)
+        latency = measure_latencies(target.encoder, target.queries, target.mixed_vectors[0], device)
     if "indexes" in parts:
-        log(f"indexes over {ROWS:,} vectors")
-        documents, origin = target.vectors
-        queries = target.encoder.encode_queries(target.queries)
-        indexes = compare_indexes(documents, queries, target.repeats, device, origin)
+        if target.vectors is None:
+            documents, origin = target.mixed_vectors
+            queries = target.encoder.encode_queries(target.queries)
+        else:
+            documents, queries, origin = target.vectors
+        log(f"indexes over {len(documents):,} vectors")
+        specs = target.indexes
+        indexes = compare_indexes(documents, queries, specs, target.repeats, device, origin)
     return SpeedReport(
         model=target.model.card.name,
         fingerprint=target.model.recipe.fingerprint,
@@ -336,24 +373,13 @@ def mix_vectors(real: Float32Array, rows: int) -> Float32Array:
     return np.ascontiguousarray(mixed, dtype=np.float32)
 
 
-def suggest_indexes(rows: int, dim: int) -> tuple[IndexSpec, ...]:
-    """Return indexes to compare over ``rows`` vectors of ``dim`` dimensions.
-
-    These are exact search, FAISS flat, HNSW, IVF and IVFPQ, with about four times the square root
-    of ``rows`` lists (FAISS's own advice), and one byte per eight dimensions or the next divisor.
-    """
-    lists = 1 << max(1, min(round(np.log2(4 * np.sqrt(rows))), int(np.log2(max(2, rows // 39)))))
-    codes = max(size for size in range(1, max(1, dim // 8) + 1) if dim % size == 0)
-    texts = ["flat", "Flat"]
-    texts += [f"HNSW32?efSearch={size}" for size in HNSW_SEARCHES]
-    texts += [f"IVF{lists},Flat?nprobe={probes}" for probes in IVF_PROBES if probes <= lists]
-    if rows >= PQ_CENTROIDS:
-        texts += [f"IVF{lists},PQ{codes}?nprobe={n}" for n in PQ_PROBES if n <= lists]
-    return tuple(map(IndexSpec.parse, texts))
-
-
 def compare_indexes(
-    documents: Float32Array, queries: Float32Array, repeats: int, device: str, origin: str
+    documents: Float32Array,
+    queries: Float32Array,
+    specs: Sequence[IndexSpec],
+    repeats: int,
+    device: str,
+    origin: str,
 ) -> IndexCurve:
     """Measure queries per second against recall at 10, with all queries in one call.
 
@@ -364,7 +390,7 @@ def compare_indexes(
     exact = partial(exact_search, ArrayVectors(documents), queries, k, ranks, device=device)
     truth = exact()
     points = []
-    for spec in tqdm(suggest_indexes(rows, dim), desc="indexes", unit=" indexes"):
+    for spec in tqdm(specs, desc="indexes", unit=" indexes"):
         build_s, size, find = 0.0, documents.nbytes, exact
         if spec.needs_faiss:
             build_s, index = time_call(partial(_build_index, spec, documents, device))

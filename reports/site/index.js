@@ -10,6 +10,7 @@ const view = {
   recipes: false,
   unseen: false,
   systems: BOARD.published,
+  baseline: BOARD.baselines[0] ?? "",
   by: null, // dataset whose groups are shown
   sorted: { by: null, falling: null },
 };
@@ -145,6 +146,9 @@ function fillScore(row, dataset, score, scale, cell) {
   cell.append(el("span", { class: score.group === 1 ? "best" : null }, fixed(score.value)));
   if (inDomain(row, dataset, view.measure))
     cell.append(el("abbr", { class: "seen", title: "trained on this collection" }, "*"));
+  const contrast = contrastOn(row, dataset);
+  if (contrast) cell.append(difference(contrast));
+  if (score.low !== null) cell.append(intervalBar(score, scale));
   if (view.intervals) cell.append(el("small", {}, interval(score)));
   if (view.claims && score.published !== null) {
     cell.append(
@@ -155,6 +159,77 @@ function fillScore(row, dataset, score, scale, cell) {
       ),
     );
   }
+}
+
+// The interval of a score as a bar with a tick at the score, on the scale of its column.
+function intervalBar(score, { least, most }) {
+  const place = (value) => `${((100 * (value - least)) / (most - least || 1)).toFixed(1)}%`;
+  const bar = el("span", { class: "bar", title: `95 % interval ${interval(score)}` }, el("i"), el("b"));
+  const [range, tick] = bar.children;
+  range.style.setProperty("left", place(score.low));
+  range.style.setProperty("right", `calc(100% - ${place(score.high)})`);
+  tick.style.setProperty("left", place(score.value));
+  return bar;
+}
+
+const CONTRASTS = new Map(
+  BOARD.contrasts.map((one) => [`${one.comparison.a}\n${one.comparison.b}`, one]),
+);
+const contrastOf = (row) => CONTRASTS.get(`${row.name}\n${view.baseline}`);
+
+// The row's difference from the chosen baseline, by the measure that is shown.
+function contrastOn(row, dataset) {
+  const contrast = contrastOf(row)?.comparison;
+  const measure = measureOf(dataset, view.measure);
+  return [...(contrast?.collections ?? []), ...(contrast?.suites ?? [])].find(
+    (one) => one.on === dataset.name && one.measure === measure && one.paired,
+  );
+}
+
+const signed = (value, digits = 3) => (value < 0 ? "\u2212" : "+") + fixed(Math.abs(value), digits);
+
+function difference({ paired, verdict }) {
+  const { difference: mean, low, high, p, p_adjusted } = paired;
+  const limits = (low ?? null) === null ? "" : `, 95 % interval ${signed(low)} to ${signed(high)}`;
+  const kind = { a: "better", b: "worse", neither: "unclear" }[verdict];
+  return el(
+    "small",
+    {
+      class: `difference ${kind}`,
+      title: `difference from ${view.baseline}${limits}, p ${fixed(p_adjusted ?? p)}`,
+    },
+    signed(mean),
+  );
+}
+
+// The decision of `check` on the row against the chosen baseline.
+function verdictColumn() {
+  return {
+    id: "verdict",
+    label: "Gate",
+    sub: `against ${view.baseline}`,
+    note: "the decision of `check` with its default limits; point at it for the reasons",
+    value: (row) => contrastOf(row)?.outcome ?? null,
+    fill: (row, cell) => {
+      const contrast = contrastOf(row);
+      if (!contrast) return;
+      const title = contrast.reasons.join("; ");
+      const kind = `verdict ${contrast.outcome.toLowerCase()}`;
+      cell.append(el("span", { class: kind, title }, contrast.outcome));
+    },
+  };
+}
+
+function baselineSelect() {
+  if (!BOARD.baselines.length) return null;
+  const select = el("select", { id: "baseline" }, el("option", { value: "" }, "nothing"));
+  for (const name of BOARD.baselines)
+    select.append(el("option", { value: name, selected: name === view.baseline }, name));
+  select.addEventListener("change", () => {
+    view.baseline = select.value;
+    draw();
+  });
+  return el("label", { class: "field" }, "Compare with", select);
 }
 
 function zeroShotColumn(dataset) {
@@ -200,7 +275,8 @@ function columns() {
   const scores = shownDatasets().flatMap((dataset) =>
     dataset.kind === "suite" ? [scoreColumn(dataset), zeroShotColumn(dataset)] : [scoreColumn(dataset)],
   );
-  return [group, model, ...scores, ...(view.recipes ? recipeColumns() : speedColumns())];
+  const verdict = view.baseline ? [verdictColumn()] : [];
+  return [group, model, ...verdict, ...scores, ...(view.recipes ? recipeColumns() : speedColumns())];
 }
 
 function systemName(row) {
@@ -367,6 +443,7 @@ function showIndex() {
     }),
     suiteSelect(),
     measureSelect(measures, view.measure, choose),
+    baselineSelect(),
     el(
       "fieldset",
       {},

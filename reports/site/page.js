@@ -18,7 +18,6 @@ const DATASETS = [
   ...BOARD.columns.map((column) => ({
     ...column,
     kind: "collection",
-    label: column.name,
     title: column.about.title ?? "",
   })),
 ].map((dataset, id) => ({ ...dataset, id }));
@@ -204,7 +203,14 @@ function section(title, ...children) {
 
 function scaleOf(scores) {
   const values = scores.map((one) => one.value);
-  return { low: Math.min(...values), high: Math.max(...values) };
+  const lows = scores.map((one) => one.low ?? one.value);
+  const highs = scores.map((one) => one.high ?? one.value);
+  return {
+    low: Math.min(...values),
+    high: Math.max(...values),
+    least: Math.min(...lows),
+    most: Math.max(...highs),
+  };
 }
 
 // The interval of a score has a column, or a line below the score on narrow screens.

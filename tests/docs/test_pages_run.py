@@ -51,6 +51,8 @@ STAND_INS = {
     "beir": "suite.toml",
     "msmarco": "suite.toml",
     "msmarco/train": "./scifact",
+    "msmarco/dl19": "samples/msmarco",
+    "msmarco/dl20": "samples/nq",
     "msmarco/dev": "./scifact",
     "stdlib-code/train": "./scifact",
     "stdlib-code": "./scifact",
@@ -98,6 +100,8 @@ def small(word: str) -> str:
 def run(command: str, expected: int) -> None:
     name, *words = shlex.split(command.removeprefix(COMMAND))
     added = [word for word in SMALLER.get(name, []) if word not in words]
+    if name == "ablate" and "--format" in words:  # a table has results
+        added = ["--data-dir", "."]
     if name == "speed" and not words[0].startswith("-"):  # a race on a collection
         added += ["--rounds", "1"]
     if name != "speed":  # which knows beir as a tool
@@ -234,6 +238,11 @@ def small_grid(folder: Path) -> None:
     Path("grid.toml").write_text(table + 'field = "evaluate.max_document_tokens"\nvalues = [5]\n')
 
 
+def grid_of_the_paper(folder: Path) -> None:
+    (grid,) = blocks("docs/how-to/paper.md", "toml")
+    Path("grid.toml").write_text(grid.replace('"beir/', '"./'), encoding="utf-8")
+
+
 def own_objective(folder: Path) -> None:
     objective, method = blocks("docs/how-to/own-objective.md", "python")
     Path("bag_of_words.py").write_text(objective, encoding="utf-8")
@@ -256,6 +265,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "own-collection": own_collection,
     "own-suite": own_suite,
     "own-objective": own_objective,
+    "paper": grid_of_the_paper,
     "several-machines": two_machines,
     "exchange": two_run_files,
     "troubleshooting": truncated_collection,

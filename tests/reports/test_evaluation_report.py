@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from bench.evaluation.judging import suite_mean
 from bench.evaluation.result_record import Result
+from bench.requests.outcomes import MissingEvaluation
 from bench.runner.run import EncodingCost
 from datasets_cfg.catalogue import expand_names, suite_for
 from datasets_cfg.dataset import Finding
@@ -14,11 +15,12 @@ from reports.evaluation import (
     collection_table,
     costs_table,
     findings,
+    gaps_list,
     means_table,
 )
 from reports.format import duration, size
 from tests.support import results as records
-from tests.support.markdown import numbers, rows_of
+from tests.support.markdown import numbers, rows_of, tables_of
 
 PROTOCOL = msgspec.structs.replace(
     records.PROTOCOL, version="beir-1.0.0", exclude_self=False, depth=1000
@@ -184,3 +186,28 @@ def test_costs_of_collections_are_summed():
     assert (second["tokens"], second["encode"]) == ("9,000", "60.0 s")
     last = ["total", "", "2,000", "800", "18,000", "0:02:00", "3.0 GB", "2.0 MB"]
     assert list(together.values()) == last
+
+
+def test_gaps_are_listed_once_by_cause_within_80_columns():
+    names = ["beir/nq", "beir/fiqa", "beir/cqadupstack/programmers"]
+    lost = "NAME.zip from https://host/NAME.zip: not found in /cache/data/{}, and downloads are off"
+    gaps = [
+        MissingEvaluation(name, "", lost.format(name), f"python -m bench fetch {name}")
+        for name in names
+    ]
+    gaps += [MissingEvaluation("beir/scifact", model, "cut short") for model in ("a", "b")]
+    gaps.insert(1, MissingEvaluation("mine", "", "corpus.jsonl: line 3: no text", "Mend it."))
+    table, causes = gaps_list(gaps).split("\n\n")
+    rows = {row["not evaluated"]: (row["model"], row["cause"]) for row in tables_of(table)[0]}
+    assert rows == {
+        **dict.fromkeys(names, ("all", "1")),
+        "mine": ("all", "2"),
+        "beir/scifact": ("a, b", "3"),
+    }
+    assert causes.split("\n") == [
+        "1. Not found in /cache/data/NAME, and downloads are off. Run `python -m bench",
+        "   fetch NAME`.",
+        "2. corpus.jsonl: line 3: no text. Mend it.",
+        "3. Cut short.",
+    ]
+    assert max(map(len, gaps_list(gaps).splitlines())) <= 80

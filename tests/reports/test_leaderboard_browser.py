@@ -260,6 +260,26 @@ def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser,
     assert texts(browser, "#count") == ["0 of 2 models"]
 
 
+def test_differences_verdicts_and_interval_bars_refer_to_the_chosen_baseline(browser, tmp_path):
+    base = [0.2, 0.4, 0.6, 0.8] * 30
+    store(tmp_path / "results", "base", "set", base)
+    store(tmp_path / "results", "worse", "set", [value / 2 for value in base])
+    store(tmp_path / "results", "same", "set", base)
+    request = LeaderboardRequest(resamples=199, baseline=("base", "worse"))
+    board = build_leaderboard(find_distinct_results(tmp_path / "results"), {}, request)
+    (tmp_path / "page.html").write_text(page(board, ""))
+    opened(browser, tmp_path / "page.html")
+    verdicts = dict(zip(models(browser), column(browser, "verdict"), strict=True))
+    assert verdicts == {"base": "", "same": "INCONCLUSIVE", "worse": "REGRESSION"}
+    assert texts(browser, "small.worse") == ["\u22120.250"]
+    assert texts(browser, "small.unclear") == ["+0.000"]
+    assert len(texts(browser, ".bar")) == 3
+    choose(browser, "#baseline", "worse")
+    assert texts(browser, "small.better") == ["+0.250", "+0.250"]
+    choose(browser, "#baseline", "")
+    assert not texts(browser, "small.difference")
+
+
 def test_a_phone_shows_score_and_interval_without_scrolling(browser, index):
     edges = (
         "return [...document.querySelectorAll('td small.narrow')]"

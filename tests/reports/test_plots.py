@@ -5,9 +5,16 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from bench.boards.leaderboard import build_leaderboard
+from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Difference
+from bench.evaluation.result_record import Timings
+from bench.requests.deciding import LeaderboardRequest
+from foundation.errors import BenchError
 from retrievers.training.engine.context import LossPoint
 from tests.support.experiment_reports import BETTER, FULL, GAP, OPEN, REFERENCE, report, row
+from tests.support.leaderboards import store
+from tests.support.speed_report import REPORT, point
 
 pytest.importorskip("matplotlib")
 
@@ -16,6 +23,8 @@ from reports.plots import (
     _draw_panels,
     _limits,
     draw_axes,
+    draw_costs,
+    draw_indexes,
     draw_losses,
     forest_plot_lines,
     plot_differences,
@@ -126,3 +135,44 @@ def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow():
     assert hollow == [True, False]
     explained = [text.get_text() for text in figure.legends[0].get_texts()]
     assert sorted("not" in text for text in explained) == sorted(hollow)
+
+
+def test_indexes_are_points_with_their_parameters_on_a_line_for_each_kind(tmp_path):
+    points = tuple(
+        point(index, recall, rate)
+        for index, recall, rate in (
+            ("flat", 1.0, 900),
+            ("HNSW32?efSearch=64", 0.98, 4000),
+            ("HNSW32?efSearch=16", 0.9, 9000),
+        )
+    )
+    curve = msgspec.structs.replace(REPORT.indexes, points=points)
+    draw_indexes(curve, "minilm", tmp_path / "curve.svg")
+    text = (tmp_path / "curve.svg").read_text()
+    for words in ("exact search", "HNSW32", "efSearch=16", "efSearch=64", "minilm", "recall@10"):
+        assert f">{words}" in text, words
+    assert "mathdefault" not in text
+
+
+def test_costs_are_drawn_with_intervals_and_models_without_vectors_have_no_bytes(tmp_path):
+    spent = Timings(encode_documents_s=2.0, encoded_tokens=9000)
+    store(tmp_path / "results", "dense", "one", [0.5, 0.25] * 9, timings=spent)
+    store(tmp_path / "results", "words", "one", [0.5, 0.25] * 9, recipe=None, index="")
+    request = LeaderboardRequest(resamples=199)
+    board = build_leaderboard(find_distinct_results(tmp_path / "results"), {}, request)
+    for name in ("a.pdf", "b.pdf", "costs.svg"):
+        draw_costs(board, "", tmp_path / name)
+    assert (tmp_path / "a.pdf").read_bytes() == (tmp_path / "b.pdf").read_bytes()
+    text = (tmp_path / "costs.svg").read_text()
+    for words in (
+        "tokens encoded per second",
+        "bytes per document",
+        "dense",
+        "one nDCG@10, 95 % interval",
+    ):
+        assert words in text
+    assert "words" not in text
+    store(tmp_path / "bare", "words", "one", [0.5], recipe=None, index="")
+    board = build_leaderboard(find_distinct_results(tmp_path / "bare"), {}, request)
+    with pytest.raises(BenchError, match=r"no result on one nDCG@10 has a speed"):
+        draw_costs(board, "", tmp_path / "none.svg")

@@ -28,8 +28,10 @@ from foundation.files import replace_file
 from reports.check import answer_text, describe_sensitivity, junit
 from reports.check import markdown as check_markdown
 from reports.comparison import changes_table, comparison_table, legend
+from reports.latex import board_latex, comparison_latex
 from reports.leaderboard import markdown as board_markdown
 from reports.leaderboard import page, scores
+from reports.plots import draw_costs
 from reports.training import forgetting_markdown
 
 
@@ -42,6 +44,10 @@ def compare(request: CompareRequest, output: OutputOptions) -> int:
         summary = {"resampling": report.resampling, "comparisons": report.comparisons}
         print_json({**summary, "changed": report.changed})
         return ExitCode.OK
+    if output.format == "latex":
+        latexed = (comparison_latex(each, report.resampling) for each in report.comparisons)
+        print("\n".join(latexed), end="")
+        return ExitCode.OK
     tables = [*map(comparison_table, report.comparisons), legend(report.resampling)]
     print("\n\n".join([*tables, *map(changes_table, report.changed)]))
     return ExitCode.OK
@@ -51,6 +57,7 @@ FORMATS: dict[str, Callable[[Leaderboard, str], str]] = {
     "markdown": lambda board, measure: board_markdown(board, measure) + "\n",
     "csv": lambda board, measure: scores(board, measure).csv(),
     "html": page,
+    "latex": board_latex,
     "json": lambda board, measure: as_json(board) + "\n",
 }
 
@@ -65,6 +72,8 @@ def leaderboard(request: LeaderboardRequest, output: OutputOptions) -> int:
             bar.update(done)
 
         board = build_leaderboard(evolve(request, every_measure=form == "html"), show)
+    if output.figure:
+        draw_costs(board, request.measure, output.figure)
     print(FORMATS[form](board, request.measure), end="")
     return ExitCode.OK
 

@@ -27,7 +27,7 @@ from bench.speed import speed as speed_case
 from foundation.files import read_file, replace_file
 from reports.evaluation import collection_table, costs_table, gaps_list, means_table
 from reports.format import size
-from reports.plots import draw_quality, load_library
+from reports.plots import draw_indexes, draw_quality, load_library
 from reports.speed import speed_tables
 from reports.training import curve_markdown
 
@@ -130,6 +130,8 @@ def speed(request: SpeedRequest, output: OutputOptions) -> int:
     report = speed_case.speed(request, lambda text: print(f"speed: {text}", file=sys.stderr))
     if not output.json:
         print(speed_tables(report), end="\n\n")
+    if output.figure and report.indexes:
+        draw_indexes(report.indexes, report.model, output.figure)
     print(msgspec.json.encode(report).decode())
     return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT
 

@@ -31,6 +31,7 @@ from bench.training.trainings import TRAIN, open_test_sets
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.locate import is_training_data
 from foundation.errors import BenchError
+from reports.latex import report_latex
 from reports.plots import can_plot, draw_losses
 from reports.training import plan_table, write_report
 from retrievers.models.card import CARD_FILE, load_card
@@ -249,6 +250,8 @@ def ablate(request: AblateRequest, output: OutputOptions) -> int:
     report = ablate_case.ablate(request, write_report)
     if output.json:
         print_json(report)
+    elif output.format == "latex":
+        print(report_latex(report), end="")
     else:
         print((request.out / report.name / "report.md").read_text(encoding="utf-8"), end="")
     return ExitCode.MISSING if report.gaps else ExitCode.OK

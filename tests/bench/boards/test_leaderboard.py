@@ -309,3 +309,56 @@ def test_only_a_declared_collection_is_called_published(tmp_path):
     store(tmp_path, "a", "changed", [0.5], protocol=make_protocol("changed", official=False))
     shown = {one.name: one.protocol.get("official") for one in board_of(tmp_path).columns}
     assert shown == {"mine": None, "beir/scifact": "True", "changed": "False"}
+
+
+def test_labels_of_columns_are_short_and_unique(tmp_path):
+    hashes = {"queries_sha256": "1" * 64, "qrels_sha256": "2" * 64}
+    for split, changes in (("dev", {}), ("dl19", hashes), ("dl20", {"qrels_sha256": "3" * 64})):
+        protocol = make_protocol("my-docs", split=split, **changes)
+        store(tmp_path, "a", "my-docs", [0.5], protocol=protocol)
+    for changes in ({}, {"depth": 10}, {"qrels_sha256": "4" * 64}):
+        protocol = make_protocol("beir/scifact", **changes)
+        store(tmp_path, "a", "beir/scifact", [0.5], protocol=protocol)
+    columns = board_of(tmp_path).columns
+    labels = {column.label for column in columns if column.collection == "my-docs"}
+    assert labels == {"my-docs@split=dev", "my-docs@split=dl19", "my-docs@split=dl20"}
+    others = [column.label for column in columns if column.collection == "beir/scifact"]
+    assert len(set(others)) == 3
+    assert "beir/scifact" in others
+    assert max(map(len, others)) < 60
+    assert any("queries_sha256" in column.name for column in columns)  # the full name is kept
+
+
+def test_rows_are_compared_with_a_baseline_as_compare_and_check_do(tmp_path):
+    rng = np.random.default_rng(0)
+    scores = {name: rng.random(60) for name in ("base", "other")}
+    scores["worse"] = scores["base"] * 0.5
+    for name, values in scores.items():
+        store(tmp_path, name, "one", values)
+    store(tmp_path, "base", "two", [0.5] * 20)
+    store(tmp_path, "worse", "two", [0.5] * 20)
+    board = board_of(tmp_path, LeaderboardRequest(baseline=("base",)))
+    assert board.baselines == ("base",)
+    contrast = board.contrasts_of("worse")["base"]
+    found = contrast.on("one", MEASURE)
+    assert found.paired.difference == pytest.approx((scores["worse"] - scores["base"]).mean())
+    assert (found.verdict, contrast.outcome) == ("b", "REGRESSION")
+    assert contrast.on("two", MEASURE).verdict == "neither"
+    missing = board.contrasts_of("other")["base"]
+    assert (missing.outcome, missing.reasons) == ("MISSING", ("two: no result",))
+    assert not board.contrasts_of("base")
+
+
+def test_bytes_of_a_document_are_those_of_its_vector_or_its_part_of_the_index(tmp_path):
+    cases = (("flat", "float32", 1536), ("flat", "float16", 768), ("SQ8", "float32", 392))
+    for index, dtype, size in cases:
+        store(
+            tmp_path,
+            f"m{size}",
+            "one",
+            [0.5],
+            recipe=recipe_of("a", store_dtype=dtype),
+            index=index,
+        )
+    rows = board_of(tmp_path).rows
+    assert {row.name: row.document_bytes for row in rows} == {f"m{n}": n for _, _, n in cases}

@@ -37,7 +37,8 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_work(monkeypatch):
-    for name, value in {"PROBE_S": 0.05, "SAMPLE_S": 0.01, "ROWS": 300}.items():
+    small = {"PROBE_S": 0.05, "SAMPLE_S": 0.01, "ROWS": 300, "INDEXES": ("HNSW32", "IVF8,SQ8")}
+    for name, value in small.items():
         monkeypatch.setattr(command, name, value)
 
 
@@ -73,10 +74,33 @@ def test_a_race_without_other_tools_runs(options, tmp_path, capsys, monkeypatch)
     assert "results differ" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_indexes_are_measured_on_a_named_collection_with_a_figure(options, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    texts = {f"d{number}": ("", f"word{number % 40} other{number}") for number in range(120)}
+    questions = {f"q{number}": f"word{number} other{number}" for number in range(8)}
+    qrels = {(f"q{number}", f"d{number}"): 1 for number in range(8)}
+    folder = write_collection(tmp_path / "mine", texts, questions, qrels)
+    figure = tmp_path / "mine.pdf"
+    words = (folder, "--figure", figure, "--index", "IVF8,Flat?nprobe=1", "Flat")
+    assert speed(*options(*words, parts=())) == ExitCode.OK
+    report = msgspec.json.decode(capsys.readouterr().out.splitlines()[-1], type=SpeedReport)
+    assert (report.races, report.encoding, report.latency) == ((), (), ())
+    curve = report.indexes
+    assert (curve.rows, curve.queries, curve.vectors) == (120, 8, "all documents of mine")
+    recalls = {point.index: point.recall for point in curve.points}
+    assert recalls.keys() == {"flat", "IVF8,Flat?nprobe=1", "Flat"}
+    assert recalls["Flat"] == recalls["flat"] == 1.0 > recalls["IVF8,Flat?nprobe=1"]
+    assert figure.read_bytes().startswith(b"%PDF")
+
+
 @pytest.mark.parametrize(
     ("words", "model", "said"),
     [
         ((), "bm25", "bm25 does not encode"),
+        (("--index", "bm25"), "hashing", "bm25 is not an index"),
+        (("--index", "IVF"), "hashing", "IVF"),
+        (("stdlib-code", "stdlib-code/train", "--index", "Flat"), "hashing", "one collection"),
         (("--against", "mteb", "beir"), "hashing", "mteb needs a collection to evaluate"),
         (("--against", "sentence-transformers"), "hashing", "needs the part encode"),
     ],

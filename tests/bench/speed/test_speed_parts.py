@@ -11,9 +11,9 @@ from bench.speed.speed import (
     make_documents,
     measure_latencies,
     mix_vectors,
-    suggest_indexes,
 )
 from retrievers.encoders.transformer import open_encoder
+from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.resolve import resolve_model
 
 
@@ -25,7 +25,10 @@ def documents():
 
 @pytest.fixture(scope="module")
 def curve(documents):
-    return compare_indexes(documents, documents[:50], 2, "cpu", "random")
+    graphs = ("HNSW32?efSearch=4", "HNSW32?efSearch=64")
+    lists = ("IVF32,Flat?nprobe=1", "IVF32,Flat?nprobe=8", "IVF32,PQ4?nprobe=8")
+    specs = [IndexSpec.parse(text) for text in ("flat", "Flat", *graphs, *lists)]
+    return compare_indexes(documents, documents[:50], specs, 2, "cpu", "random")
 
 
 @pytest.mark.parametrize("tokens", [8, 128, 256])
@@ -65,18 +68,6 @@ def test_sizes_are_those_of_what_is_kept_and_every_point_has_its_repeats(documen
     assert all(point.build_s > 0 for point in curve.points if point.index != "flat")
 
 
-@pytest.mark.parametrize(("rows", "dim"), [(10, 8), (200, 32), (50_000, 768), (10**6, 384)])
-def test_index_specs_fit_the_corpus(rows, dim):
-    specs = suggest_indexes(rows, dim)
-    assert not specs[0].needs_faiss
-    assert any("PQ" in spec.factory for spec in specs) == (rows >= 256)
-    for spec in specs:
-        lists = spec.factory.partition(",")[0].removeprefix("IVF")
-        assert not lists.isdecimal() or 2 <= int(lists) <= max(2, rows / 39)
-        codes = spec.factory.partition("PQ")[2]
-        assert not codes or dim % int(codes) == 0
-
-
 def test_stand_ins_are_as_long_as_their_parents_and_near_them(documents):
     made = mix_vectors(documents[:5], 1000)
     assert (made.shape, made.dtype, made.flags.c_contiguous) == ((1000, 32), np.float32, True)
@@ -94,3 +85,16 @@ def test_latency_is_of_every_query_after_a_warm_up():
     )
     assert both.p95_ms == pytest.approx(np.percentile(both.samples_ms, 95))
     assert (both.rows, both.k, len(both.samples_ms)) == (2, 2, 3)
+
+
+def test_the_recall_of_an_index_is_the_share_of_the_exact_neighbours_that_it_finds(
+    documents, curve
+):
+    index = FaissIndex(IndexSpec.parse("IVF32,Flat?nprobe=1"), documents.shape[1])
+    index.train(documents[index.training_rows(len(documents))])
+    index.add(documents)
+    rows = index.search(documents[:50], 10).rows
+    exact = np.argsort(-(documents[:50] @ documents.T), axis=1)[:, :10]
+    shared = [len(set(one) & set(other)) / 10 for one, other in zip(rows, exact, strict=True)]
+    (point,) = (point for point in curve.points if point.index == "IVF32,Flat?nprobe=1")
+    assert point.recall == pytest.approx(np.mean(shared))

@@ -1,0 +1,161 @@
+"""Tables of scores for papers, in LaTeX with booktabs: the best of each column in bold.
+
+Marks follow a score: daggers for significance, an asterisk for collections that a model was trained
+on. Captions name the test and its correction.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from bench.boards.leaderboard_record import Leaderboard, Row, ScoreColumn
+from bench.comparing.pairs import Comparison, ComparisonRow
+from bench.comparing.statistics import Resampling
+from bench.experiments.report import Report, RowResult
+from foundation.errors import to_one_line
+from reports import format as fmt
+from reports.leaderboard import DAGGERS, daggers, describe_daggers, is_in_domain, label_of
+
+Cell = tuple[float | None, str]  # a score, or None if it is not ranked, and the text after it
+
+GAP: Cell = (None, "–")
+RANKED = (r"\textbf{%s}", r"\underline{%s}")
+BEST_IN_BOLD = "The best score of a column is bold, the second underlined."
+NO_LIGATURE = "\u200b"
+LIGATURE = re.compile(r"(?<=[-`'?!,])(?=[-`'?!,])")  # as -- and ?`
+# Characters that LaTeX reads as commands, or that its standard fonts lack.
+SPECIAL = str.maketrans(
+    {
+        **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+        **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
+        **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
+        **{"−": "$-$", "±": r"$\pm$", "–": "--", "…": r"\ldots{}", "*": r"$^*$"},
+        **{"†": r"$^\dagger$", "‡": r"$^\ddagger$", "§": r"$^\S$", "¶": r"$^\P$"},
+        **{"[": "{[}", NO_LIGATURE: "{}"},  # a bracket after a line's end is a length
+    }
+)
+
+
+def escape_latex(text: str) -> str:
+    """Escape ``text`` for LaTeX, on one line. Daggers and asterisks become superscripts."""
+    return LIGATURE.sub(NO_LIGATURE, to_one_line(text)).translate(SPECIAL)
+
+
+def table_of_scores(
+    names: Sequence[str], columns: Mapping[str, Sequence[Cell]], caption: str, label: str
+) -> str:
+    """Return a table in LaTeX, with the best score of each column bold, the second underlined.
+
+    Args:
+        names: name of each row.
+        columns: a cell of each row by header. A line break in a header makes a second line.
+        caption: caption, to be escaped.
+        label: follows ``tab:``.
+    """
+    heads = [["", ""], *(header.partition("\n")[::2] for header in columns)]
+    lines = [[escape_latex(name)] for name in names]
+    for cells in columns.values():
+        best = sorted({round(value, 3) for value, _ in cells if value is not None}, reverse=True)
+        styles = dict(zip(best, RANKED, strict=False))
+        for line, (value, after) in zip(lines, cells, strict=True):
+            score = "" if value is None else styles.get(round(value, 3), "%s") % f"{value:.3f}"
+            line.append(score + _after_score(after))
+    first, second = ([escape_latex(head[place]) for head in heads] for place in (0, 1))
+    body = [" & ".join(line) + r" \\" for line in [first, *([second] * any(second)), *lines]]
+    body.insert(1 + any(second), r"\midrule")
+    return "\n".join(
+        [
+            *(r"\begin{table}", r"\centering", r"\setlength{\belowcaptionskip}{4pt}"),
+            *(rf"\caption{{{escape_latex(caption)}}}", rf"\label{{tab:{label}}}"),
+            *(rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"\toprule", *body),
+            *(r"\bottomrule", r"\end{tabular}", r"\end{table}", ""),
+        ]
+    )
+
+
+def _after_score(text: str) -> str:
+    """Escape the text after a score. Its marks have no width, so that digits are aligned."""
+    marks = text[len(text.rstrip("*" + DAGGERS)) :]
+    shown = escape_latex(text.removesuffix(marks).replace("-", "−"))
+    return shown + (rf"\rlap{{{escape_latex(marks)}}}" if marks else "")
+
+
+def board_latex(board: Leaderboard, measure: str) -> str:
+    """Return measured scores of ``board`` by ``measure``: models by collections."""
+    rows = board.ranked(measure)
+    columns = [one for one in board.all_columns if any(row.score_in(one, measure) for row in rows)]
+    measures = {measure or column.main_measure for column in columns}
+    bare = {label_of(column).rpartition("/")[2] for column in columns}
+
+    def header(column: ScoreColumn) -> str:
+        label = label_of(column)
+        name = label.rpartition("/")[2] if len(bare) == len(columns) else label
+        return name if len(measures) == 1 else f"{name}\n{measure or column.main_measure}"
+
+    def cell(row: Row, column: ScoreColumn) -> Cell:
+        score = row.score_in(column, measure)
+        marks = "*" * is_in_domain(row, column, measure) + daggers(board, row, column, measure)
+        return (score.value, marks) if score else GAP
+
+    cells = {header(column): [cell(row, column) for row in rows] for column in columns}
+    has_asterisk = any("*" in marks for scores in cells.values() for _, marks in scores)
+    caption = [
+        f"{measures.pop() if len(measures) == 1 else 'Scores'} of {len(rows):,} models.",
+        *(BEST_IN_BOLD, describe_daggers(board)),
+        "* marks collections that the model was trained on." * has_asterisk,
+    ]
+    names = [row.name for row in rows]
+    return table_of_scores(names, cells, " ".join(filter(None, caption)), "leaderboard")
+
+
+def comparison_latex(comparison: Comparison, resampling: Resampling) -> str:
+    """Return ``comparison``: the two models and their difference by collections and suites."""
+    a, b = comparison.a, comparison.b
+
+    def cells(row: ComparisonRow) -> list[Cell]:
+        means = {"a": row.mean_a, "b": row.mean_b}.items()
+        scores = [GAP if m is None else (m, "†" * (row.verdict == side)) for side, m in means]
+        if not row.paired:
+            return [*scores, *([GAP] * 3)]
+        pair = row.paired
+        more = fmt.signed(pair.difference, 3), fmt.interval(pair, 3), fmt.p_value(pair.p_adjusted)
+        return [*scores, *((None, text) for text in more)]
+
+    rows = (*comparison.collections, *comparison.suites)
+    columns = {f"{fmt.display_name(row.on)}\n{row.measure}": cells(row) for row in rows}
+    caption = (
+        f"{a} compared with {b}. {BEST_IN_BOLD} † marks the significantly better model (paired "
+        f"randomisation test over queries, {resampling.resamples:,} sign flips, p at most .05, "
+        "Holm-corrected over the collections); intervals by bootstrap over queries."
+    )
+    names = [a, b, "difference", "95 % interval", "p (Holm)"]
+    return table_of_scores(names, columns, caption, "comparison")
+
+
+def report_latex(report: Report) -> str:
+    """Return the rows of ``report`` by collections, their mean first."""
+    rows = [*report.rows, *report.anchors]
+    seeds = len(report.seeds) if report.trains else 1
+
+    def cell(row: RowResult, name: str) -> Cell:
+        on = row.on_collection(name)
+        if on is None or on.score is None:
+            return GAP
+        half = "" if on.score.high is None else f" ± {on.score.high - on.score.mean:.3f}"
+        if row in report.anchors:  # not part of the comparison
+            return None, f"{on.score.mean:.3f}{half}"
+        return on.score.mean, half + "†" * (on.verdict in ("better", "worse"))
+
+    def measure(name: str) -> str:
+        return next((on.measure for row in rows if (on := row.on_collection(name))), "")
+
+    columns = {
+        f"{name}\n{measure(name)}": [cell(row, name) for row in rows]
+        for name in reversed(report.collections)
+    }
+    test = "t test over seeds and queries" if seeds > 1 else "paired test over queries"
+    caption = (
+        f"{report.title or report.name}{f', mean over {seeds} seeds ± 95 %' * (seeds > 1)}. "
+        f"{BEST_IN_BOLD} † marks a significant difference from the row that it was compared with, "
+        f"usually {report.rows[0].name} ({test}, p at most .05, Holm-corrected over the rows)."
+    )
+    return table_of_scores([row.name for row in rows], columns, caption, report.name)
