@@ -1,7 +1,8 @@
 """Pages of the reference that are generated from the code: options, records, presets, grids.
 
-docs/conf.py calls `write_reference` whenever the site is built. The pages are not committed;
-docs/reference/index.md says where to find the same facts without the site.
+docs/conf.py calls `write_reference` whenever the site is built (`tox -e docs -- FOLDER`). The pages
+in `COMMITTED` are part of the repository. docs/reference/index.md says where to find the facts of
+the others without the site.
 """
 
 import ast
@@ -42,6 +43,8 @@ from bench.training.trainings import ComposedAdapter
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
 from datasets_cfg.dataset import Finding
 from foundation.files import RemotePath
+from retrievers.adapters.adapter import AdapterSettings
+from retrievers.encoders.views import View
 from retrievers.models.card import (
     Card,
     CardAdapter,
@@ -51,8 +54,10 @@ from retrievers.models.card import (
     Recipe,
     all_cards,
 )
+from retrievers.training import preset
 from retrievers.training.engine.context import LossPoint
 from retrievers.training.finetune.finetune import FinetuneResult
+from retrievers.training.objectives.objective import OBJECTIVES, read_objective
 from retrievers.training.pretrain.pretrain import PretrainResult
 
 NAMED = list[dict[str, str]]
@@ -103,13 +108,43 @@ REMARKS = {
     ("verify", ""): "by collection",
 }
 
-GRID_RECORDS: dict[type[msgspec.Struct], str] = {
-    grid.Grid: "Fields of the file",
-    grid.Axis: "`[[axes]]`",
-    FinetuneSource: "`[finetune]`",
-    CommandSettings: "`[pretrain]` or `[finetune]` with a command",
-    EvaluateSettings: "`[evaluate]`",
+# Records of the page about fields: the file itself at the key "", and its tables.
+FIELD_RECORDS: dict[str, dict[str, type[msgspec.Struct]]] = {
+    "Presets for pre-training": {
+        "": preset.Pretraining,
+        "`[start]`": preset.Start,
+        "`[start.scratch]`": preset.Scratch,
+        "`[optimizer]`": preset.Optimizer,
+    },
+    "Presets for fine-tuning": {
+        "": preset.Finetuning,
+        "`[[rounds]]`": preset.Mining,
+        '`[loss]` with `name = "contrastive"`': preset.Contrastive,
+        '`[loss]` with `name = "kl"`': preset.KL,
+        '`[loss]` with `name = "margin-mse"`': preset.MarginMSE,
+        "`[teacher]`": preset.Teacher,
+        "`[adapter]`": AdapterSettings,
+        '`[part]` with `name = "biases"`': preset.Biases,
+        '`[part]` with `name = "last-layers"`': preset.LastLayers,
+        "`[use]`": preset.UsageSettings,
+    },
+    "Grids": {
+        "": grid.Grid,
+        "`[[axes]]`": grid.Axis,
+        "`[finetune]`": FinetuneSource,
+        "`[pretrain]` or `[finetune]` with a command": CommandSettings,
+        "`[evaluate]`": EvaluateSettings,
+        "Views: `[evaluate.view]`": View,
+    },
 }
+
+FIELDS = """\
+# Fields of presets, grids and views
+
+Presets and grids are strict TOML files: unknown fields and wrong types are errors. `python -m bench
+list presets` and `python -m bench list grids` list the shipped ones, and `python -m bench show
+NAME` prints one to start from. `--set optimizer.lr=1e-5` changes a field of a preset.
+"""
 
 PYTHON = """\
 # Python
@@ -150,7 +185,7 @@ GRIDS = ROOT / "bench/experiments/grids"
 
 def write_reference(folder: Path) -> None:
     """Write the generated pages to ``folder``. Pages that have not changed are not touched."""
-    for name, make in GENERATED.items():
+    for name, make in (GENERATED | COMMITTED).items():
         path, text = folder / f"{name}.md", make()
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
@@ -174,6 +209,7 @@ def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 PLAIN = {
     type(None): "nothing",
+    msgspec.UnsetType: "nothing",
     Any: "anything",
     bool: "true or false",
     str: "text",
@@ -255,6 +291,8 @@ def record_table(record: type[msgspec.Struct]) -> str:
         shown = "required" if field.required else code(repr(default)) if default != "" else '`""`'
         if isinstance(default, msgspec.Struct):
             shown = "see below"
+        elif default is msgspec.UNSET:
+            shown = "not set"
         rows.append(
             (code(field.name), cell(type_name(field.type)), shown, cell(texts.get(field.name, "")))
         )
@@ -301,7 +339,7 @@ def models() -> str:
 
 
 def grids() -> str:
-    """Return the page of grids: an example, all fields, and the shipped grids."""
+    """Return the page of grids: an example and the shipped grids."""
     about, _, example = inspect.cleandoc(grid.__doc__ or "").partition("::\n\n")
     example, _, rest = example.partition("\n\nAny stage may")
     text = [
@@ -310,11 +348,25 @@ def grids() -> str:
         "Run `python -m bench ablate FILE.toml --dry-run` to check it. ",
         ("Any stage may" + rest).replace("::\n\n    [", ":\n\n    ["),
         "\n\nA training stage has `on`, `preset` and the fields that differ from its "
-        "[preset](presets.md). `[adapt]` also has `method`.\n",
+        "[preset](presets.md). `[adapt]` also has `method`. All fields: "
+        "[Fields of presets, grids and views](fields.md#grids).\n",
     ]
-    for record, heading in GRID_RECORDS.items():
-        text.append(f"\n## {heading}\n\n{summary(record)}\n\n{record_table(record)}")
     return "".join([*text, shipped("", {"Shipped grids": GRIDS}).removeprefix("# \n")])
+
+
+def fields() -> str:
+    """Return the page of the fields of presets, grids and views."""
+    text = [FIELDS]
+    for heading, records in FIELD_RECORDS.items():
+        text.append(f"\n## {heading}\n")
+        if heading == "Presets for pre-training":
+            named = {f'`[objective]` with `name = "{name}"`': name for name in OBJECTIVES}
+            records |= {shown: type(read_objective(name)) for shown, name in named.items()}
+        for title, record in records.items():
+            above = f"\n### {title}\n" if title else ""
+            shown = record_table(record) if record.__struct_fields__ else "No fields.\n"
+            text.append(f"{above}\n{summary(record)}\n\n{shown}")
+    return "".join(text)
 
 
 def datasets() -> str:
@@ -401,3 +453,4 @@ GENERATED: dict[str, Callable[[], str]] = {
     "presets": partial(shipped, "Presets", PRESETS),
     "grids": grids,
 }
+COMMITTED: dict[str, Callable[[], str]] = {"fields": fields}

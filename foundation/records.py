@@ -1,8 +1,10 @@
 """Strict records, decoded from JSON and TOML, and collections of named TOML files."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import repeat
 from pathlib import Path
 from reprlib import repr as short_repr
@@ -24,6 +26,8 @@ import msgspec
 
 from foundation.errors import BenchError, did_you_mean
 from foundation.files import Readable, check_not_lfs_pointer, read_file, replace_file
+
+logger = logging.getLogger(__name__)
 
 SUFFIX = ".toml"
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -183,6 +187,12 @@ def _inspect_once(kind: type[Any]) -> None:
             _INSPECTED.add(kind)
 
 
+@cache  # note only once
+def _note_file(kind: str, name: str) -> None:
+    file = f"{name}{SUFFIX}"
+    logger.warning("%s is the shipped %s: for the file of that name, type %s", name, kind, file)
+
+
 @dataclass(frozen=True)
 class TomlFiles(Generic[R]):
     """The shipped TOML files of one kind, and changes to their records by dotted names.
@@ -214,7 +224,7 @@ class TomlFiles(Generic[R]):
             BenchError: an unknown name, a file that is not TOML, an unknown field, or a wrong
                 value.
         """
-        path = self._find(str(name_or_path))
+        path = self.find(str(name_or_path))
         return self.parse(_read_content(path), str(path))
 
     def parse(self, content: bytes, source: str) -> R:
@@ -252,10 +262,16 @@ class TomlFiles(Generic[R]):
             inner[last] = changes[name]
         return self.convert(table, source)
 
-    def _find(self, name: str) -> Path:
-        """Return the path of a shipped name or of a file. A name with suffix prefers the file."""
+    def find(self, name: str) -> Path:
+        """Return the path of a shipped name or of a file. A name with suffix prefers the file.
+
+        Raises:
+            BenchError: there is neither.
+        """
         path, stem = Path(name), name.removesuffix(SUFFIX)
         if stem in self.names() and (stem == name or not path.is_file()):
+            if Path(f"{stem}{SUFFIX}").is_file():
+                _note_file(self.kind, stem)
             return self.folder / f"{stem}{SUFFIX}"
         if path.is_file():
             return path

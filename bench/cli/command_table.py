@@ -119,7 +119,7 @@ SET_CARD = (
 SET_PRESET = (
     "Override a field of the preset; repeatable. Examples: optimizer.lr=1e-5, batch_size=16, "
     "seed=1, epochs=2, tokens=1_000_000. save_every=N sets the steps between checkpoints, from "
-    "which an interrupted training continues (default 500)."
+    "which an interrupted training continues (default: one every 5 minutes)."
 )
 COMPARED = (
     "Models with stored results (MODEL@FIELD=VALUE selects one of several), folders of results, or "

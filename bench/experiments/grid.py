@@ -51,7 +51,7 @@ from typing import Annotated, Any
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.records import Name, Record, TomlFiles, find_differing_keys
+from foundation.records import SUFFIX, Name, Record, TomlFiles, find_differing_keys
 
 STAGES = ("base", "pretrain", "adapt", "finetune", "evaluate")
 REFERENCE = "reference"
@@ -170,10 +170,18 @@ def load_grid(name_or_path: str, variant: str = "", seeds: Sequence[int] = ()) -
         seeds: seeds instead of the file's; empty for the file's.
 
     Raises:
-        BenchError: the file cannot be read (see `TomlFiles.load`), the variant does not exist,
-            names an unknown axis, or contradicts the grid.
+        BenchError: the file cannot be read (see `TomlFiles.load`), its grid has the name of a
+            shipped one, or the variant does not exist, names an unknown axis, or contradicts the
+            grid.
     """
-    grid = FILES.load(name_or_path)
+    path, grid = FILES.find(name_or_path), FILES.load(name_or_path)
+    shipped = FILES.folder / f"{grid.name}{SUFFIX}"
+    if shipped.is_file() and not shipped.samefile(path):
+        raise BenchError(
+            f"the grid in {path} is called {grid.name}, like the shipped one in {shipped}, and "
+            "their reports would have the same folder",
+            f"Change name in {path}.",
+        )
     table, source = msgspec.to_builtins(grid), name_or_path
     if variant:
         if variant not in grid.variants:

@@ -21,7 +21,6 @@ from bench.requests.fields import (
 )
 from foundation.files import Location
 
-SAVE_EVERY = 500  # optimizer steps
 NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -32,7 +31,7 @@ class TrainingFields(FolderFields):
     Attributes:
         changes: Fields of the preset to change, such as ``{"steps": 100, "optimizer.lr": 1e-5}``.
         save_every: Optimizer steps between two checkpoints, from which an interrupted training
-            continues.
+            continues. Default: one every 5 minutes, and one when it is interrupted.
         progress: Function that is called after each step.
         device: auto (the first GPU, or the CPU if there is none), cpu or cuda.
     """
@@ -40,7 +39,7 @@ class TrainingFields(FolderFields):
     section = ("Training", 30)
 
     changes: Mapping[str, Any] = NO_CHANGES
-    save_every: int = SAVE_EVERY
+    save_every: int | None = None
     progress: Callable[..., None] | None = None
     device: str = "auto"
 

@@ -1,6 +1,8 @@
 """Trainings: `pretrain`, `finetune`, `adapt` and `compose`, from names to a folder for ``run``.
 
 The functions that end in ``_on`` take collections that are open already, as experiments have them.
+Trainers, and with them torch, are imported once presets and files have been read: a mistake in them
+is found at once.
 """
 
 import itertools
@@ -8,6 +10,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -42,6 +45,7 @@ from datasets_cfg.locate import is_training_data
 from datasets_cfg.readers.files import read_examples
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, MissingFileError
+from foundation.records import TomlFiles
 from retrievers.adapters.compose import (
     average_adapters,
     find_adapter_base,
@@ -53,20 +57,25 @@ from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.transformer import fit_router_on_queries, open_encoder
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model, count_parameters, resolve_model
-from retrievers.training.continual import sequence
-from retrievers.training.continual.sequence import Domain, Method, read_method
 from retrievers.training.engine.context import TrainingContext, check_device
-from retrievers.training.finetune import finetune as finetuning
-from retrievers.training.finetune.finetune import FinetuneResult
 from retrievers.training.finetune.training_data import MinedHits
-from retrievers.training.preset import FINETUNE_PRESETS, PRETRAIN_PRESETS, Finetuning, Pretraining
-from retrievers.training.pretrain import pretrain as pretraining
-from retrievers.training.pretrain.pretrain import PretrainResult
+from retrievers.training.preset import (
+    FINETUNE_PRESETS,
+    PRETRAIN_DRAFTS,
+    PRETRAIN_PRESETS,
+    Finetuning,
+    Pretraining,
+)
+
+if TYPE_CHECKING:
+    from retrievers.training.continual.sequence import Method
+    from retrievers.training.finetune.finetune import FinetuneResult
+    from retrievers.training.pretrain.pretrain import PretrainResult
 
 TRAIN = "train"  # split of a collection that is there to train on
 
 
-def pretrain(request: PretrainRequest) -> PretrainResult:
+def pretrain(request: PretrainRequest) -> "PretrainResult":
     """Pre-train an encoder on the documents of collections.
 
     The same request continues an interrupted training, and returns the result of a finished one.
@@ -75,13 +84,22 @@ def pretrain(request: PretrainRequest) -> PretrainResult:
         BenchError: wrong input, the folder holds something else, the disk or memory is too small,
             or the loss is not finite.
     """
-    preset, context = load_pretraining(request), _context(request, request.out)
-    return pretrain_on(preset, open_workspace(request).documents(request.on), context)
+    context, datasets = _context(request, request.out), _documents(request)
+    return pretrain_on(load_pretraining(request), datasets, context)
+
+
+def _documents(request: PretrainRequest | AdaptRequest) -> list[Dataset]:
+    """Return the collections of a request, after all of its preset but the objective was checked.
+
+    The settings of an objective are read last, because its module imports torch.
+    """
+    load_pretraining(request, PRETRAIN_DRAFTS)
+    return open_workspace(request).documents(request.on)
 
 
 def pretrain_on(
     preset: Pretraining, datasets: Sequence[Dataset], context: TrainingContext
-) -> PretrainResult:
+) -> "PretrainResult":
     """Pre-train on the corpora of collections, without reading their queries or judgements.
 
     Raises:
@@ -92,11 +110,13 @@ def pretrain_on(
         raise BenchError(
             "there is nothing to train on: no document has a word", "Name collections with --on."
         )
+    from retrievers.training.pretrain import pretrain as pretraining
+
     names = trained_collections([dataset.name for dataset in datasets])
     return pretraining.pretrain(preset, texts, context, trained_on=names)
 
 
-def adapt(request: AdaptRequest) -> tuple[PretrainResult, ...]:
+def adapt(request: AdaptRequest) -> "tuple[PretrainResult, ...]":
     """Continue pre-training on one collection after the other.
 
     Returns:
@@ -105,44 +125,54 @@ def adapt(request: AdaptRequest) -> tuple[PretrainResult, ...]:
     Raises:
         BenchError: as `pretrain`, or the method or one of its settings does not exist.
     """
-    preset, context = load_pretraining(request), _context(request, request.out)
+    context, datasets = _context(request, request.out), _documents(request)
+    preset = load_pretraining(request)
+    from retrievers.training.continual.sequence import read_method
+
     method = read_method({"name": request.method, **request.method_settings})
-    return adapt_on(preset, open_workspace(request).documents(request.on), method, context)
+    return adapt_on(preset, datasets, method, context)
 
 
 def adapt_on(
-    preset: Pretraining, datasets: Sequence[Dataset], method: Method, context: TrainingContext
-) -> tuple[PretrainResult, ...]:
+    preset: Pretraining, datasets: Sequence[Dataset], method: "Method", context: TrainingContext
+) -> "tuple[PretrainResult, ...]":
     """Pre-train on the corpus of each collection in turn, without reading queries or judgements."""
+    from retrievers.training.continual import sequence
+
     domains = [
-        Domain(dataset.name, CorpusTexts([dataset.corpus]), trained_collections([dataset.name]))
+        sequence.Domain(
+            dataset.name, CorpusTexts([dataset.corpus]), trained_collections([dataset.name])
+        )
         for dataset in datasets
     ]
-    return sequence.adapt(preset, domains, method, context)
+    return adapt(preset, domains, method, context)
 
 
-def load_pretraining(request: PretrainRequest | AdaptRequest) -> Pretraining:
-    """Load the preset of a request, with its changes.
+def load_pretraining(
+    request: PretrainRequest | AdaptRequest, files: TomlFiles[Pretraining] = PRETRAIN_PRESETS
+) -> Pretraining:
+    """Load the preset of a request from ``files``, with its changes.
 
     Raises:
         BenchError: there is no such preset, or a change does not fit it.
     """
     given = request.preset
-    preset = given if isinstance(given, Pretraining) else PRETRAIN_PRESETS.load(given)
+    preset = given if isinstance(given, Pretraining) else files.load(given)
     options = {"objective.name": request.objective, "start.model": request.start}
     chosen = {name: value for name, value in options.items() if value}
-    return PRETRAIN_PRESETS.changed(preset, {**chosen, **request.changes}, "--set")
+    return files.changed(preset, {**chosen, **request.changes}, "--set")
 
 
 def _context(request: TrainingFields, out: Path) -> TrainingContext:
     """Return the context of a training into ``out``."""
     check_device(request.device)
-    if type(request.save_every) is not int or request.save_every < 1:
-        raise BenchError(f"save_every={request.save_every} is not a whole number from 1")
-    return TrainingContext(out, request.device, request.save_every, request.progress)
+    every = request.save_every
+    if every is not None and (type(every) is not int or every < 1):
+        raise BenchError(f"save_every={every} is not a whole number from 1")
+    return TrainingContext(out, request.device, every, request.progress)
 
 
-def finetune(request: FinetuneRequest) -> FinetuneResult:
+def finetune(request: FinetuneRequest) -> "FinetuneResult":
     """Fine-tune an encoder on the judged queries of collections.
 
     Queries with the text of a test query of these collections are left out, with a warning. The
@@ -178,7 +208,7 @@ def finetune_on(
     negatives: Path | None = None,
     queries: int | None = None,
     max_memory: int | None = None,
-) -> FinetuneResult:
+) -> "FinetuneResult":
     """Fine-tune a model on splits of collections, with hard negatives found by exact search.
 
     Training queries that read like an evaluated query are left out, with a warning. Negatives that
@@ -213,6 +243,8 @@ def finetune_on(
     )
     if queries is not None:
         splits = draw_queries(splits, queries, preset.seed)
+    from retrievers.training.finetune import finetune as finetuning
+
     start = apply_prompts(model, [dataset.name for dataset in training])
     search = CorpusSearch(splits, store, context.out, context.device, max_memory)
     return finetuning.finetune(preset, start, training_set(splits), context, search=search)

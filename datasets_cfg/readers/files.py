@@ -3,7 +3,9 @@
 A training file holds queries with relevant passages, hard negatives and a teacher's scores. Its
 layout is recognised by the fields of its first record (`LAYOUTS`). Records are JSON, one a line or
 in one array, or rows of a Parquet or Arrow file, or three tab-separated columns (MS MARCO's triples
-of query, positive and negative, as texts or as ids). Only one record is in memory at a time.
+of query, positive and negative, as texts or as ids), or five, of which the first two are a
+teacher's scores of the positive and the negative (MarginMSE: Hofstätter et al., 2020,
+https://github.com/sebastian-hofstaetter/neural-ranking-kd). Only one record is in memory at a time.
 """
 
 import hashlib
@@ -33,13 +35,14 @@ from datasets_cfg.readers.reader import (
     read_rows,
     read_table,
 )
-from foundation.errors import BenchError
+from foundation.errors import BenchError, format_count
 from foundation.records import decode_json
 
 FOLDER_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".arrow")
 BLOCK_LINES = 50_000  # of a JSON array, read at a time
 LONGEST = 1 << 28  # characters of a record
 TRIPLE = ("query", "positive", "negative")
+TRIPLE_SCORES = ("score_1", "score_2")  # of positive and negative, before a scored triple
 _IN_RECORD = re.compile(r"[^\s,\[\]]")  # a character inside a record of a JSON array
 
 
@@ -48,10 +51,10 @@ class Layout(NamedTuple):
 
     Attributes:
         name: of the program that made the layout known.
-        query: text of the query, or ``query_id`` if queries and passages are ids. They are ids in
-            any layout if all are numbers.
+        query: text of the query, or ``query_id`` or ``qid`` if queries and passages are ids. They
+            are ids in any layout if all are numbers.
         positives: relevant passages, one or a list. Numbered fields (``_1``, ``_2``) belong to it.
-        negatives: hard negatives, likewise.
+        negatives: hard negatives, likewise, or a table of them by the system that found them.
         scores: a teacher's scores: one field, or one for the positives and one for the negatives.
     """
 
@@ -65,6 +68,7 @@ class Layout(NamedTuple):
 _SCORES = "scores?|labels?"  # valid_label_columns of sentence-transformers' data collator
 LAYOUTS = (
     Layout("FlagEmbedding", "query", "pos", "neg", ("pos_scores", "neg_scores")),
+    Layout("msmarco-hard-negatives", "qid", "pos", "neg"),  # of sentence-transformers
     Layout("Tevatron", "query", "positive_passages", "negative_passages"),
     Layout("Tevatron by id", "query_id", "positive_document_ids", "negative_document_ids"),
     Layout("DPR", "question", "positive_ctxs", "hard_negative_ctxs"),  # their scores are BM25's
@@ -116,8 +120,13 @@ def read_examples(path: Path) -> Iterator[TrainingExample]:
 
 
 def _find_layout(file: Path, number: int, row: dict[str, Any]) -> Layout:
-    """Return the layout of the first record of a file."""
-    layouts = [each for each in LAYOUTS if _names((*row,), f"{each.positives}|{each.negatives}")]
+    """Return the layout of the first record of a file.
+
+    Layouts with the same fields for passages are told apart by the field of the query.
+    """
+    found = [each for each in LAYOUTS if _names((*row,), f"{each.positives}|{each.negatives}")]
+    found.sort(key=lambda each: not _names((*row,), each.query))
+    layouts = list({each.positives: each for each in reversed(found)}.values())
     if not layouts:
         raise _unknown_layout(file, number, ", ".join(row) or "no fields")
     if len(layouts) > 1:
@@ -133,22 +142,27 @@ def _unknown_layout(file: Path, number: int, found: str) -> BenchError:
         file,
         number,
         f"unknown layout of training data: the record has {found}",
-        f"write JSON with one of the fields {known}, or three tab-separated columns (MS MARCO)",
+        f"write JSON with one of the fields {known}, or three tab-separated columns (MS MARCO), or "
+        "five with the scores of positive and negative first (MarginMSE)",
     )
 
 
 def _parse(row: dict[str, Any], layout: Layout) -> TrainingExample:
-    """Return a record as an example."""
+    """Return a record as an example. Without a positive, that of msmarco-hard-negatives is kept:
+    its query may be judged in the collection.
+    """
+    if isinstance(systems := row.get(layout.negatives), dict) and layout.query == "qid":
+        row = row | {layout.negatives: _take_turns(systems)}
     queries, *sides = (
         _values(row, field) for field in (layout.query, layout.positives, layout.negatives)
     )
     for field, values in ((layout.query, queries), (layout.positives, sides[0])):
-        if not values or "" in values:
+        if "" in values or not (values or layout.query == "qid" != field):
             raise ValueError(f"there is no {field.replace('|', ' or ')}, or an empty one")
     if len(queries) > 1:
         raise ValueError(f"{len(queries)} queries in one record")
     numbers = all(str(each).isdecimal() for each in (*queries, *sides[0], *sides[1]))
-    by_id = numbers or layout.query == "query_id"
+    by_id = numbers or layout.query in ("query_id", "qid")
     kind = list[str | int] if by_id else list[_Passage | str]
     passages: list[list[_Passage | str | int]] = [msgspec.convert(side, kind) for side in sides]
     scores = _find_scores(row, layout, passages)
@@ -159,6 +173,16 @@ def _parse(row: dict[str, Any], layout: Layout) -> TrainingExample:
     if layout.name == "DPR":
         text = text.replace("’", "'")  # as DPR's program does
     return TrainingExample(str(row.get("query_id", "")), text, positives, negatives, scores)
+
+
+def _take_turns(systems: dict[str, Any]) -> list[str | int]:
+    """Return the ids that several systems found: the best of each, the second of each, and so on.
+
+    Each occurs once.
+    """
+    ranked = msgspec.convert([*systems.values()], list[list[str | int]])
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*ranked))
+    return list(dict.fromkeys(each for each in turns if each is not None))
 
 
 def _find_scores(
@@ -216,24 +240,33 @@ def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         return _read_array(file)
     if first.lstrip().startswith(b"{"):
         return read_json_lines(file, dict[str, Any], "write one JSON object per line")
-    if first.count(b"\t") != len(TRIPLE) - 1:
-        raise _unknown_layout(file, number, "no JSON and no three columns")
-    return _read_triples(file)
+    columns = first.count(b"\t") + 1
+    for scores in ((), TRIPLE_SCORES):
+        if columns == len(scores) + len(TRIPLE):
+            return _read_triples(file, scores)
+    found = "no JSON and " + format_count(columns, "tab-separated column", "tab-separated columns")
+    raise _unknown_layout(file, number, found)
 
 
-def _read_triples(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_triples(file: Path, scored: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield rows of ids if the first row has an id, a number or only words in ASCII, else of
-    texts.
+    texts. The first columns are scores, which get the names ``scored``.
     """
     by_id: bool | None = None
-    for number, fields in read_rows(file, len(TRIPLE), "\t"):
+    for number, row in read_rows(file, len(scored) + len(TRIPLE), "\t"):
+        fields = row[len(scored) :]
+        try:
+            scores = dict(zip(scored, map(float, row), strict=False))
+        except ValueError as error:
+            problem = f"the first {len(scored)} of {len(row)} columns are not scores: {error}"
+            raise line_error(file, number, problem) from error
         has_text = any(" " in field or not field.isascii() for field in fields)
         if by_id is None:
             by_id = not has_text or any(field.isdecimal() for field in fields)
         if by_id and has_text:
             raise line_error(file, number, "the row has a text, and the file has ids")
         names = [f"{name}_id" if by_id else name for name in TRIPLE]
-        yield number, dict(zip(names, fields, strict=True))
+        yield number, scores | dict(zip(names, fields, strict=True))
 
 
 def _read_array(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -7,15 +7,22 @@ Freezing Layers During Transformer Fine-Tuning", 2019, https://arxiv.org/abs/191
 layers, the last n are trained. The embeddings and the layers below are frozen.
 """
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from foundation.records import Record, TomlFiles
 from retrievers.adapters.adapter import AdapterSettings
 from retrievers.models.card import Card, Pooling, Similarity, TitleJoin, replace_fields
-from retrievers.training.objectives.objective import Objective, read_objective
+from retrievers.training.objectives.objective import (
+    OBJECTIVE_KIND,
+    OBJECTIVES,
+    Objective,
+    find_plugin,
+    read_objective,
+)
 
 FOLDER = Path(__file__).parent / "presets"
 COSINE_TEMPERATURE = 0.05  # cosines of -1 to 1 alone give a nearly uniform softmax
@@ -156,6 +163,23 @@ PRETRAIN_PRESETS = TomlFiles(
 )
 
 
+class PretrainingDraft(Pretraining, kw_only=True):
+    """Preset of a pre-training whose ``objective`` is a table, which is read later.
+
+    Only the name is checked, because the module of an objective imports torch.
+    """
+
+    objective: Any
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = find_plugin(self.objective, OBJECTIVES, OBJECTIVE_KIND)
+        msgspec.structs.force_setattr(self, "objective", named)
+
+
+PRETRAIN_DRAFTS = replace(PRETRAIN_PRESETS, record=PretrainingDraft, dec_hook=None)
+
+
 class Mining(Record, kw_only=True):
     """Source of the negatives of one round of training.
 
@@ -197,9 +221,23 @@ class LossSettings(Record, kw_only=True, tag_field="name"):
     Attributes:
         temperature: similarities are divided by it. None for 0.05 with cosine and 1 with dot
             product.
+        matryoshka: fewer dimensions, in descending order. The loss of the leading dimensions of the
+            vectors, scaled to unit length, is added to that of whole vectors, so that vectors can
+            be cut afterwards (Kusupati et al., NeurIPS 2022, https://arxiv.org/abs/2205.13147). If
+            unset, it is not part of a training's identity.
     """
 
     temperature: Above0 | None = None
+    matryoshka: tuple[Count, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        given = tuple(self.matryoshka or ())
+        if list(given) != sorted(set(given), reverse=True):
+            raise ValueError("write the dimensions of matryoshka in descending order")
+
+    def dimensions(self, whole: int) -> tuple[int, ...]:
+        """Return the dimensions at which a model with ``whole`` dimensions is trained."""
+        return tuple(dict.fromkeys((whole, *(self.matryoshka or ()))))
 
     def temperature_for(self, similarity: Similarity) -> float:
         """Return the temperature for a model with ``similarity``."""
@@ -223,6 +261,7 @@ class Contrastive(LossSettings, kw_only=True, tag="contrastive"):
     in_batch: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.chunk and not self.in_batch:
             raise ValueError("chunk needs in-batch negatives: without them, lower batch_size")
 
@@ -239,7 +278,16 @@ class KL(LossSettings, kw_only=True, tag="kl"):
     teacher_temperature: Above0 = 1.0
 
 
-Loss = Contrastive | KL
+class MarginMSE(LossSettings, kw_only=True, tag="margin-mse"):
+    """Squared difference between the margins (positive minus negative) of model and cross-encoder.
+
+    Hofstätter et al., "Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge
+    Distillation", 2020, https://arxiv.org/abs/2010.02666.
+    """
+
+
+Distillation = KL | MarginMSE  # losses that need a teacher's scores
+Loss = Contrastive | Distillation
 
 
 class Teacher(Record, kw_only=True):
@@ -426,7 +474,7 @@ class Finetuning(Record, kw_only=True):
         """
         if any("file" in mining.sources for mining in self.rounds) or not self.hard_negatives:
             return self
-        if scored and isinstance(self.loss, KL):
+        if scored and isinstance(self.loss, Distillation):
             given = [Mining(sources=("file",), keep=r.keep, epochs=r.epochs) for r in self.rounds]
             return msgspec.structs.replace(self, rounds=tuple(given), teacher=None)
         rounds = []

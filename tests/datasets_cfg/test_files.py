@@ -54,6 +54,11 @@ DPR_RECORD = {
         {"title": "Y", "text": "green", "score": 8.1, "title_score": 0, "passage_id": "7"}
     ],
 }
+# sentence-transformers/msmarco-hard-negatives on the Hub: README.md
+HARD_NEGATIVES = (
+    '{"qid": 867436, "pos": [5238393], "neg": {"bm25": [11, 12, 13], '
+    '"msmarco-distilbert-base-tas-b": [12, 21], "msmarco-MiniLM-L-6-v3": []}}'
+)
 DPR = Example(
     "", "what's the color", (Document("49", "Urine", "amber"),), (Document("7", "Y", "green"),)
 )
@@ -84,6 +89,17 @@ DPR = Example(
         (
             "color of urine\tit is amber\tit is green\n",
             Example("", "color of urine", passages("it is amber"), passages("it is green")),
+        ),
+        (HARD_NEGATIVES, Example("867436", "", ids("5238393"), ids("11", "12", "21", "13"))),
+        ('{"qid": "PLAIN-3", "pos": []}', Example("PLAIN-3", "", (), ())),
+        ('{"qid": 1, "query": "q", "pos": ["p"]}', Example("", "q", passages("p"), ())),
+        (  # Hofstätter et al.: README.md of neural-ranking-kd
+            "13.84\t-2.5e-1\t400296\t1540783\t3518497\n",
+            Example("400296", "", ids("1540783"), ids("3518497"), (13.84, -0.25)),
+        ),
+        (
+            "9\t1\tcolor of urine\tit is amber\tit is green\n",
+            Example("", "color of urine", passages("it is amber"), passages("it is green"), (9, 1)),
         ),
         ("1185869\t0\t2942565\n", Example("1185869", "", ids("0"), ids("2942565"))),
         ("北京\t首都\t上海\n", Example("", "北京", passages("首都"), passages("上海"))),
@@ -216,7 +232,15 @@ def test_any_texts_are_read_as_written(records, indent, tmp_path_factory):
         ("a query\t\tsome text\n", 1, "there is no positive"),
         ('{"sentence1": "a", "label": 1}', 1, "the record has sentence1, label"),
         ("a b\tc\td\ne\tf\n", 2, "2 columns instead of 3"),
-        ("\njust a text\n", 2, "no JSON and no three columns"),
+        ("\njust a text\n", 2, "no JSON and 1 tab-separated column"),
+        ("1\tQ0\t2\t3\n", 1, "no JSON and 4 tab-separated columns"),
+        ("q1\t9.5\t1\t2\t3\n", 1, "first 2 of 5 columns are not scores: could not convert"),
+        ("1\tnan\t1\t2\t3\n", 1, "a score is not finite"),
+        ("9\t1\t7\t8\t9\n9\t1\t7\t8\n", 2, "4 columns instead of 5"),
+        ('{"qid": 1, "pos": [2], "neg": {"bm25": [{"pid": 3}]}}', 1, "hard-negatives: Expected"),
+        ('{"qid": 1, "pos": [2], "neg": {"bm25": 3}}', 1, "got `int`"),
+        ('{"pos": [2], "neg": {"bm25": [3]}}', 1, "there is no query"),
+        ('{"qid": 1, "pos": [2], "positive_id": 3}', 1, "by id and msmarco-hard-neg"),
         ('[\n{"question": "q", "positive_ctxs": [{"title": "no text"}]}\n]', 2, "text"),
         ('[\n{"question": "q",\n "positive_ctxs": oops}\n]', 3, "Expecting value"),
         ('[\n{"question": "q", "positive_ctxs": [{"text": "p"}]}', 3, "not closed"),

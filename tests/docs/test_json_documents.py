@@ -1,7 +1,9 @@
 """The reference states exactly what each command prints with ``--json``."""
 
 import json
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,12 +11,14 @@ import pytest
 
 from bench.cli.command_table import COMMANDS
 from bench.experiments.grid import load_grid
+from retrievers.training.objectives.objective import OBJECTIVES, read_objective
 from tests.docs.test_documentation import ROOT
 from tests.support.collections import write_collection
 
 sys.path.insert(0, str(ROOT / "docs"))
 
-from generate import DOCUMENTS, GRID_RECORDS, grids, json_documents
+import generate
+from generate import COMMITTED, DOCUMENTS, FIELD_RECORDS, _collect, grids, json_documents
 
 
 @pytest.fixture
@@ -72,10 +76,27 @@ def test_the_reference_has_the_document_of_every_command():
     assert {"## Result\n", "## SuiteMean\n"} <= set(json_documents().splitlines(keepends=True))
 
 
-def test_the_page_of_grids_has_every_field_and_an_example_that_is_one(tmp_path):
-    page = grids()
-    (tmp_path / "example.toml").write_text(page.split("```toml\n")[1].split("```")[0])
+def test_the_page_of_grids_has_an_example_that_is_one(tmp_path):
+    (tmp_path / "example.toml").write_text(grids().split("```toml\n")[1].split("```")[0])
     assert load_grid(str(tmp_path / "example.toml")).name == "masks"
-    for record in GRID_RECORDS:
+
+
+def test_the_committed_page_has_every_field_of_presets_grids_and_views():
+    folder = Path(generate.__file__).parent / "reference"
+    for name, make in COMMITTED.items():
+        page = make()
+        assert (folder / f"{name}.md").read_text() == page, "run `tox -e docs` and commit the page"
+    records = [each for tables in FIELD_RECORDS.values() for each in tables.values()]
+    rows = "".join(line for line in page.splitlines(keepends=True) if line.startswith("| `"))
+    for record in (*records, *map(type, map(read_objective, OBJECTIVES))):
         for field in msgspec.structs.fields(record):
-            assert f"| `{field.name}` |" in page
+            assert re.search(rf"^\| `{field.name}` \| .* \| .* \| \w.* \|$", rows, re.MULTILINE)
+
+
+def test_the_page_of_fields_has_a_table_for_each_record_inside_a_preset_or_grid():
+    """A new record as the type of a field belongs to the page."""
+    records = {each for tables in FIELD_RECORDS.values() for each in tables.values()}
+    inner: dict[str, type] = {}
+    for record in records:
+        _collect(tuple[tuple(field.type for field in msgspec.structs.fields(record))], inner)
+    assert {each for each in inner.values() if issubclass(each, msgspec.Struct)} <= records

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from attrs import evolve
@@ -14,7 +14,6 @@ from tqdm import tqdm
 
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import print_json, print_next_command
-from bench.experiments import ablate as ablate_case
 from bench.requests.fields import FolderFields
 from bench.requests.outcomes import ExitCode
 from bench.requests.training import (
@@ -35,10 +34,18 @@ from reports.latex import report_latex
 from reports.plots import can_plot, draw_losses
 from reports.training import plan_table, write_report
 from retrievers.models.card import CARD_FILE, load_card
-from retrievers.training.engine.context import CURVE_FILE, Progress, is_first, read_curve
-from retrievers.training.finetune.finetune import FinetuneResult
+from retrievers.training.engine.context import (
+    CURVE_FILE,
+    SAVE_MINUTES,
+    Progress,
+    is_first,
+    read_curve,
+)
 from retrievers.training.preset import FINETUNE_PRESETS
-from retrievers.training.pretrain.pretrain import PretrainResult
+
+if TYPE_CHECKING:
+    from retrievers.training.finetune.finetune import FinetuneResult
+    from retrievers.training.pretrain.pretrain import PretrainResult
 
 FINETUNING_PRESET = "dpr-small"  # preset for a checkpoint that was pre-trained
 
@@ -107,11 +114,18 @@ def adapt(request: AdaptRequest, output: OutputOptions) -> int:
 
 @contextmanager
 def _show_progress(request: Training) -> Iterator[Training]:
-    """Yield the request with a function that draws progress bars, and close them at the end."""
+    """Yield the request with a function that draws progress bars, and close them at the end.
+
+    Above the first bar of steps, it says when checkpoints are written.
+    """
+    every = f"{request.save_every:,} steps" if request.save_every else f"{SAVE_MINUTES} minutes"
+    lines = [f"a checkpoint every {every}; an interrupted training continues with the same command"]
     with ExitStack() as open_bars:
         bars: dict[str, Any] = {}  # of the current stage
 
         def show(progress: Progress) -> None:
+            if progress.unit == "steps" and lines:
+                print(lines.pop(), file=sys.stderr)
             if progress.stage not in bars:
                 open_bars.close()
                 bars.clear()
@@ -134,7 +148,7 @@ def _show_progress(request: Training) -> Iterator[Training]:
 
 
 def _print_trained(
-    trained: PretrainResult | FinetuneResult,
+    trained: "PretrainResult | FinetuneResult",
     how: str,
     read: str,
     out: Path,
@@ -157,7 +171,7 @@ def _print_trained(
     resumed = f", resumed at {trained.resumed_at:,}" if trained.resumed_at else ""
     change = f"loss {first.losses['loss']:.3f} -> {last.losses['loss']:.3f}"
     print(f"{trained.folder}: {how}{trained.steps:,} steps{resumed}, {read}; {change}")
-    if isinstance(trained, FinetuneResult) and (size := trained.size):
+    if size := getattr(trained, "size", None):  # of a fine-tuning
         share = f"{100 * size.share:.3g} %"
         print(
             f"trained {size.trained:,} of {size.parameters:,} parameters ({share}); "
@@ -239,6 +253,8 @@ def compose(request: ComposeRequest, output: OutputOptions) -> int:
 
 def ablate(request: AblateRequest, output: OutputOptions) -> int:
     """Print the report, or with ``--dry-run`` the plan."""
+    from bench.experiments import ablate as ablate_case
+
     if output.dry_run:
         plan = ablate_case.plan(request)
         if output.json:

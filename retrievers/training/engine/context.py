@@ -21,6 +21,7 @@ from foundation.files import replace_file
 from foundation.records import decode_json
 
 CURVE_FILE = "losses.jsonl"
+SAVE_MINUTES = 5  # between checkpoints, unless steps are given
 POLL_S = 0.2
 
 
@@ -175,13 +176,14 @@ class TrainingContext:
     Attributes:
         out: output folder. An unfinished training in it is continued.
         device: ``auto``, ``cpu`` or ``cuda``, see `check_device`.
-        save_every: steps between two checkpoints. The last two checkpoints are kept until the end.
+        save_every: steps between two checkpoints. None for `SAVE_MINUTES`. The last two checkpoints
+            are kept until the end.
         progress: function that the first process calls after each step and after other work.
     """
 
     out: Path
     device: str = "auto"
-    save_every: int = 500
+    save_every: int | None = None
     progress: Callable[[Progress], None] | None = None
 
     def with_folder(self, folder: Path) -> "TrainingContext":

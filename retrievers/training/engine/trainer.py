@@ -6,6 +6,8 @@ them among the base classes.
 
 import logging
 import os
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +27,7 @@ from foundation.errors import BenchError, first_line, is_out_of_memory
 from retrievers.encoders.device import pick_device, use_full_precision, warn_if_bfloat16_is_slow
 from retrievers.training.engine.context import (
     CURVE_FILE,
+    SAVE_MINUTES,
     LossPoint,
     Progress,
     TrainingContext,
@@ -45,6 +48,7 @@ from retrievers.training.engine.run_folder import (
 from retrievers.training.preset import Optimizer, Precision
 
 POINTS = 200  # approximate number of points of a loss curve
+AGREE_STEPS = 10  # between two agreements of several processes on a checkpoint
 MAX_STEPS_UNCHECKED = 50  # steps between two checks of the loss
 KEPT_CHECKPOINTS = 2
 SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
@@ -124,7 +128,7 @@ class FitSettings:
             bf16=precision == "bfloat16",
             fp16=precision == "float16",
             save_strategy="steps",
-            save_steps=self.context.save_every,
+            save_steps=self.context.save_every or self.steps,
             save_total_limit=KEPT_CHECKPOINTS,
             logging_strategy="no",
             report_to="none",
@@ -221,6 +225,8 @@ class FiniteLossMixin:
 
         Raises:
             BenchError: memory or disk space runs out, or the loss is not finite.
+            KeyboardInterrupt: SIGINT arrived. The checkpoint of the step is written.
+            SystemExit: SIGTERM arrived, likewise.
         """
         start, until = last_checkpoint(settings.checkpoints), until or settings.steps
         resumed_at = checkpoint_step(start)
@@ -231,11 +237,18 @@ class FiniteLossMixin:
             cut_curve(settings.curve, resumed_at)
         self.settings, self.meter = settings, LossMeter()
         self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]  # prints to stdout
-        self.add_callback(CurveCallback(self))  # type: ignore[attr-defined]
+        saving = SaveCallback(timed=settings.context.save_every is None)
+        self.add_callback(saving)  # type: ignore[attr-defined]
         if until < settings.steps:
             self.add_callback(StopCallback(until))  # type: ignore[attr-defined]
+        self.add_callback(CurveCallback(self))  # type: ignore[attr-defined]
         began = time.perf_counter()
-        with self._explain_memory_errors(), use_full_precision(), warnings.catch_warnings():
+        with (
+            self._explain_memory_errors(),
+            use_full_precision(),
+            warnings.catch_warnings(),
+            saving.until_interrupted(),
+        ):
             warnings.filterwarnings("ignore", "mtime may not be reliable")  # it is not used
             self.train(  # type: ignore[attr-defined]
                 resume_from_checkpoint=str(start) if start else None
@@ -299,7 +312,7 @@ class CurveCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Write a point of the curve if it is due, and report progress."""
         step, point, settings = state.global_step, None, self.trainer.settings
-        if step % self.every == 0 or step == args.max_steps:
+        if step % self.every == 0 or step == args.max_steps or control.should_save:
             if not self.trainer.meter.finite:
                 self.trainer.check_finite(step)
             point = self.trainer.meter.take_point(step, others["lr_scheduler"].get_last_lr()[0])
@@ -309,6 +322,66 @@ class CurveCallback(TrainerCallback):  # type: ignore[misc]
             with explain_errors(settings.curve):
                 append_point(settings.curve, point)
         settings.context.report(Progress(settings.stage, step, args.max_steps, point=point))
+
+
+@dataclass
+class SaveCallback(TrainerCallback):  # type: ignore[misc]
+    """Callback that saves every few minutes if ``timed``, and after a step that is interrupted.
+
+    Several processes agree every few steps, because their clocks and signals differ.
+    """
+
+    timed: bool
+    interrupted: int = 0  # number of the signal
+    saved: float = field(default_factory=time.monotonic)
+
+    @contextmanager
+    def until_interrupted(self) -> Iterator[None]:
+        """Let the step in the block end that SIGINT or SIGTERM interrupts, then raise."""
+        owner, previous = os.getpid(), dict[int, Any]()
+
+        def stop(number: int, frame: Any) -> None:
+            if os.getpid() != owner:  # a loader, whose batch the step may need
+                if number == signal.SIGTERM:
+                    os._exit(128 + number)
+                return
+            self.interrupted = number
+            signal.signal(number, previous[number])
+            os.write(2, b"\nstopping with a checkpoint after this step; once more stops at once\n")
+
+        if threading.current_thread() is threading.main_thread():
+            previous |= {
+                each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)
+            }
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        if self.interrupted == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.interrupted:
+            raise SystemExit(128 + self.interrupted)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Request a checkpoint if it is due, and a stop after an interruption."""
+        due = self.timed and time.monotonic() - self.saved >= 60 * SAVE_MINUTES
+        if world_size() > 1:
+            if state.global_step % AGREE_STEPS:
+                return
+            both = torch.tensor([int(due), self.interrupted], device=args.device)
+            torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX)
+            due, self.interrupted = bool(both[0]), int(both[1])
+        if due or self.interrupted:
+            control.should_save = True
+        if self.interrupted:
+            control.should_training_stop = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Measure the time from here on, and say where an interrupted training continues."""
+        self.saved = time.monotonic()
+        if self.interrupted and is_first():
+            logger.warning("the checkpoint of step %d is written", state.global_step)
 
 
 @dataclass

@@ -59,7 +59,7 @@ from retrievers.training.finetune.training_data import (
     plan_order,
     select_negatives,
 )
-from retrievers.training.preset import KL, Contrastive, Finetuning, Mining, Source
+from retrievers.training.preset import Contrastive, Distillation, Finetuning, Mining, Source
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +99,7 @@ class FinetuneResult(msgspec.Struct, frozen=True):
         resumed_at: step that the last call resumed from, summed over rounds. 0 if it started from
             scratch.
         size: parameters and bytes of the trained part.
+        dimensions: dimensions at which the vectors were trained, those of whole vectors first.
     """
 
     folder: str
@@ -108,6 +109,7 @@ class FinetuneResult(msgspec.Struct, frozen=True):
     seconds: float
     resumed_at: int
     size: ModelSize | None = None
+    dimensions: tuple[int, ...] = ()
 
 
 def finetune(
@@ -159,6 +161,7 @@ def finetune(
             seconds=sum(each.seconds for each in rounds),
             resumed_at=sum(each.resumed_at for each in rounds),
             size=read_size(context.out),
+            dimensions=preset.loss.dimensions(model.recipe.dim),
         )
         folder.finish(trained)
     return trained
@@ -171,7 +174,7 @@ def _use_given_negatives(preset: Finetuning, given: NegativePool | None) -> Fine
     uses = any("file" in mining.sources for mining in preset.rounds)
     if uses and given is None:
         raise BenchError("the source `file` needs queries that come with negatives")
-    distils = uses and preset.teacher is None and isinstance(preset.loss, KL)
+    distils = uses and preset.teacher is None and isinstance(preset.loss, Distillation)
     if distils and not (given and given.positive_scores):
         raise BenchError("the negatives have no scores to distil from", "Set a [teacher].")
     if given is not None and not uses and is_first():
@@ -289,7 +292,7 @@ class Round:
 
         pool, given = self._find_negatives(0, mining_model), self.examples.negatives
         if self.preset.teacher is None:
-            if given is None or not isinstance(self.preset.loss, KL):
+            if given is None or not isinstance(self.preset.loss, Distillation):
                 return self.examples, pool
             return drop_queries_without_negatives(self.examples, given.select(pool.rows))
         from retrievers.training.finetune.teacher import CrossEncoderTeacher

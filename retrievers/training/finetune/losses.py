@@ -8,8 +8,10 @@ length if the model normalises them.
     contrastive   mean over i of  -log( exp s(q_i, d_i+) / sum over all documents of the batch,
                   or over the documents of query i only )
     kl            mean over i of  KL( softmax t_i / teacher temperature || softmax s_i )
+    margin-mse    mean over i and negatives of  ( (s_i+ - s_i-) - (t_i+ - t_i-) )^2
 
-t are the teacher's scores. s_i and t_i run over the documents of query i only.
+t are the teacher's scores. s_i and t_i run over the documents of query i only. With ``matryoshka``,
+the sum of a loss over whole vectors and their leading dimensions, which are scaled to unit length.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,6 +30,8 @@ from sentence_transformers.sentence_transformer import (
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     DistillKLDivLoss,
+    MarginMSELoss,
+    MatryoshkaLoss,
     MultipleNegativesRankingLoss,
 )
 from sentence_transformers.util import batch_to_device
@@ -38,7 +42,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from retrievers.training.engine.context import world_size
 from retrievers.training.engine.trainer import FiniteLossMixin, FitSettings, SharedArguments
 from retrievers.training.objectives.objective import count_tokens
-from retrievers.training.preset import KL, Contrastive, Loss, Teacher
+from retrievers.training.preset import KL, Loss, MarginMSE, Teacher
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
@@ -52,12 +56,20 @@ def build_loss(
     documents. Labels are the teacher's scores ``(batch, 1 + negatives)`` or None. With several
     ``devices``, documents of all of them are negatives.
     """
-    if isinstance(settings, Contrastive) and not settings.in_batch:
-        return HardNegativesLoss(model, temperature)
-    if isinstance(settings, Contrastive):
-        contrast: nn.Module = _contrastive(model, temperature, settings.chunk, devices > 1)
-        return contrast
-    return DistillationLoss(model, settings, temperature, devices > 1)
+    loss: Any
+    if isinstance(settings, KL):
+        loss = DistillationLoss(model, settings, temperature, devices > 1)
+    elif isinstance(settings, MarginMSE):
+        loss = MarginMSELoss(model, similarity_fct=_rowwise_similarity(temperature))
+    elif settings.in_batch:
+        loss = _contrastive(model, temperature, settings.chunk, devices > 1)
+    else:
+        loss = HardNegativesLoss(model, temperature)
+    if settings.matryoshka:
+        dimensions = settings.dimensions(model.get_embedding_dimension())
+        loss = MatryoshkaLoss(model, loss, dimensions)
+    module: nn.Module = loss
+    return module
 
 
 class HardNegativesLoss(nn.Module):

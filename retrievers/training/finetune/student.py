@@ -88,10 +88,12 @@ def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) 
     card = model.card
     _check_trainable(model)
     names = ", ".join(trained_on[:2]) + (" and others" if len(trained_on) > 2 else "")
+    cut = "".join(f", {dimensions}" for dimensions in preset.loss.matryoshka or ())
     trained = make_card_like(
         card,
         # Not the preset's title, which --set may contradict.
-        title=f"{card.name}, fine-tuned on {names} ({preset.loss.__struct_config__.tag} loss)",
+        title=f"{card.name}, fine-tuned on {names} ({preset.loss.__struct_config__.tag} loss"
+        f"{cut and f' at {model.recipe.dim}{cut} dimensions'})",
         checkpoint=".",
         dtype="float32",
         trained_on=tuple(dict.fromkeys((*card.trained_on, *trained_on))),
@@ -106,6 +108,7 @@ def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) 
             f"Set use.pooling to one of {', '.join(ST_POOLING)}.",
         )
     _check_lengths(model, finished, preset)
+    _check_dimensions(model, finished, preset)
     return finished
 
 
@@ -248,6 +251,24 @@ def _check_trainable(model: Model) -> None:
             if model.adapter:
                 hint = "Start from its base. With adapter.over, a new adapter is stacked on it."
             raise BenchError(f"{card.name} cannot be fine-tuned: {problem}", hint)
+
+
+def _check_dimensions(model: Model, card: Card, preset: Finetuning) -> None:
+    """Raise if vectors cannot be cut to the dimensions of the loss."""
+    whole, cut = model.recipe.dim, preset.loss.matryoshka
+    if not cut:
+        return
+    if cut[0] > whole:
+        raise BenchError(
+            f"loss.matryoshka has {cut[0]} dimensions, and vectors of {model.card.name} {whole}",
+            f"Use less than {whole}.",
+        )
+    if not card.normalize:
+        raise BenchError(
+            f"loss.matryoshka compares vectors of unit length, but {model.card.name} does not "
+            "normalize its vectors",
+            "Use --set use.normalize=true use.similarity=cos.",
+        )
 
 
 def _check_lengths(model: Model, card: Card, preset: Finetuning) -> None:

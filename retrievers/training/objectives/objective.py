@@ -36,6 +36,7 @@ OBJECTIVES = {  # modules by the names of their objectives
     "cotmae": f"{PACKAGE}.retromae",
     "simcse": f"{PACKAGE}.simcse",
 }
+OBJECTIVE_KIND = "pre-training objective"
 PLUGINS = (PACKAGE, "retrievers.training.continual")
 HELPERS = ("objective", "masking", "masked_lm", "sequence")  # modules without a plug-in
 MASK = "_mask"  # end of the names of arrays that mark tokens
@@ -154,7 +155,7 @@ def read_objective(table: Any) -> Objective:
     Raises:
         BenchError: the name or a setting is missing, unknown or of the wrong type.
     """
-    return read_plugin(table, Settings, OBJECTIVES, "pre-training objective")
+    return read_plugin(table, Settings, OBJECTIVES, OBJECTIVE_KIND)
 
 
 def read_plugin(table: Any, base: type[T], modules: Mapping[str, str], kind: str) -> T:
@@ -166,13 +167,10 @@ def read_plugin(table: Any, base: type[T], modules: Mapping[str, str], kind: str
         modules: modules of this program by the names of their classes.
         kind: what the name is called in messages.
     """
-    table = {"name": table} if isinstance(table, str) else table
-    name = table.get("name") if isinstance(table, Mapping) else None
-    if not isinstance(name, str):
-        raise BenchError(f"the {kind} has no name", f"Set name to one of {', '.join(modules)}.")
-    if name.endswith(SUFFIX):
+    table = find_plugin(table, modules, kind)
+    if (name := table["name"]).endswith(SUFFIX):
         plugin = _load_file(name, base)
-    elif name in modules:
+    else:
         found = [
             each
             for each in vars(importlib.import_module(modules[name])).values()
@@ -184,10 +182,24 @@ def read_plugin(table: Any, base: type[T], modules: Mapping[str, str], kind: str
                 f"List the {kind} under the tag of its class.",
             )
         plugin = found[0]
-    else:
+    return convert_table(table, plugin, f"{kind} {name}")
+
+
+def find_plugin(table: Any, modules: Mapping[str, str], kind: str) -> Mapping[str, Any]:
+    """Return the settings of a plug-in as a table whose name is known, without importing it.
+
+    Raises:
+        BenchError: the name is missing or unknown.
+    """
+    table = {"name": table} if isinstance(table, str) else table
+    name = table.get("name") if isinstance(table, Mapping) else None
+    if not isinstance(name, str):
+        raise BenchError(f"the {kind} has no name", f"Set name to one of {', '.join(modules)}.")
+    if name not in modules and not name.endswith(SUFFIX):
         known = f"use one of {', '.join(modules)}, or a {SUFFIX} file"
         raise BenchError(f"no {kind} is called {name!r}", did_you_mean(name, modules, known))
-    return convert_table(table, plugin, f"{kind} {name}")
+    found: Mapping[str, Any] = table
+    return found
 
 
 def _load_file(path: str, base: type[T]) -> type[T]:

@@ -1,7 +1,13 @@
 """``finetune`` and ``pretrain`` on files of other programs, as they are typed."""
 
 import json
+import os
 import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,10 +108,79 @@ def test_the_scores_of_a_training_file_are_distilled_instead_of_a_teachers(bench
     assert "out/m" in again.stderr
 
 
+def test_hard_negatives_of_several_systems_are_those_of_the_collection(bench, tmp_path):
+    """Queries without positives, or unknown to the collection, stay those of its judgements."""
+    found = [
+        {"qid": "q0", "pos": ["d0"], "neg": {"bm25": ["d1", "d2"], "tas-b": ["d2", "d3"]}},
+        {"qid": "q1", "pos": [], "neg": {"bm25": ["d4"]}},
+        {"qid": "q999", "pos": [], "neg": {"bm25": ["d4"]}},
+    ]
+    (tmp_path / "hard.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in found))
+    small = "--set batch_size=2 --set rounds.0.keep=3"
+    line = f"{FINETUNE.format('tiny.toml')}--on ./mine --negatives hard.jsonl {small}"
+    done = bench(*typed(line))
+    assert done.code == ExitCode.OK, done.stderr
+    assert "2 queries;" in done.stdout
+    assert np.load(tmp_path / "out/m/negatives/file.npy").tolist() == [[1, 2, 3], [4, -1, -1]]
+
+
 def test_triples_of_ids_give_a_collection_its_negatives(bench):
     done = bench(*typed(FINETUNE.format("tiny.toml") + "--on ./mine --negatives triples.tsv"))
     assert done.code == ExitCode.OK, done.stderr
     assert "5 queries;" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_terminated_pretraining_continues_to_the_weights_of_an_uninterrupted_one(bench, tmp_path):
+    """The process really ends: step by step, as a shell or a scheduler ends it."""
+    (tmp_path / "notes.txt").write_text("the river of stone\nalpha beta gamma\n" * 20)
+    line = "pretrain texts.toml --on ./notes.txt --steps 400 --out "
+    words = [sys.executable, "-m", "bench", *typed(f"{line} out/m")]
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(words, env=path, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not (tmp_path / "out/m/losses.jsonl").exists():
+            time.sleep(0.01)
+        process.terminate()
+        stderr = process.communicate()[1]
+    assert process.returncode == 128 + signal.SIGTERM, stderr
+    assert "a checkpoint every 5 minutes" in stderr
+    assert "stopping with a checkpoint after this step" in stderr
+    step = max(int(path.name[11:]) for path in (tmp_path / "out/m/checkpoints").iterdir())
+    assert 1 <= step < 400
+    assert f"the checkpoint of step {step} is written" in stderr
+    assert f"400 steps, resumed at {step}" in bench(*typed(f"{line} out/m")).stdout
+    assert bench(*typed(f"{line} out/whole")).code == ExitCode.OK
+    one, other = (tmp_path / "out" / name / "model.safetensors" for name in ("m", "whole"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pretrain wrong.toml --on notes.txt",
+        "pretrain texts.toml --on notes.txt --objective mml",
+        "pretrain texts.toml --on nowhere.txt",
+        "adapt texts.toml --on notes.txt nowhere.txt --method ewc",
+        "finetune wrong.toml --model start.toml --on ./mine",
+        "finetune tiny.toml --model start.toml --on wrong.jsonl",
+        "finetune tiny.toml --model start.toml --on ./mine --negatives wrong.jsonl",
+        "finetune tiny.toml --model nowhere --on ./mine",
+    ],
+)
+def test_a_mistake_is_found_before_torch_is_imported(bench, tmp_path, line):
+    (tmp_path / "notes.txt").write_text("the river of stone\n")
+    (tmp_path / "wrong.toml").write_text(FINETUNING.replace("steps", "stepz"))
+    (tmp_path / "wrong.jsonl").write_text('{"qid": 1, "pos": 2, "neg": [[3]]}\n')
+    program = (
+        "import sys; from foundation.errors import BenchError; from bench.cli.main import *\n"
+        "try: run_command()\n"
+        "except BenchError: print({'torch', 'transformers'} & set(sys.modules))"
+    )
+    words = [sys.executable, "-c", program, *typed(f"{line} --out out/m")]
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(words, env=path, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n", done.stderr
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "alone"])

@@ -7,6 +7,7 @@ from foundation.errors import BenchError
 from retrievers.training.objectives.objective import OBJECTIVES
 from retrievers.training.objectives.retromae import RetroMAE
 from retrievers.training.preset import FINETUNE_PRESETS as FINETUNE
+from retrievers.training.preset import PRETRAIN_DRAFTS as DRAFTS
 from retrievers.training.preset import PRETRAIN_PRESETS as PRETRAIN
 from retrievers.training.preset import Mining, UsageSettings
 from retrievers.training.pretrain.texts import texts_per_step
@@ -78,6 +79,39 @@ def test_an_unset_lower_case_is_not_part_of_a_trainings_identity():
         assert changed.use.lower_case is value
 
 
+def test_unset_dimensions_are_not_part_of_a_trainings_identity():
+    plain = preset()
+    before = {"name": "contrastive", "temperature": None, "chunk": 0, "in_batch": True}
+    assert msgspec.to_builtins(plain.loss) == before
+    assert plain.loss.dimensions(384) == (384,)
+    nested = FINETUNE.changed(plain, {"loss.matryoshka": [128, 64]}, "typed")
+    assert nested.loss.dimensions(384) == (384, 128, 64)
+    assert nested.loss.dimensions(128) == (128, 64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"objective": "mml"}, "no pre-training objective is called 'mml'"),
+        ({"objective": {"mask": 1}}, "the pre-training objective has no name"),
+        ({"stepz": 3}, "unknown field 'stepz'"),
+        ({"epochs": 1}, "set one of steps"),
+    ],
+)
+def test_a_draft_of_a_preset_is_checked_like_the_preset(changes, problem):
+    for files in (DRAFTS, PRETRAIN):
+        with pytest.raises(BenchError, match=problem):
+            files.convert(WHOLE | changes, "mine.toml")
+
+
+def test_a_draft_takes_every_shipped_preset_and_change():
+    for name in PRETRAIN.names():
+        drafted = DRAFTS.changed(DRAFTS.load(name), {"objective.name": "mlm", "steps": 3}, "typed")
+        read = PRETRAIN.convert(msgspec.to_builtins(drafted), "again")
+        changed = PRETRAIN.changed(PRETRAIN.load(name), {"objective.name": "mlm", "steps": 3}, "t")
+        assert read == changed
+
+
 def test_epochs_become_steps_of_whole_batches():
     settings = FINETUNE.parse(b'title = "t"\nepochs = 2.5\nbatch_size = 4', "t")
     assert settings.steps_for(Mining(), 10) == 6
@@ -117,6 +151,10 @@ def test_a_wrong_preset_for_pretraining_is_refused(changes, message, hint):
         ("stepz = 3", "unknown field 'stepz'", "did you mean steps?"),
         ("[loss]\nname = 'klx'", "name is 'klx'", "kl"),
         ("[loss]\nname = 'kl'", "needs a \\[teacher\\]", ""),
+        ("[loss]\nname = 'margin-mse'", "needs a \\[teacher\\]", ""),
+        ("[loss]\nname = 'kl'\nmatryoshka = [64, 128]", "in descending order", ""),
+        ("[loss]\nname = 'contrastive'\nmatryoshka = [64, 64]", "in descending order", ""),
+        ("[loss]\nname = 'contrastive'\nmatryoshka = [64, 0]", "expected int >= 1", ""),
         ("epochs = 2.0", "either steps or epochs", ""),
         ("hard_negatives = 1", "or neither", ""),
         ("[[rounds]]\nsources = ['bm25']", "or neither", ""),

@@ -1,13 +1,15 @@
 """The losses against NumPy and loops; gradient caching against all at once."""
 
+import msgspec
 import numpy as np
 import pytest
 import torch
+from sentence_transformers.sentence_transformer import losses as theirs
 from torch import nn
 
 from retrievers.training.finetune.losses import build_loss, reranker_loss
 from retrievers.training.finetune.student import TextInputs, build_student
-from retrievers.training.preset import KL, Contrastive, Teacher
+from retrievers.training.preset import KL, Contrastive, MarginMSE, Teacher
 from tests.support.small_finetuning import QUERIES, TEXTS, TITLES, model
 
 BATCH, DIM, NEGATIVES = 4, 5, 3
@@ -18,6 +20,9 @@ class Given(nn.Module):
 
     def forward(self, features):
         return {"sentence_embedding": features["vectors"]}
+
+    def get_embedding_dimension(self):
+        return DIM
 
 
 @pytest.fixture
@@ -112,6 +117,75 @@ def test_a_share_of_the_contrastive_loss_is_added(vectors, teacher):
     plain = found(KL(), vectors, teacher)
     mixed = found(KL(contrastive_weight=0.25), vectors, teacher)
     assert mixed - plain == pytest.approx(0.25 * contrastive_by_hand(vectors, 1.0), abs=1e-9)
+
+
+def test_margin_mse_is_the_squared_error_of_the_margins(vectors, teacher):
+    scores = own_scores(vectors, 0.5)
+    errors = (scores[:, :1] - scores[:, 1:]) - (teacher[:, :1] - teacher[:, 1:])
+    loss = found(MarginMSE(), vectors, teacher, temperature=0.5)
+    assert loss == pytest.approx(np.mean(errors**2), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [Contrastive(), Contrastive(in_batch=False), KL(contrastive_weight=0.5), MarginMSE()],
+    ids=str,
+)
+def test_matryoshka_adds_the_losses_of_leading_dimensions_of_unit_length(
+    vectors, teacher, settings
+):
+    units = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in vectors]
+    labels = None if isinstance(settings, Contrastive) else teacher
+    expected = 0.0
+    for dimensions in (DIM, 3, 2):
+        cut = [one[:, :dimensions] for one in units]
+        cut = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in cut]
+        expected += found(settings, cut, labels, temperature=0.3)
+    nested = msgspec.structs.replace(settings, matryoshka=(3, 2))
+    assert found(nested, units, labels, temperature=0.3) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["margins", "contrast", "chunks"])
+def test_losses_and_gradients_are_those_of_sentence_transformers(tmp_path, kind):
+    """One batch of texts through a real model, with Matryoshka's loss around the others."""
+    start = model(tmp_path, normalize=True, similarity="cos")
+    trained = build_student(start, start.recipe)
+    inputs = TextInputs(trained[0].processor, trained[0].model, start.recipe)
+    whole, distils = trained.get_embedding_dimension(), kind == "margins"
+    cut, scores = (whole // 2, 4), torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
+    plain, ours = {
+        "margins": (theirs.MarginMSELoss(trained), MarginMSE(matryoshka=cut)),
+        "contrast": (
+            theirs.MultipleNegativesRankingLoss(trained, scale=20.0),
+            Contrastive(matryoshka=cut),
+        ),
+        "chunks": (
+            theirs.CachedMultipleNegativesRankingLoss(trained, scale=20.0, mini_batch_size=2),
+            Contrastive(matryoshka=cut, chunk=2),
+        ),
+    }[kind]
+    nested = theirs.MatryoshkaLoss(trained, plain, [whole, *cut])
+
+    def values(loss):
+        trained.zero_grad()
+        rows = [0, 9, 18, 27, 36, 40]
+        features = [inputs.queries(QUERIES[:6])] + [
+            inputs.documents([TITLES[row - n] for row in rows], [TEXTS[row - n] for row in rows])
+            for n in range(3)
+        ]
+        value = loss(features, scores * 3 if distils else None)
+        value.backward()
+        return float(value.detach()), [
+            one.grad.clone() for one in trained.parameters() if one.grad is not None
+        ]
+
+    trained.eval()
+    expected, gradients = values(nested)
+    value, own = values(build_loss(ours, trained, temperature=1.0 if distils else 0.05))
+    assert value == pytest.approx(expected, rel=1e-6)
+    assert max(float(one.norm()) for one in gradients) > 1e-2
+    for one, other in zip(own, gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("settings", [Contrastive(), KL()])

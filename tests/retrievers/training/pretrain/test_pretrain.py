@@ -1,6 +1,8 @@
 """Pre-training as a whole: kills, seeds, NaN, and a folder that can be used at once."""
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +26,14 @@ from retrievers.training.preset import PRETRAIN_PRESETS
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
 from tests.support.processes import run_in_two
-from tests.support.small_starts import have_equal_weights, losses, on_cpu, weights
+from tests.support.small_starts import (
+    KilledError,
+    have_equal_weights,
+    killed_at,
+    losses,
+    on_cpu,
+    weights,
+)
 
 ROOT = Path(__file__).parents[4]
 TEXTS = small.texts()
@@ -120,6 +129,47 @@ def test_the_seed_decides_everything(start, finished, tmp_path):
     assert_equal_trainings(tmp_path / "same", finished)
     train(small.preset(start, seed=1), tmp_path / "other")
     assert losses(tmp_path / "other") != losses(finished)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_training_writes_its_step_and_continues_to_the_same_weights(
+    start, finished, tmp_path, number
+):
+    def interrupt(progress: Progress) -> None:
+        if progress.done == 5:
+            os.kill(os.getpid(), number)
+
+    handlers = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit) as caught:
+        train(small.preset(start), tmp_path / "out", progress=interrupt)
+    assert number == signal.SIGINT or caught.value.code == 143
+    assert signal.getsignal(number) == handlers
+    assert not (tmp_path / "out" / "card.toml").exists()
+    assert train(small.preset(start), tmp_path / "out").resumed_at == 6
+    assert_equal_trainings(tmp_path / "out", finished)
+
+
+def test_a_second_interruption_stops_at_once(start, tmp_path):
+    def interrupt(progress: Progress) -> None:
+        if progress.done == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(small.preset(start), tmp_path / "out", progress=interrupt)
+    assert not list((tmp_path / "out").glob("checkpoints/checkpoint-*/complete"))
+
+
+def test_checkpoints_are_written_when_their_time_has_come(start, finished, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with pytest.raises(KilledError):
+        train(small.preset(start), out, progress=killed_at(7))
+    assert not list(out.glob("checkpoints/*"))  # five minutes are not over
+    monkeypatch.setattr(trainer, "SAVE_MINUTES", 0)
+    with pytest.raises(KilledError):
+        train(small.preset(start), out, progress=killed_at(7))
+    assert train(small.preset(start), out).resumed_at == 6
+    assert_equal_trainings(out, finished)
 
 
 def test_a_finished_training_is_not_repeated(start, finished):
