@@ -83,9 +83,9 @@ class FinetuneRequest(TrainingFields):
     Training queries with the text of a test query, of these collections or of ``held_out``, are
     left out. Repeat the command to continue an interrupted training.
 
-    A training file of FlagEmbedding, Tevatron, DPR, sentence-transformers or MS MARCO (triples) is
-    recognised by its content. Its negatives replace those of BM25, and scores in it are distilled
-    if the preset's loss is.
+    A training file of FlagEmbedding, Tevatron, DPR, sentence-transformers, MS MARCO (triples) or
+    MarginMSE is recognised by its content. Its negatives replace those of BM25, and scores in it
+    are distilled if the preset's loss is.
 
     Attributes:
         preset: Preset for fine-tuning (see `list presets`), or a .toml file; in Python also a

@@ -250,12 +250,14 @@ def own_objective(folder: Path) -> None:
 
 
 def training_files(folder: Path) -> None:
-    """Texts, and triples of ids of a collection."""
+    """Texts, and triples of ids of a collection, also with scores."""
     record = {"pos": ["a text"], "neg": ["another text"]}
     lines = [json.dumps({"query": f"query {number}", **record}) + "\n" for number in range(8)]
     Path("train.jsonl").write_text("".join(lines), encoding="utf-8")
     triples = [f"{query}\t{document}\td00\n" for query, document in list(SIXTY[2])[30:]]
     Path("triples.tsv").write_text("".join(triples), encoding="utf-8")
+    scored = [f"9.5\t{number}.25\t{row}" for number, row in enumerate(triples)]
+    Path("scores.tsv").write_text("".join(scored), encoding="utf-8")
 
 
 PREPARE: dict[str, Callable[[Path], object]] = {

@@ -178,6 +178,26 @@ def test_an_unknown_field_of_a_variant_is_found_before_it_is_chosen(tmp_path, ow
         load_grid(str(path))
 
 
+def test_a_grid_with_the_name_of_a_shipped_one_is_refused(tmp_path, monkeypatch, caplog):
+    """Their reports would be one folder. The shipped file itself may be named by its path."""
+    shipped = FILES.folder / "objectives.toml"
+    assert load_grid(str(shipped)) == load_grid("objectives")
+    assert not caplog.records
+    own = tmp_path / "objectives.toml"
+    own.write_text(shipped.read_text().replace("seeds = [0, 1, 2]", "seeds = [5]"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BenchError) as caught:
+        load_grid("objectives.toml")
+    assert "objectives.toml is called objectives, like the shipped" in str(caught.value)
+    assert str(shipped) in str(caught.value)
+    assert caught.value.hint == "Change name in objectives.toml."
+    own.write_text(own.read_text().replace('"objectives"', '"mine"'))
+    assert load_grid("objectives.toml").seeds == (5,)
+    assert load_grid("objectives").seeds == (0, 1, 2)
+    assert "objectives is the shipped grid: for the file" in caplog.text
+    assert "type objectives.toml" in caplog.text
+
+
 def test_an_unknown_file_name_suggests_the_closest():
     assert "objectives" in FILES.names()
     with pytest.raises(BenchError) as caught:
