@@ -43,8 +43,6 @@ from bench.training.trainings import ComposedAdapter
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
 from datasets_cfg.dataset import Finding
 from foundation.files import RemotePath
-from retrievers.adapters.adapter import AdapterSettings
-from retrievers.encoders.views import View
 from retrievers.models.card import (
     Card,
     CardAdapter,
@@ -54,10 +52,10 @@ from retrievers.models.card import (
     Recipe,
     all_cards,
 )
-from retrievers.training import preset
 from retrievers.training.engine.context import LossPoint
 from retrievers.training.finetune.finetune import FinetuneResult
 from retrievers.training.objectives.objective import OBJECTIVES, read_objective
+from retrievers.training.preset import Finetuning, Pretraining
 from retrievers.training.pretrain.pretrain import PretrainResult
 
 NAMED = list[dict[str, str]]
@@ -108,42 +106,24 @@ REMARKS = {
     ("verify", ""): "by collection",
 }
 
-# Records of the page about fields: the file itself at the key "", and its tables.
-FIELD_RECORDS: dict[str, dict[str, type[msgspec.Struct]]] = {
-    "Presets for pre-training": {
-        "": preset.Pretraining,
-        "`[start]`": preset.Start,
-        "`[start.scratch]`": preset.Scratch,
-        "`[optimizer]`": preset.Optimizer,
-    },
-    "Presets for fine-tuning": {
-        "": preset.Finetuning,
-        "`[[rounds]]`": preset.Mining,
-        '`[loss]` with `name = "contrastive"`': preset.Contrastive,
-        '`[loss]` with `name = "kl"`': preset.KL,
-        '`[loss]` with `name = "margin-mse"`': preset.MarginMSE,
-        "`[teacher]`": preset.Teacher,
-        "`[adapter]`": AdapterSettings,
-        '`[part]` with `name = "biases"`': preset.Biases,
-        '`[part]` with `name = "last-layers"`': preset.LastLayers,
-        "`[use]`": preset.UsageSettings,
-    },
-    "Grids": {
-        "": grid.Grid,
-        "`[[axes]]`": grid.Axis,
-        "`[finetune]`": FinetuneSource,
-        "`[pretrain]` or `[finetune]` with a command": CommandSettings,
-        "`[evaluate]`": EvaluateSettings,
-        "Views: `[evaluate.view]`": View,
-    },
-}
-
+# Records whose fields, and those of the records inside, are on the page about fields.
+FIELD_RECORDS = (
+    *(Pretraining, *map(type, map(read_objective, OBJECTIVES)), Finetuning),
+    *(grid.Grid, FinetuneSource, CommandSettings, EvaluateSettings),
+)
 FIELDS = """\
 # Fields of presets, grids and views
 
 Presets and grids are strict TOML files: unknown fields and wrong types are errors. `python -m bench
-list presets` and `python -m bench list grids` list the shipped ones, and `python -m bench show
-NAME` prints one to start from. `--set optimizer.lr=1e-5` changes a field of a preset.
+list presets` and `list grids` list the shipped ones, and `python -m bench show NAME` prints one to
+start from. `--set optimizer.lr=1e-5` changes a field of a preset.
+
+A preset is a [Pretraining](#pretraining) or a [Finetuning](#finetuning), and a grid is a
+[Grid](#grid). The stages `[base]`, `[pretrain]`, `[adapt]` and `[finetune]` of a grid have `on`,
+`preset` and any field of the preset; `[adapt]` also has `method`, and `[finetune]` the fields of a
+[FinetuneSource](#finetunesource). A stage of another program is a
+[CommandSettings](#commandsettings). `[evaluate]` is an [EvaluateSettings](#evaluatesettings), and
+its `view` a [View](#view). Where a field has one of several tables, `name` decides which.
 """
 
 PYTHON = """\
@@ -325,8 +305,13 @@ def _options(command: Command) -> Iterator[tuple[str, ...]]:
 
 def fields_page(about: str, *records: type[msgspec.Struct]) -> str:
     """Return a page: ``about``, then the docstring and a table of the fields of each record."""
-    sections = (f"\n## {one.__name__}\n\n{summary(one)}\n\n{record_table(one)}" for one in records)
-    return about + "".join(sections)
+    text = [about]
+    for one in records:
+        tag = one.__struct_config__.tag
+        named = f' `name = "{tag}"`.' if tag else ""
+        rows = record_table(one) if one.__struct_fields__ else "It has no other fields.\n"
+        text.append(f"\n## {one.__name__}\n\n{summary(one)}{named}\n\n{rows}")
+    return "".join(text)
 
 
 def models() -> str:
@@ -349,24 +334,17 @@ def grids() -> str:
         ("Any stage may" + rest).replace("::\n\n    [", ":\n\n    ["),
         "\n\nA training stage has `on`, `preset` and the fields that differ from its "
         "[preset](presets.md). `[adapt]` also has `method`. All fields: "
-        "[Fields of presets, grids and views](fields.md#grids).\n",
+        "[Fields of presets, grids and views](fields.md#grid).\n",
     ]
     return "".join([*text, shipped("", {"Shipped grids": GRIDS}).removeprefix("# \n")])
 
 
 def fields() -> str:
     """Return the page of the fields of presets, grids and views."""
-    text = [FIELDS]
-    for heading, records in FIELD_RECORDS.items():
-        text.append(f"\n## {heading}\n")
-        if heading == "Presets for pre-training":
-            named = {f'`[objective]` with `name = "{name}"`': name for name in OBJECTIVES}
-            records |= {shown: type(read_objective(name)) for shown, name in named.items()}
-        for title, record in records.items():
-            above = f"\n### {title}\n" if title else ""
-            shown = record_table(record) if record.__struct_fields__ else "No fields.\n"
-            text.append(f"{above}\n{summary(record)}\n\n{shown}")
-    return "".join(text)
+    records: dict[str, type[Any]] = {}
+    for record in FIELD_RECORDS:
+        _collect(record, records)
+    return fields_page(FIELDS, *records.values())
 
 
 def datasets() -> str:

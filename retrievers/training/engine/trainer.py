@@ -237,10 +237,8 @@ class FiniteLossMixin:
             cut_curve(settings.curve, resumed_at)
         self.settings, self.meter = settings, LossMeter()
         self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]  # prints to stdout
-        saving = SaveCallback(timed=settings.context.save_every is None)
+        saving = SaveCallback(timed=settings.context.save_every is None, until=until)
         self.add_callback(saving)  # type: ignore[attr-defined]
-        if until < settings.steps:
-            self.add_callback(StopCallback(until))  # type: ignore[attr-defined]
         self.add_callback(CurveCallback(self))  # type: ignore[attr-defined]
         began = time.perf_counter()
         with (
@@ -326,12 +324,14 @@ class CurveCallback(TrainerCallback):  # type: ignore[misc]
 
 @dataclass
 class SaveCallback(TrainerCallback):  # type: ignore[misc]
-    """Callback that saves every few minutes if ``timed``, and after a step that is interrupted.
+    """Callback that saves every few minutes if ``timed``, and saves and stops after the step
+    ``until`` and after a step that is interrupted.
 
     Several processes agree every few steps, because their clocks and signals differ.
     """
 
     timed: bool
+    until: int
     interrupted: int = 0  # number of the signal
     saved: float = field(default_factory=time.monotonic)
 
@@ -366,34 +366,25 @@ class SaveCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Request a checkpoint if it is due, and a stop after an interruption."""
         due = self.timed and time.monotonic() - self.saved >= 60 * SAVE_MINUTES
+        wanted = [int(due), self.interrupted]
         if world_size() > 1:
+            agreed = torch.tensor(wanted, device=args.device)
             if state.global_step % AGREE_STEPS:
-                return
-            both = torch.tensor([int(due), self.interrupted], device=args.device)
-            torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX)
-            due, self.interrupted = bool(both[0]), int(both[1])
-        if due or self.interrupted:
-            control.should_save = True
-        if self.interrupted:
-            control.should_training_stop = True
+                agreed.zero_()
+            else:
+                torch.distributed.all_reduce(agreed, torch.distributed.ReduceOp.MAX)
+            wanted = agreed.tolist()
+        due, interrupted = map(bool, wanted)
+        self.interrupted = self.interrupted or wanted[1]
+        stop = interrupted or state.global_step == self.until
+        control.should_save = control.should_save or due or stop
+        control.should_training_stop = control.should_training_stop or stop
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Measure the time from here on, and say where an interrupted training continues."""
         self.saved = time.monotonic()
         if self.interrupted and is_first():
             logger.warning("the checkpoint of step %d is written", state.global_step)
-
-
-@dataclass
-class StopCallback(TrainerCallback):  # type: ignore[misc]
-    """Callback that saves and stops after the step ``step``."""
-
-    step: int
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Request a checkpoint and a stop after the step."""
-        if state.global_step == self.step:
-            control.should_save = control.should_training_stop = True
 
 
 @contextmanager
