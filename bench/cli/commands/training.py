@@ -124,11 +124,11 @@ def _show_progress(request: Training) -> Iterator[Training]:
         bars: dict[str, Any] = {}  # of the current stage
 
         def show(progress: Progress) -> None:
-            if progress.unit == "steps" and lines:
-                print(lines.pop(), file=sys.stderr)
             if progress.stage not in bars:
                 open_bars.close()
                 bars.clear()
+                if progress.unit == "steps" and lines:
+                    print(lines.pop(), file=sys.stderr)
                 # The first report of a stage says where it goes on from.
                 first = progress.done - 1 if progress.unit == "steps" else 0
                 bar = tqdm(

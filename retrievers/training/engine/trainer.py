@@ -384,7 +384,7 @@ class SaveCallback(TrainerCallback):  # type: ignore[misc]
         """Measure the time from here on, and say where an interrupted training continues."""
         self.saved = time.monotonic()
         if self.interrupted and is_first():
-            logger.warning("the checkpoint of step %d is written", state.global_step)
+            logger.warning("stopped after step %d, whose checkpoint is written", state.global_step)
 
 
 @contextmanager

@@ -147,7 +147,7 @@ def test_a_terminated_pretraining_continues_to_the_weights_of_an_uninterrupted_o
     assert "stopping with a checkpoint after this step" in stderr
     step = max(int(path.name[11:]) for path in (tmp_path / "out/m/checkpoints").iterdir())
     assert 1 <= step < 400
-    assert f"the checkpoint of step {step} is written" in stderr
+    assert f"stopped after step {step}, whose checkpoint is written" in stderr
     assert f"400 steps, resumed at {step}" in bench(*typed(f"{line} out/m")).stdout
     assert bench(*typed(f"{line} out/whole")).code == ExitCode.OK
     one, other = (tmp_path / "out" / name / "model.safetensors" for name in ("m", "whole"))
