@@ -134,7 +134,7 @@ def test_triples_of_ids_give_a_collection_its_negatives(bench):
 def test_a_terminated_pretraining_continues_to_the_weights_of_an_uninterrupted_one(bench, tmp_path):
     """The process really ends: step by step, as a shell or a scheduler ends it."""
     (tmp_path / "notes.txt").write_text("the river of stone\nalpha beta gamma\n" * 20)
-    line = "pretrain texts.toml --on ./notes.txt --steps 400 --out "
+    line = "pretrain texts.toml --on ./notes.txt --steps 150 --out "
     words = [sys.executable, "-m", "bench", *typed(f"{line} out/m")]
     path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen(words, env=path, stderr=subprocess.PIPE, text=True) as process:
@@ -146,9 +146,9 @@ def test_a_terminated_pretraining_continues_to_the_weights_of_an_uninterrupted_o
     assert "a checkpoint every 5 minutes" in stderr
     assert "stopping with a checkpoint after this step" in stderr
     step = max(int(path.name[11:]) for path in (tmp_path / "out/m/checkpoints").iterdir())
-    assert 1 <= step < 400
+    assert 1 <= step < 150
     assert f"stopped after step {step}, whose checkpoint is written" in stderr
-    assert f"400 steps, resumed at {step}" in bench(*typed(f"{line} out/m")).stdout
+    assert f"150 steps, resumed at {step}" in bench(*typed(f"{line} out/m")).stdout
     assert bench(*typed(f"{line} out/whole")).code == ExitCode.OK
     one, other = (tmp_path / "out" / name / "model.safetensors" for name in ("m", "whole"))
     assert one.read_bytes() == other.read_bytes()
@@ -160,12 +160,9 @@ def test_a_terminated_pretraining_continues_to_the_weights_of_an_uninterrupted_o
     [
         "pretrain wrong.toml --on notes.txt",
         "pretrain texts.toml --on notes.txt --objective mml",
-        "pretrain texts.toml --on nowhere.txt",
         "adapt texts.toml --on notes.txt nowhere.txt --method ewc",
         "finetune wrong.toml --model start.toml --on ./mine",
-        "finetune tiny.toml --model start.toml --on wrong.jsonl",
         "finetune tiny.toml --model start.toml --on ./mine --negatives wrong.jsonl",
-        "finetune tiny.toml --model nowhere --on ./mine",
     ],
 )
 def test_a_mistake_is_found_before_torch_is_imported(bench, tmp_path, line):

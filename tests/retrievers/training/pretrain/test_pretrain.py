@@ -123,6 +123,33 @@ def test_processes_share_each_step_and_resume_together(tmp_path):
     assert_equal_trainings(tmp_path / "killed", tmp_path / "shared")
 
 
+INTERRUPTED = """
+import json, os, signal, sys
+from pathlib import Path
+from retrievers.training.engine.context import TrainingContext
+from retrievers.training.preset import PRETRAIN_PRESETS
+from retrievers.training.pretrain.pretrain import pretrain
+table, texts, out = json.loads(Path(sys.argv[1]).read_text())
+def interrupt(progress):  # called in the first process only
+    if progress.done == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+try:
+    preset = PRETRAIN_PRESETS.convert(table, "test")
+    pretrain(preset, texts, TrainingContext(Path(out), "cpu", progress=interrupt))
+except SystemExit as stopped:
+    print(stopped.code)
+print(pretrain(preset, texts, TrainingContext(Path(out), "cpu")).resumed_at)
+"""
+
+
+@pytest.mark.slow
+def test_all_processes_stop_if_one_is_interrupted(start, tmp_path):
+    job = [msgspec.to_builtins(small.preset(start)), TEXTS, str(tmp_path / "out")]
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    printed = run_in_two(INTERRUPTED, tmp_path, str(tmp_path / "job.json"))
+    assert sorted(printed) == ["10", "10", "143", "143"]
+
+
 @pytest.mark.slow
 def test_the_seed_decides_everything(start, finished, tmp_path):
     train(small.preset(start), tmp_path / "same")
