@@ -145,7 +145,7 @@ def adapt_on(
         )
         for dataset in datasets
     ]
-    return adapt(preset, domains, method, context)
+    return sequence.adapt(preset, domains, method, context)
 
 
 def load_pretraining(

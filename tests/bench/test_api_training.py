@@ -92,7 +92,7 @@ def test_an_ablation_in_python_is_that_of_the_command_line(places, tmp_path):
         (
             lambda: bench.finetune("pairs.toml", "start.toml", "./mine", "m", save_every=0.5),
             TypeError,
-            "save_every must be int, not float",
+            "save_every must be int or None, not float",
         ),
         (lambda: bench.ablate("grid.toml", seeds=[1, 1]), BenchError, "the same seed twice"),
     ],
