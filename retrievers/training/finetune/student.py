@@ -255,20 +255,13 @@ def _check_trainable(model: Model) -> None:
 
 def _check_dimensions(model: Model, card: Card, preset: Finetuning) -> None:
     """Raise if vectors cannot be cut to the dimensions of the loss."""
-    whole, cut = model.recipe.dim, preset.loss.matryoshka
-    if not cut:
-        return
-    if cut[0] > whole:
-        raise BenchError(
-            f"loss.matryoshka has {cut[0]} dimensions, and vectors of {model.card.name} {whole}",
-            f"Use less than {whole}.",
-        )
-    if not card.normalize:
-        raise BenchError(
-            f"loss.matryoshka compares vectors of unit length, but {model.card.name} does not "
-            "normalize its vectors",
-            "Use --set use.normalize=true use.similarity=cos.",
-        )
+    whole, cut, name = model.recipe.dim, preset.loss.matryoshka, model.card.name
+    if cut and cut[0] > whole:
+        problem = f"loss.matryoshka has {cut[0]} dimensions, and vectors of {name} have {whole}"
+        raise BenchError(problem, f"Use less than {whole}.")
+    if cut and not card.normalize:
+        problem = f"loss.matryoshka needs unit vectors, and {name} does not normalize them"
+        raise BenchError(problem, "Use --set use.normalize=true --set use.similarity=cos.")
 
 
 def _check_lengths(model: Model, card: Card, preset: Finetuning) -> None:

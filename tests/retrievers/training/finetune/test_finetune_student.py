@@ -1,5 +1,7 @@
 """The model in training: vectors of its folder, the part that is trained, and what is refused."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -113,6 +115,22 @@ def test_the_training_data_of_the_start_model_stay_on_the_card(tmp_path):
     assert (card.warning, card.licence, card.expected) == ("", "MIT", ())
 
 
+NESTED = '[loss]\nname = "contrastive"\nmatryoshka = [{}]\n'
+
+
+def test_trained_dimensions_are_on_the_card_and_in_the_record(tmp_path):
+    settings, start = preset(NESTED.format("8, 4"), steps=1), model(tmp_path, normalize=True)
+    width = start.recipe.dim
+    done = finetune(settings, start, examples(), on_cpu(tmp_path / "out"))
+    assert done.dimensions == (width, 8, 4)
+    assert finetune(settings, start, examples(), on_cpu(tmp_path / "out")) == done
+    assert json.loads((tmp_path / "out/trained.json").read_text())["dimensions"] == [width, 8, 4]
+    title = resolve_model(str(tmp_path / "out")).card.title
+    assert title.endswith(f"(contrastive loss at {width}, 8, 4 dimensions)")
+    plain = finetune(preset(steps=1), start, examples(), on_cpu(tmp_path / "plain"))
+    assert plain.dimensions == (width,)
+
+
 @pytest.mark.parametrize(
     ("card", "table", "problem"),
     [
@@ -122,6 +140,8 @@ def test_the_training_data_of_the_start_model_stay_on_the_card(tmp_path):
         ({}, '[use]\nsimilarity = "cos"\n', "cos needs normalize"),
         ({"query_checkpoint": "start"}, "", "it has two encoders"),
         ({}, 'part = { name = "last-layers", layers = 3 }\n', "is 3, but the encoder has 2"),
+        ({}, NESTED.format("64, 4"), "64 dimensions, and vectors of start have 16"),
+        ({}, NESTED.format("8, 4"), "needs unit vectors, and start does not normalize"),
     ],
 )
 def test_an_unsuitable_start_model_is_refused(tmp_path, card, table, problem):
