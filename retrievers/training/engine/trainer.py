@@ -350,9 +350,9 @@ class SaveCallback(TrainerCallback):  # type: ignore[misc]
             os.write(2, b"\nstopping with a checkpoint after this step; once more stops at once\n")
 
         if threading.current_thread() is threading.main_thread():
-            previous |= {
-                each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)
-            }
+            for each in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(each) != signal.SIG_IGN:
+                    previous[each] = signal.signal(each, stop)
         try:
             yield
         finally:
@@ -383,7 +383,7 @@ class SaveCallback(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Measure the time from here on, and say where an interrupted training continues."""
         self.saved = time.monotonic()
-        if self.interrupted and is_first():
+        if self.interrupted and control.should_training_stop and is_first():
             logger.warning("stopped after step %d, whose checkpoint is written", state.global_step)
 
 
