@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import attrs
 
-from bench.requests.deciding import CheckRequest, CompareRequest, LeaderboardRequest
+from bench.requests.deciding import CheckRequest, CompareRequest, JudgeRequest, LeaderboardRequest
 from bench.requests.evaluating import EvaluateRequest, ScoreRequest
 from bench.requests.fields import Request, describe_fields, to_location
 from bench.requests.training import AblateRequest, FinetuneRequest, PretrainRequest
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from bench.comparing.comparison import ComparisonReport
+    from bench.comparing.judging_list import JudgeReport
     from bench.comparing.pairs import Comparison
     from bench.evaluation.result_record import Evaluation
     from bench.experiments.report import Report
@@ -257,6 +258,20 @@ def check(request: CheckRequest) -> "Check":
     from bench.gate.check import check
 
     return check(request)
+
+
+@takes(JudgeRequest)
+def judge(request: JudgeRequest) -> "JudgeReport":
+    """List unjudged documents that settle a comparison, or import judgements, like ``bench judge``.
+
+    Raises:
+        BenchError: a result or the collection is missing, the measure has no bounds, or a line of a
+            judged list is wrong.
+    """
+    from bench.comparing.judging_list import judge
+    from reports.judging import write_list
+
+    return judge(request, write_list)
 
 
 @takes(LeaderboardRequest)

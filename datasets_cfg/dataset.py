@@ -81,6 +81,7 @@ class Dataset:
         cache_dir: folder below which the corpus is built.
         excluded: ids of documents that are removed from the ranking of a query, by its id.
         assumptions: what was assumed about the files of queries and judgements, with its count.
+        overlay: hash of judgements in ``qrels`` that are not the collection's; "" without any.
     """
 
     facts: Facts
@@ -91,6 +92,7 @@ class Dataset:
     cache_dir: Path
     excluded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     assumptions: Mapping[str, int] = field(default_factory=dict)
+    overlay: str = ""
 
     @classmethod
     def from_dicts(
@@ -161,6 +163,18 @@ class Dataset:
         answered = sorted((query, *texts) for query, texts in (self.answers or {}).items())
         excluded = sorted((query, "excluded", *sorted(ids)) for query, ids in self.excluded.items())
         return hash_records([*judged, *answered, *excluded])
+
+    def with_judgements(self, added: Qrels) -> "Dataset":
+        """Return the dataset with further judgements, and the ``qrels_sha256`` of its own."""
+        rows = sorted((query, document, str(grade)) for query, document, grade in added)
+        merged = Qrels(
+            (*self.qrels.query_ids, *added.query_ids),
+            (*self.qrels.doc_ids, *added.doc_ids),
+            np.concatenate([self.qrels.grades, added.grades]),
+        )
+        judged = replace(self, qrels=merged, overlay=hash_records(rows)[:12])
+        judged.__dict__["qrels_sha256"] = self.qrels_sha256
+        return judged
 
     def count_unknown(self, ids: Sequence[str]) -> int:
         """Return how many of ``ids`` are not documents, or 0 if reading these would take long."""

@@ -23,7 +23,9 @@ from bench.cli.command_table import COMMANDS, Command
 from bench.cli.commands.names import NameLine
 from bench.cli.main import format_default
 from bench.comparing.comparison import ChangedQueries
+from bench.comparing.judging_list import JudgeReport
 from bench.comparing.pairs import Comparison
+from bench.comparing.settling import Holes
 from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import SuiteMean
 from bench.evaluation.result_record import Conditions, Protocol, Result, Timings
@@ -73,8 +75,10 @@ DOCUMENTS: dict[str, Any] = {
         "resampling": Resampling,
         "comparisons": list[Comparison],
         "changed": list[ChangedQueries],
+        "holes": list[Holes],
     },
     "check": Check,
+    "judge": JudgeReport,
     "explain": Answer,
     "leaderboard": Leaderboard,
     "pretrain": {"": PretrainResult, **LOSSES},

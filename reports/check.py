@@ -154,6 +154,11 @@ def markdown(check: Check) -> str:
         parts.append(f"To look for the cause, run {code(check.explain)}.")
     if check.warnings:
         parts.append(bullets(escape(f"warning: {text}") for text in check.warnings))
+    if check.holes:
+        parts += [
+            "Unjudged documents, for the verdict of `compare`:",
+            bullets(map(escape, check.holes)),
+        ]
     if check.left_out:
         parts.append(f"Left out by --on: {escape(format_names(check.left_out))}.")
     for verdict in check.against:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.comparing.comparison import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
+from bench.comparing.settling import Holes
 from bench.comparing.statistics import Resampling
 from foundation.errors import format_names
 from reports import format as fmt
@@ -102,6 +103,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         if row.protocol:
             fields = ", ".join(map(str, row.protocol))
             yield f"{row.on}: FORCED comparison across protocols: {fields}"
+        if row.overlay:
+            yield f"{row.on}: imported judgements count, too (overlay {row.overlay})"
         if row.left_out:
             yield f"{row.on}: left out {row.left_out:,} queries that only some models have"
     for suite in comparison.suites:
@@ -125,6 +128,33 @@ def legend(resampling: Resampling) -> str:
             fmt.DETECTABLE_LEGEND,
         ]
     )
+
+
+def holes_text(holes: Sequence[Holes], details: bool) -> str:
+    """Return what unjudged documents can change, a line for each collection, and ``details``."""
+    several = len({(each.a, each.b) for each in holes}) > 1
+    lines = [f"{each.a} − {each.b}, " * several + str(each) for each in holes]
+    lines += [f"{each.collection}: warning: {text}" for each in holes for text in each.warnings]
+    parts = ["Unjudged documents:", bullets(map(escape, lines))]
+    rows = [each for each in holes if not each.missing]
+    columns: list[Column[Holes]] = [
+        Column("difference", lambda one: f"{one.a} − {one.b}"),
+        Column("collection", lambda one: one.collection),
+        Column("unjudged", lambda one: one.holes, fmt.count),
+        Column("judged", lambda one: one.judged_a, fmt.percent),
+        Column("and", lambda one: one.judged_b, fmt.percent),
+        Column("all labels", lambda one: (one.low, one.high, one.exact), _label_range),
+        Column("probable", lambda one: (one.probable_low, one.probable_high, True), _label_range),
+        Column("other verdict", lambda one: one.chance, fmt.percent),
+        Column("outcome", lambda one: one.outcome),
+        Column("judgements needed", lambda one: one.needed, fmt.count),
+    ]
+    return "\n\n".join([*parts, *([Table(rows, columns).markdown()] if details and rows else [])])
+
+
+def _label_range(value: tuple[float, float, bool]) -> str:
+    low, high, exact = value
+    return f"{fmt.signed(low)} to {fmt.signed(high)}" + " (outer bounds)" * (not exact)
 
 
 def changes_table(changes: ChangedQueries) -> str:

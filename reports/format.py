@@ -55,6 +55,11 @@ def fixed_digits(digits: int) -> Callable[[Any], str]:
     return lambda value: "" if value is None else f"{value:,.{digits}f}"
 
 
+def percent(value: float | None) -> str:
+    """Format a share ``value`` as a percentage: ``9 %``."""
+    return "" if value is None else f"{value:.0%}".replace("%", " %")
+
+
 score = fixed_digits(4)
 count = fixed_digits(0)
 

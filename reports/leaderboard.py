@@ -290,11 +290,11 @@ def page(board: Leaderboard, measure: str) -> str:
     Names in results are not trusted: scripts set them only as text, and the content security policy
     forbids any other script.
     """
-    theme, style = _read_asset("theme.js"), _read_asset("style.css")
-    code = "\n".join([*(_read_asset(f"{name}.js") for name in SCRIPTS), "start();"])
-    return Template(_read_asset("shell.html")).substitute(
-        scripts=f"{_csp_source(theme)} {_csp_source(code)}",
-        styles=_csp_source(style),
+    theme, style = read_asset("theme.js"), read_asset("style.css")
+    code = "\n".join([*(read_asset(f"{name}.js") for name in SCRIPTS), "start();"])
+    return Template(read_asset("shell.html")).substitute(
+        scripts=f"{csp_source(theme)} {csp_source(code)}",
+        styles=csp_source(style),
         style=style,
         theme=theme,
         code=code,
@@ -302,13 +302,13 @@ def page(board: Leaderboard, measure: str) -> str:
     )
 
 
-def _read_asset(name: str) -> str:
+def read_asset(name: str) -> str:
     """Read a file of the page in ASCII, so that no change of encoding invalidates its hash."""
     text = (SITE / name).read_text(encoding="utf-8")
     return text.encode("ascii", "backslashreplace").decode()  # escapes as JavaScript reads them
 
 
-def _csp_source(source: str) -> str:
+def csp_source(source: str) -> str:
     """Return the hash of a script or style for the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 

@@ -306,7 +306,7 @@ COMMANDS: dict[str, Command] = {
             "format": {"json": False, "changed": False, "sequence": False},
             "depth": {"dataset": True},
             "split": {"dataset": True},
-            "sequence": {"dataset": False, "changed": False, "force": False},
+            "sequence": {"dataset": False, "changed": False, "holes": False, "force": False},
         },
     ),
     "check": Command(
@@ -335,6 +335,13 @@ COMMANDS: dict[str, Command] = {
         "deciding.explain",
         kinds={"published": Words},
         only_if={"endpoint_model": {"served": True}},
+    ),
+    "judge": Command(
+        deciding.JudgeRequest,
+        DECIDE,
+        "deciding.judge",
+        kinds={"out": parse.OutLocation | None},
+        only_if={"budget": {"action": "export"}, "measure": {"action": "export"}},
     ),
     "leaderboard": Command(
         deciding.LeaderboardRequest,

@@ -19,15 +19,17 @@ import pyarrow as pa
 from bench.comparing.pairs import (
     ComparedModel,
     Comparison,
+    ComparisonRow,
     ComparisonSettings,
     Forgetting,
     compare_models,
     measure_forgetting,
 )
-from bench.comparing.statistics import SAME_SCORE, Resampling
+from bench.comparing.settling import Holes, find_holes
+from bench.comparing.statistics import ALPHA, SAME_SCORE, Resampling
 from bench.evaluation.judging import suites_inner_first
 from bench.evaluation.pipeline import OpenDataset, evaluate_run
-from bench.evaluation.result_record import Evaluation, Protocol
+from bench.evaluation.result_record import OVERLAY_FILE, Evaluation, Protocol, read_overlay
 from bench.evaluation.run_files import read_run_file
 from bench.evaluation.runs import Run
 from bench.requests.deciding import CompareRequest
@@ -43,6 +45,7 @@ from foundation.records import Record
 
 TOP = 5  # documents shown from each ranking
 JUDGED = 10  # relevant documents shown for a query
+QUICK_COMPARISONS = 14  # whose holes are examined without being asked
 
 
 class ShownDocument(Record, kw_only=True):
@@ -105,12 +108,14 @@ class ChangedQueries(Record, kw_only=True):
 class ComparisonReport:
     """Comparisons of every pair of models, or the transfer of a sequence of trainings.
 
-    ``changed`` are the queries with the largest differences, by pair and collection.
+    ``changed`` are the queries with the largest differences, and ``holes`` what unjudged documents
+    can change, by pair and collection.
     """
 
     resampling: Resampling
     comparisons: tuple[Comparison, ...] = ()
     changed: tuple[ChangedQueries, ...] = ()
+    holes: tuple[Holes, ...] = ()
     transfer: Forgetting | None = None
 
 
@@ -156,7 +161,8 @@ def compare(request: CompareRequest) -> ComparisonReport:
     )
     comparisons = tuple(compare_models(models, settings))
     changed = _find_changes(comparisons, models, opened, request.changed, workspace)
-    return ComparisonReport(resampling, comparisons, tuple(changed))
+    holes = _find_holes(comparisons, models, opened, request.holes, workspace)
+    return ComparisonReport(resampling, comparisons, tuple(changed), tuple(holes))
 
 
 def model_of(results: Any) -> ComparedModel:
@@ -302,8 +308,34 @@ def _find_changes(
             if given:
                 shown = _confirm_evaluated(given.dataset, a.record.protocol)
             else:
-                shown = open_evaluated_dataset(a.record.protocol, workspace)
+                shown = open_evaluated(a, workspace)
             yield _find_changed_queries(names, (a, b), row.measure, changed, shown)
+
+
+def _find_holes(
+    comparisons: Sequence[Comparison],
+    models: Sequence[ComparedModel],
+    given: OpenDataset | None,
+    thorough: bool,
+    workspace: Workspace,
+) -> Iterator[Holes]:
+    """Yield what unjudged documents can change, per pair and collection, if it is quick to tell."""
+    by_name = {model.name: model.results for model in models}
+    rows = [(pair, row) for pair in comparisons for row in pair.collections if row.paired]
+    if len(rows) > QUICK_COMPARISONS and not thorough:
+        return
+    for pair, row in rows:
+        a, b = (by_name[name][row.on] for name in (pair.a, pair.b))
+        if row.protocol:
+            continue
+        shown = given.dataset if given else open_evaluated(a, workspace)
+        yield find_holes((a, b), (pair.a, pair.b), row.measure, shown, level_of(row), thorough)
+
+
+def level_of(row: ComparisonRow) -> float:
+    """Return the significance level of a row, which is lower if several collections are tested."""
+    test = row.paired
+    return ALPHA * min(1.0, test.p / test.p_adjusted) if test and test.p_adjusted else ALPHA
 
 
 def _measure_transfer(
@@ -428,7 +460,7 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
         is_remote = isinstance(stored.folder, RemotePath)  # its objects never change
         if agreed.exists() and (is_remote or stored.has_ranking):
             continue
-        dataset = opened(result.protocol)
+        dataset = add_judgements(opened(result.protocol), stored)
         reason = dataset if isinstance(dataset, str) else check_stored_values(stored, dataset)
         unchecked.append(reason)
         if not reason and all(hashes) and stored.has_ranking:
@@ -458,6 +490,25 @@ def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset 
         return of_name
     hashes = (protocol.queries_sha256, protocol.qrels_sha256)
     return open_remembered(*hashes, protocol.split, workspace.cache_dir) or of_name
+
+
+def open_evaluated(stored: Evaluation, workspace: Workspace) -> Dataset | str:
+    """Open the dataset of a result as `open_evaluated_dataset`, with imported judgements."""
+    return add_judgements(open_evaluated_dataset(stored.record.protocol, workspace), stored)
+
+
+def add_judgements(dataset: Dataset | str, stored: Evaluation) -> Dataset | str:
+    """Add the imported judgements of a stored result to the dataset that was evaluated."""
+    overlay = stored.record.protocol.overlay
+    if isinstance(dataset, str) or not overlay:
+        return dataset
+    if stored.folder is None:
+        return f"the judgements of overlay {overlay} are not stored"
+    try:
+        judged = dataset.with_judgements(read_overlay(stored.folder / OVERLAY_FILE))
+    except (BenchError, OSError) as error:
+        return f"the judgements of overlay {overlay} cannot be read: {error}"
+    return judged if judged.overlay == overlay else f"{stored.folder} has another {OVERLAY_FILE}"
 
 
 def _confirm_evaluated(dataset: Dataset, protocol: Protocol) -> Dataset | str:

@@ -97,7 +97,7 @@ def differing_fields(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...]:
     names = find_differing_facts(facts)
     if not (a.corpus_sha256 and b.corpus_sha256):
         names = [name for name in names if name != "corpus_sha256"]
-    return tuple(FieldDifference(name, facts[0][name], facts[1][name]) for name in names)
+    return tuple(FieldDifference(name, *(each.get(name, "") for each in facts)) for name in names)
 
 
 def check_protocols(collection: str, models: Models) -> None:
@@ -225,6 +225,7 @@ class ComparisonRow(Record, kw_only=True):
         missing: gaps, with the model's name; for a suite, its missing members.
         protocol: differences between the protocols, if --force allowed them.
         left_out: number of queries that only some models have, left out by --force.
+        overlay: hash of imported judgements that count, too; "" without any.
     """
 
     on: str
@@ -242,6 +243,7 @@ class ComparisonRow(Record, kw_only=True):
     missing: tuple[str, ...] = ()
     protocol: tuple[FieldDifference, ...] = ()
     left_out: int = 0
+    overlay: str = ""
 
 
 class Comparison(Record):
@@ -337,6 +339,7 @@ def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | Non
         ),
         protocol=differing_fields(*protocols) if len(protocols) == len(pair) else (),
         left_out=matrix.left_out,
+        overlay=protocols[0].overlay if protocols else "",
     )
 
 

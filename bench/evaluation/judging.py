@@ -163,6 +163,7 @@ def make_protocol(
         exclude_self=bool(facts.exclude_self),
         depth=depth or facts.depth,
         official=official,
+        overlay=dataset.overlay,
     )
 
 

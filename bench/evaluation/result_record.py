@@ -7,18 +7,21 @@ later ``tokens_sha256``, which may be absent. Records of older schemas are not r
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from bench.evaluation.run_files import read_run_file
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores
+from datasets_cfg.readers.reader import Qrels
 from foundation.errors import BenchError
 from foundation.files import Location, read_file
-from foundation.records import Record
+from foundation.records import Record, decode_json
 from retrievers.models.card import Recipe
 from retrievers.models.read_checkpoint import Parameters
 
@@ -27,10 +30,11 @@ if TYPE_CHECKING:
 
 SCHEMA = 4
 SCORES_FILE, RUN_FILE = "per_query.parquet", "run.arrow"
+OVERLAY_FILE = "judgements.jsonl"  # next to them, if judgements were imported
 QUERY_ID = "query_id"  # column of SCORES_FILE, next to the measures
 
 
-class Protocol(Record, kw_only=True):
+class Protocol(Record, kw_only=True, omit_defaults=True):
     """The rules of an evaluation, which must be equal to compare two scores.
 
     Attributes:
@@ -44,6 +48,8 @@ class Protocol(Record, kw_only=True):
         exclude_self: whether the document whose id equals the query id is dropped.
         depth: documents retrieved per query.
         official: False if the user allowed a collection that differs from the published one.
+        overlay: hash of imported judgements, which count in addition to those of the collection; ""
+            and absent in files without any.
     """
 
     collection: str
@@ -56,6 +62,7 @@ class Protocol(Record, kw_only=True):
     exclude_self: bool
     depth: int
     official: bool
+    overlay: str = ""
 
 
 class Timings(Record):
@@ -278,6 +285,41 @@ class Evaluation:
                 f"evaluate {self.model} on {self.dataset} again",
             )
         return file.run
+
+
+class ImportedJudgement(Record, kw_only=True):
+    """A judgement that ``judge import`` added to those of a collection.
+
+    ``copies`` are documents with the same text, which have the same grade.
+    """
+
+    query_id: str
+    doc_id: str
+    grade: int
+    judge: str
+    copies: tuple[str, ...] = ()
+
+
+def read_overlay(path: Location) -> Qrels:
+    """Read the judgements in a file of `ImportedJudgement` lines, copies included.
+
+    Raises:
+        BenchError: a line is damaged.
+        OSError: the file cannot be read.
+    """
+    lines = read_file(path, max_bytes=None).splitlines()
+    return as_qrels(decode_json(line, ImportedJudgement, path) for line in lines)
+
+
+def as_qrels(judgements: Iterable[ImportedJudgement]) -> Qrels:
+    """Return judgements as qrels with a row for each document and each copy."""
+    rows = [
+        (one.query_id, doc_id, one.grade)
+        for one in judgements
+        for doc_id in (one.doc_id, *one.copies)
+    ]
+    queries, documents, grades = zip(*rows, strict=True) if rows else ((), (), ())
+    return Qrels(queries, documents, np.array(grades, dtype=np.int32))
 
 
 def _is_time(text: str) -> bool:

@@ -17,12 +17,15 @@ import numpy as np
 from attrs import evolve
 
 from bench.comparing.comparison import (
+    QUICK_COMPARISONS,
     check_scores_against_rankings,
     model_of,
+    open_evaluated,
     open_evaluated_dataset,
     score_run_file,
 )
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, differing_recipes, read_scores
+from bench.comparing.settling import find_holes
 from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.judging import mean_weights
@@ -134,7 +137,10 @@ def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
     hints = [hint for other in scope.references if (hint := _hint_for_gaps(other, scope))]
     done = conclude(candidate, against, settings, (*hints, *recorded.texts), scope.left_out)
     explain = _explain_command(done, model, scope, request) if model else ""
-    return msgspec.structs.replace(done, explain=explain)
+    holes = (
+        () if settings.expect_same else tuple(_describe_holes(candidate, done, scope, workspace))
+    )
+    return msgspec.structs.replace(done, explain=explain, holes=holes)
 
 
 def _find_run_file(request: CheckRequest) -> Path | None:
@@ -363,6 +369,22 @@ def check_against(
         recipes=differing_recipes(models[::-1], pairs),
         same_model=bool(pairs) and all(_is_same_model(ours[n], theirs[n]) for n in pairs),
     )
+
+
+def _describe_holes(
+    candidate: Candidate, done: Check, scope: Scope, workspace: Workspace
+) -> Iterator[str]:
+    """Yield what unjudged documents can change, for each collection shared with the baseline."""
+    baseline, verdict = scope.references[0], done.against[0]
+    rows = [row for row in verdict.rows if row.paired]
+    for row in rows if len(rows) <= QUICK_COMPARISONS else ():
+        ours, theirs = (each.results[row.name] for each in (candidate, baseline))
+        found = find_holes(
+            *((ours, theirs), (candidate.name, baseline.name), row.measure),
+            open_evaluated(theirs, workspace),
+            thorough=False,
+        )
+        yield from (str(found), *(f"{row.name}: warning: {text}" for text in found.warnings))
 
 
 def _is_same_model(a: Evaluation, b: Evaluation) -> bool:

@@ -139,6 +139,7 @@ class Check(Record, kw_only=True):
         renamed: reason why the candidate has a name that nobody gave it; "" otherwise.
         explain: command that looks for the cause of the difference; "" if there is none.
         answer: difference of settings that explains the vectors of a server; None for scores.
+        holes: what unjudged documents can change about the verdict of ``compare``, by collection.
     """
 
     candidate: str
@@ -154,6 +155,7 @@ class Check(Record, kw_only=True):
     renamed: str = ""
     explain: str = ""
     answer: Answer | None = None
+    holes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Check {self.candidate}: {self.outcome}; {'; '.join(self.reasons)}>"

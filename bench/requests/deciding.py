@@ -1,4 +1,4 @@
-"""Requests that read stored results: `compare`, `check`, `explain`, `leaderboard`, `export`."""
+"""Requests that read stored results: `compare`, `check`, `explain`, `leaderboard`, `judge`, ..."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from bench.requests.fields import (
     to_location,
     to_locations,
     to_names,
+    to_optional_location,
     to_optional_path,
     to_optional_text,
 )
@@ -35,6 +36,7 @@ class CompareRequest(ResamplingFields, FolderFields):
         others: Further models. Every pair is compared.
         on: Compare only on these collections or suites (a suite of your own is a TOML file).
         changed: Show the N queries with the largest differences in favour of each model.
+        holes: Show how far labels of unjudged documents could move each difference.
         measure: Measure to compare by. Default: each collection's main measure.
         results: Folders of stored results, or URLs such as s3://bucket/prefix.
         force: Compare across different protocols. The table is marked.
@@ -48,6 +50,7 @@ class CompareRequest(ResamplingFields, FolderFields):
     Examples:
         python -m bench compare minilm bm25
         python -m bench compare minilm bm25 --on beir --changed 3
+        python -m bench compare minilm bm25 --on beir/scifact --holes
         python -m bench compare minilm@dtype=float16 minilm@dtype=float32
         python -m bench compare one.trec other.trec --dataset beir/scifact
         python -m bench compare start after-bio after-law --sequence beir/nfcorpus my-law
@@ -58,6 +61,7 @@ class CompareRequest(ResamplingFields, FolderFields):
     others: tuple[Any, ...] = field(default=(), converter=to_items)
     on: tuple[str, ...] = field(default=(), converter=to_names)
     changed: int = 0
+    holes: bool = False
     measure: str | None = None
     results: tuple[Location, ...] = field(default=RESULTS, converter=to_locations)
     force: bool = False
@@ -223,4 +227,37 @@ class ExportRequest(Request):
     out: Location = field(converter=to_location)
     on: tuple[str, ...] = field(default=(), converter=to_names)
     name: str | None = None
+    results: tuple[Location, ...] = field(default=RESULTS, converter=to_locations)
+
+
+@frozen(kw_only=True, slots=False)
+class JudgeRequest(FolderFields):
+    """Write a list of unjudged documents that settle a comparison, or add their judgements.
+
+    export writes the pairs of query and document that can change a comparison most, as CSV, JSON
+    lines and a page to judge them in a browser without a network. import reads judged lists and
+    scores stored results again with these judgements. The collection stays as it is.
+
+    Attributes:
+        action: export or import.
+        names: The two models of `compare` to export for; or the judged lists (CSV or JSON lines) to
+            import, of all rounds.
+        on: Collection or folder.
+        budget: Number of pairs to export.
+        measure: Measure to compare by. Default: the collection's main measure.
+        out: Folder to write. Default: to-judge for export; for import judged, a folder of results.
+        results: Folders of stored results, or URLs such as s3://bucket/prefix.
+
+    Examples:
+        python -m bench judge export minilm bm25 --on beir/scifact --budget 50
+        python -m bench judge import to-judge/pairs.csv --on beir/scifact
+        python -m bench compare minilm bm25 --results judged
+    """
+
+    action: Literal["export", "import"] = field(kw_only=False)
+    names: tuple[str, ...] = field(kw_only=False, converter=to_names)
+    on: str = field(converter=str)
+    budget: int = 50
+    measure: str | None = None
+    out: Location | None = field(default=None, converter=to_optional_location)
     results: tuple[Location, ...] = field(default=RESULTS, converter=to_locations)

@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 from bench.evaluation.judging import judge
 from bench.evaluation.pipeline import Job, current_conditions, evaluate
 from bench.evaluation.result_record import (
+    OVERLAY_FILE,
     QUERY_ID,
     RUN_FILE,
     SCHEMA,
@@ -70,8 +71,10 @@ Ids = dict[tuple[str, ...], tuple[str, ...]]  # equal ids once, by themselves
 logger = logging.getLogger(__name__)
 
 
-def save(evaluation: Evaluation, out: Location) -> Evaluation:
+def save(evaluation: Evaluation, out: Location, overlay: bytes = b"") -> Evaluation:
     """Save an evaluation below the folder of all results, and return it with its folder.
+
+    ``overlay`` is the content of the file of imported judgements, if it was scored with any.
 
     On a local disk it replaces an earlier result with the same key, all files at once. In an object
     store, where several machines may write at the same time, it gets a folder of its own, and
@@ -94,11 +97,12 @@ def save(evaluation: Evaluation, out: Location) -> Evaluation:
     folder = result_folder(out, result.protocol.collection, result.model) / result.key
     if isinstance(folder, RemotePath):
         folder = folder.parent / f"{folder.name}-{hashlib.sha256(content).hexdigest()[:8]}"
-    files = [folder / name for name in (RUN_FILE, SCORES_FILE, RESULT_FILE)]
-    with write_locations(files) as (run_file, scores_file, result_file):
-        run_file.write(ranking)
-        scores_file.write(values.getbuffer())
-        result_file.write(content)
+    contents = {RUN_FILE: ranking, SCORES_FILE: values.getbuffer()}
+    contents |= {OVERLAY_FILE: overlay} if overlay else {}
+    contents[RESULT_FILE] = content  # last, since it states the hashes of the others
+    with write_locations([folder / name for name in contents]) as files:
+        for file, written in zip(files, contents.values(), strict=True):
+            file.write(written)
     return Evaluation(result, scores, folder=folder)
 
 

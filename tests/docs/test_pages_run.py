@@ -260,6 +260,12 @@ def training_files(folder: Path) -> None:
     Path("scores.tsv").write_text("".join(scored), encoding="utf-8")
 
 
+def judged_list(folder: Path) -> None:
+    """A list as the page of ``judge export`` downloads it."""
+    judged = {"query_id": "q00", "doc_id": "d01", "copies": [], "grade": 0, "judge": "jane"}
+    Path("judged.jsonl").write_text(json.dumps(judged) + "\n", encoding="utf-8")
+
+
 PREPARE: dict[str, Callable[[Path], object]] = {
     "fine-tuning": training_files,
     "pretraining": lambda folder: Path("notes.txt").write_text("a text\nanother\n" * 4),
@@ -270,6 +276,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "paper": grid_of_the_paper,
     "several-machines": two_machines,
     "exchange": two_run_files,
+    "judging": judged_list,
     "troubleshooting": truncated_collection,
     "explain": checkpoint_with_another_pooling,
     "notebook": small_grid,

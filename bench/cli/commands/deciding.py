@@ -1,4 +1,4 @@
-"""``compare``, ``check``, ``explain``, ``leaderboard`` and ``export``."""
+"""``compare``, ``check``, ``judge``, ``explain``, ``leaderboard`` and ``export``."""
 
 import sys
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from bench.boards.leaderboard import leaderboard as build_leaderboard
 from bench.boards.leaderboard_record import Leaderboard
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import as_json, print_json, print_result
-from bench.comparing import comparison
+from bench.comparing import comparison, judging_list
 from bench.explain import explain as explain_case
 from bench.gate import check as check_case
 from bench.gate.check import Scope
@@ -20,6 +20,7 @@ from bench.requests.deciding import (
     CompareRequest,
     ExplainRequest,
     ExportRequest,
+    JudgeRequest,
     LeaderboardRequest,
 )
 from bench.requests.outcomes import ExitCode, RecordedWarnings
@@ -27,7 +28,8 @@ from bench.result_store import export as export_case
 from foundation.files import replace_file
 from reports.check import answer_text, describe_sensitivity, junit
 from reports.check import markdown as check_markdown
-from reports.comparison import changes_table, comparison_table, legend
+from reports.comparison import changes_table, comparison_table, holes_text, legend
+from reports.judging import report_text, write_list
 from reports.latex import board_latex, comparison_latex
 from reports.leaderboard import markdown as board_markdown
 from reports.leaderboard import page, scores
@@ -42,13 +44,16 @@ def compare(request: CompareRequest, output: OutputOptions) -> int:
         return print_result(output.json, report.transfer, forgetting_markdown(report.transfer))
     if output.json:
         summary = {"resampling": report.resampling, "comparisons": report.comparisons}
-        print_json({**summary, "changed": report.changed})
+        print_json({**summary, "changed": report.changed, "holes": report.holes})
         return ExitCode.OK
     if output.format == "latex":
         latexed = (comparison_latex(each, report.resampling) for each in report.comparisons)
         print("\n".join(latexed), end="")
         return ExitCode.OK
-    tables = [*map(comparison_table, report.comparisons), legend(report.resampling)]
+    tables = [*map(comparison_table, report.comparisons)]
+    if report.holes:
+        tables.append(holes_text(report.holes, request.holes))
+    tables.append(legend(report.resampling))
     print("\n\n".join([*tables, *map(changes_table, report.changed)]))
     return ExitCode.OK
 
@@ -100,6 +105,12 @@ def check(request: CheckRequest, output: OutputOptions) -> int:
         if warning not in recorded.texts:  # those are on stderr already
             print(f"warning: {warning}", file=sys.stderr)
     return done.exit_code
+
+
+def judge(request: JudgeRequest, output: OutputOptions) -> int:
+    """Print what was written, or the scores with the imported judgements."""
+    report = judging_list.judge(request, write_list)
+    return print_result(output.json, report, report_text(report))
 
 
 def explain(request: ExplainRequest, output: OutputOptions) -> int:

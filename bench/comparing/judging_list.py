@@ -1,0 +1,351 @@
+"""The use case ``judge``: pairs that settle a comparison, and scores with their judgements.
+
+The judgements are an overlay: they are stored next to each result that is scored with them, and
+their hash is part of its protocol. The files of the collection are never written.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bench.comparing.comparison import (
+    check_scores_against_rankings,
+    open_evaluated,
+    resolve_names,
+)
+from bench.comparing.holes import tabulate_holes
+from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_all_scores
+from bench.comparing.settling import (
+    AVERAGED,
+    Holes,
+    draw_labels,
+    estimate_relevance,
+    find_holes,
+    hash_texts,
+    order_holes,
+)
+from bench.evaluation.judging import score_run
+from bench.evaluation.result_record import Evaluation, ImportedJudgement, as_qrels
+from bench.requests.deciding import JudgeRequest
+from bench.result_store.find import choose_results, find_named, find_results
+from bench.result_store.result import save
+from bench.runner.workspace import Workspace, open_workspace
+from datasets_cfg.dataset import Dataset
+from foundation.errors import BenchError, format_names
+from foundation.files import Location, parse_location, read_file
+from foundation.records import Record
+
+PAIRS_FOLDER, RESULTS_FOLDER = "to-judge", "judged"
+COMPUTED = tuple("=+-@")  # begin cells that a spreadsheet evaluates, written after an apostrophe
+LISTED = 5  # wrong lines in a message
+
+
+class PairToJudge(Record, kw_only=True):
+    """A pair of query and document on a list to be judged.
+
+    Attributes:
+        copies: ids of other retrieved documents with the same text, which get the same grade.
+        change: expected change of the difference between the models if this pair is judged.
+        grade, judge: empty until it is judged.
+    """
+
+    query_id: str
+    doc_id: str
+    query: str
+    title: str
+    text: str
+    copies: tuple[str, ...] = ()
+    change: float = 0.0
+    grade: int | None = None
+    judge: str = ""
+
+
+class RescoredResult(Record, kw_only=True):
+    """A stored result before and after judgements were imported, by its main measure."""
+
+    model: str
+    measure: str
+    before: float
+    after: float
+    folder: str
+
+
+class JudgeReport(Record, kw_only=True):
+    """List of pairs to judge, or results that were scored with imported judgements.
+
+    Attributes:
+        grades: grades that the collection uses, and 0.
+        holes: what the unjudged documents can change.
+        out: folder that was written.
+        overlay: hash of the imported judgements.
+        judgements: number of imported judgements.
+    """
+
+    collection: str
+    out: str
+    grades: tuple[int, ...]
+    pairs: tuple[PairToJudge, ...] = ()
+    holes: Holes | None = None
+    overlay: str = ""
+    judgements: int = 0
+    rescored: tuple[RescoredResult, ...] = ()
+
+
+def judge(
+    request: JudgeRequest, write_list: Callable[[JudgeReport, Location], None]
+) -> JudgeReport:
+    """Export pairs to judge, which ``write_list`` writes to a folder, or import their judgements.
+
+    Raises:
+        BenchError: there are not two models, a result or the collection is missing, the measure has
+            no bounds, or a line of a judged list is wrong.
+    """
+    workspace = open_workspace(request)
+    if request.action == "import":
+        return _import_judgements(request, workspace)
+    report = _find_pairs(request, workspace)
+    write_list(report, parse_location(report.out))
+    return report
+
+
+def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
+    """Order the holes of two stored results, and keep as many as the budget allows."""
+    if len(request.names) != 2:
+        raise BenchError(
+            f"a comparison has two models, not {len(request.names)}",
+            f"python -m bench judge export MODEL OTHER --on {request.on}",
+        )
+    found = {name: find_named(name, *request.results) for name in request.names}
+    known = {each.dataset for several in found.values() for each in several}
+    (collection,) = resolve_names([request.on], known, workspace)[:1]
+    models = [
+        ComparedModel(name, choose_results(name, several, [collection]))
+        for name, several in found.items()
+    ]
+    matrix = read_all_scores(collection, models, ComparisonSettings(request.measure))
+    a, b = (model.results[collection] for model in models)
+    check_scores_against_rankings([a, b], workspace)
+    dataset = open_evaluated(a, workspace)
+    holes = find_holes((a, b), (models[0].name, models[1].name), matrix.measure, dataset)
+    if holes.missing or isinstance(dataset, str):
+        raise BenchError(
+            f"there is no list for {collection}: {holes.missing}",
+            "Both rankings and the collection are needed, and a measure such as nDCG@10.",
+        )
+    runs = a.run, b.run
+    doc_ids = [*runs[0].ids.to_pylist(), *runs[1].ids.to_pylist(), *dataset.qrels.doc_ids]
+    keys = hash_texts(dataset, doc_ids, thorough=True)
+    table = tabulate_holes(runs, dataset.qrels, matrix.measure, keys)
+    relevance, grades = estimate_relevance(table, dataset.qrels)
+    labels = draw_labels(table, relevance, grades, AVERAGED)
+    order, change = order_holes(table, labels, relevance)
+    chosen = order[: request.budget].tolist()
+    texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
+    first = [table.documents[each][0] for each in chosen]
+    rows = dataset.corpus.rows_of(first)
+    if (rows < 0).any():
+        missing = first[int(np.argmin(rows))]
+        raise BenchError(f"{collection} has no document {missing!r}, which a model retrieved")
+    titles, bodies = dataset.corpus.documents_at(rows)
+    query_ids = [table.query_ids[table.query[each]] for each in chosen]
+    pairs = [
+        PairToJudge(
+            query_id=query_id,
+            doc_id=doc_id,
+            query=texts[query_id],
+            title=title,
+            text=body,
+            copies=table.documents[each][1:],
+            change=float(change[each]) / len(table.query_ids),
+        )
+        for each, query_id, doc_id, title, body in zip(
+            chosen, query_ids, first, titles, bodies, strict=True
+        )
+    ]
+    return JudgeReport(
+        collection=collection,
+        out=str(request.out or PAIRS_FOLDER),
+        grades=_grades(dataset),
+        pairs=tuple(pairs),
+        holes=holes,
+    )
+
+
+def _grades(dataset: Dataset) -> tuple[int, ...]:
+    """Return the grades of the collection's judgements from 0 to the highest."""
+    return tuple(sorted({0, 1, *(grade for grade in dataset.qrels.grades.tolist() if grade > 0)}))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A row of a judged list, with its file and line number for messages."""
+
+    source: str
+    fields: Mapping[str, Any]
+
+
+def _read_list(path: Path) -> Iterator[_Line]:
+    """Yield the rows of a judged list: CSV with commas or semicolons, or JSON lines."""
+    try:
+        text = read_file(path, None).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchError(f"cannot read {path}: {error}", "name a list of `judge export`") from error
+    if text.lstrip().startswith("{"):
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                try:
+                    fields = msgspec.json.decode(line, type=dict[str, Any])
+                except msgspec.MsgspecError as error:
+                    raise BenchError(f"{path}, line {number}: {error}") from error
+                yield _Line(f"{path}, line {number}", fields)
+        return
+    header = text.partition("\n")[0]
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=";" if ";" in header else ",")
+    if lacking := {"query_id", "doc_id", "grade", "judge"} - {*(rows.fieldnames or ())}:
+        raise BenchError(
+            f"{path} has no column {' and '.join(sorted(lacking))}",
+            "import a file of `judge export`, with its header",
+        )
+    for row in rows:
+        cells = {str(key): _without_apostrophe(value or "") for key, value in row.items()}
+        yield _Line(
+            f"{path}, line {rows.line_num}", {**cells, "copies": cells.get("copies", "").split()}
+        )
+
+
+def _without_apostrophe(cell: str) -> str:
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(COMPUTED) else cell
+
+
+def _import_judgements(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
+    """Check the judgements, then score the stored results of the collection with them."""
+    every = [each for root in request.results for each in find_results(root)]
+    (collection,) = resolve_names([request.on], {each.dataset for each in every}, workspace)[:1]
+    stored = [each for each in every if each.dataset == collection]
+    stored = [each for each in stored if not each.record.protocol.overlay]
+    if not stored:
+        raise BenchError(
+            f"there are no results on {collection} without imported judgements",
+            "Name the folder of the first results with --results, and all judged lists.",
+        )
+    dataset = open_evaluated(stored[0], workspace)
+    if isinstance(dataset, str):
+        raise BenchError(f"results on {collection} cannot be scored again: {dataset}")
+    judgements = _check_lines(
+        [line for name in request.names for line in _read_list(Path(name))], dataset
+    )
+    judged = dataset.with_judgements(as_qrels(judgements))
+    out = request.out or parse_location(RESULTS_FOLDER)
+    for other in find_results(out) if out.exists() else ():
+        protocol = other.record.protocol
+        if other.dataset == collection and protocol.overlay not in ("", judged.overlay):
+            raise BenchError(
+                f"{out} holds results on {collection} with other judgements ({protocol.overlay})",
+                "Choose another --out, and pass all judged lists.",
+            )
+    content = b"".join(msgspec.json.encode(each) + b"\n" for each in judgements)
+    same = [each for each in stored if each.record.protocol.qrels_sha256 == dataset.qrels_sha256]
+    check_scores_against_rankings(same, workspace)
+    return JudgeReport(
+        collection=collection,
+        out=str(out),
+        grades=_grades(dataset),
+        overlay=judged.overlay,
+        judgements=len(judgements),
+        rescored=tuple(_score_again(each, judged, out, content) for each in same),
+    )
+
+
+def _score_again(
+    stored: Evaluation, judged: Dataset, out: Location, content: bytes
+) -> RescoredResult:
+    """Score a stored ranking with the judgements of an overlay, and save the result."""
+    record = stored.record
+    protocol = msgspec.structs.replace(record.protocol, overlay=judged.overlay)
+    names = [
+        record.main_measure,
+        *(name for name in record.measures if name != record.main_measure),
+    ]
+    scores, quality = score_run(judged, stored.run, names, protocol.depth)
+    means = {name: scores.mean(name) for name in record.measures}
+    new = msgspec.structs.replace(
+        *(record,),
+        **{"protocol": protocol, "measures": means, "unanswered": scores.unanswered, **quality},
+    )
+    saved = save(Evaluation(new, scores, stored.run), out, content)
+    return RescoredResult(
+        model=record.model,
+        measure=record.main_measure,
+        before=record.measures[record.main_measure],
+        after=means[record.main_measure],
+        folder=str(saved.folder),
+    )
+
+
+def _check_lines(lines: Sequence[_Line], dataset: Dataset) -> list[ImportedJudgement]:
+    """Return the judged rows, each pair once, and raise with all wrong lines."""
+    given = [
+        line
+        for line in lines
+        if str(line.fields.get("grade") or "0" * (line.fields.get("grade") == 0)).strip()
+    ]
+    queries = set(dataset.queries.ids)
+    ids = [str(line.fields.get("doc_id")) for line in given]
+    copies = [str(copy) for line in given for copy in line.fields.get("copies") or ()]
+    rows = dataset.corpus.rows_of([*ids, *copies]).tolist()
+    unknown = {doc_id for doc_id, row in zip([*ids, *copies], rows, strict=True) if row < 0}
+    known = {(query, doc_id): grade for query, doc_id, grade in dataset.qrels}
+    grades, wrong = _grades(dataset), []
+    kept: dict[tuple[str, str], ImportedJudgement] = {}
+    seen: dict[tuple[str, str], tuple[int, str]] = {}
+    for line in given:
+        fields = {key: str(value).strip() for key, value in line.fields.items() if key != "copies"}
+        query_id, doc_id = fields.get("query_id", ""), fields.get("doc_id", "")
+        documents = (doc_id, *map(str, line.fields.get("copies") or ()))
+        grade = int(fields["grade"]) if fields["grade"].lstrip("-").isdecimal() else None
+        pair = f"document {doc_id!r} of query {query_id!r}"
+        other = next((seen[query_id, each] for each in documents if (query_id, each) in seen), None)
+        stated = next(
+            (known[query_id, each] for each in documents if (query_id, each) in known), None
+        )
+        if query_id not in queries:
+            wrong.append(f"{line.source}: {dataset.name} has no query {query_id!r}")
+        elif lost := unknown.intersection(documents):
+            wrong.append(f"{line.source}: {dataset.name} has no document {min(lost)!r}")
+        elif grade not in grades:
+            possible = format_names(list(map(str, grades)), 9)
+            wrong.append(f"{line.source}: grade {fields['grade']} is not one of {possible}")
+        elif not fields.get("judge"):
+            wrong.append(f"{line.source}: {pair} has a grade, but no judge")
+        elif stated is not None and stated != grade:
+            wrong.append(
+                f"{line.source}: {pair} has grade {stated} in the collection, {grade} here"
+            )
+        elif other and other[0] != grade:
+            wrong.append(f"{line.source}: {pair} has grade {other[0]} in {other[1]}, {grade} here")
+        elif stated is None and other is None:
+            kept[query_id, doc_id] = ImportedJudgement(
+                query_id=query_id,
+                doc_id=doc_id,
+                grade=grade,
+                judge=fields["judge"],
+                copies=documents[1:],
+            )
+            seen |= {(query_id, each): (grade, line.source) for each in documents}
+    if wrong:
+        more = f"\nand {len(wrong) - LISTED} more" * (len(wrong) > LISTED)
+        listed = "\n".join(wrong[:LISTED])
+        raise BenchError(
+            f"nothing was imported: {listed}{more}", "Fix these lines, or delete them."
+        )
+    if not kept:
+        raise BenchError(
+            "no line has a new judgement", "Fill in the columns grade and judge, or use the page."
+        )
+    return [kept[key] for key in sorted(kept)]

@@ -1,0 +1,174 @@
+"""Bounds over all labels of unjudged documents are those of trying each labeling."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.comparing.holes import HoleTable, tabulate_holes
+from bench.comparing.settling import (
+    VerdictTest,
+    draw_labels,
+    estimate_relevance,
+    examine_holes,
+    find_pooled,
+    order_holes,
+)
+from bench.evaluation.runs import Run
+from bench.evaluation.scoring import score
+from datasets_cfg.readers.reader import Qrels
+from foundation.errors import BenchError
+
+DOCUMENTS = [f"d{number}" for number in range(8)]
+COPIES = {"d5": "x", "d6": "x", "d7": "x"}  # three documents with one text
+MEASURES = ("nDCG@3", "nDCG", "R@4", "R(rel=2)@4", "P@3", "RR", "RR(rel=2)@3", "Success@2")
+
+
+def make_run(rankings: dict[str, list[str]]) -> Run:
+    rows = [(q, doc, -float(rank)) for q, docs in rankings.items() for rank, doc in enumerate(docs)]
+    return Run.from_rows(*zip(*rows, strict=True))
+
+
+def make_qrels(rows: list[tuple[str, str, int]]) -> Qrels:
+    queries, documents, grades = zip(*rows, strict=True)
+    return Qrels(queries, documents, np.array(grades, np.int32))
+
+
+rankings = st.lists(st.sampled_from(DOCUMENTS), min_size=1, max_size=5, unique=True)
+judgements = st.dictionaries(st.sampled_from(DOCUMENTS), st.integers(0, 3), min_size=1, max_size=4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(a=rankings, b=rankings, grades=judgements, measure=st.sampled_from(MEASURES))
+def test_scores_and_bounds_are_those_of_every_labeling(a, b, grades, measure):
+    by_text = {COPIES.get(doc, doc): grade for doc, grade in grades.items()}
+    known = {doc: by_text[COPIES.get(doc, doc)] for doc in grades}  # copies agree
+    runs = (make_run({"q": a}), make_run({"q": b}))
+    qrels = make_qrels([("q", *pair) for pair in known.items()])
+    table = tabulate_holes(runs, qrels, measure, COPIES)
+    depth = table.measure.cutoff
+    retrieved = {*a[:depth], *b[:depth]}
+    copied = {
+        doc: by_text[COPIES[doc]]
+        for doc in retrieved & COPIES.keys() - known.keys()
+        if COPIES[doc] in by_text
+    }
+    differences = []
+    possible = sorted({0, *table.levels.tolist()})
+    for labels in itertools.product(possible, repeat=len(table.query)):
+        of_holes = {
+            doc: label
+            for label, documents in zip(labels, table.documents, strict=True)
+            for doc in documents
+        }
+        every = make_qrels([("q", *pair) for pair in {**known, **copied, **of_holes}.items()])
+        name = table.measure.name
+        expected = [score(run, every, [name]).values[name][0] for run in runs]
+        found = table.scores(np.array([labels], dtype=np.int64).reshape(1, -1))
+        np.testing.assert_allclose(found[:, 0, 0], expected, atol=1e-12)
+        differences.append(expected[0] - expected[1])
+    low, high, exact = table.bounds()
+    assert exact
+    np.testing.assert_allclose([low[0], high[0]], [min(differences), max(differences)], atol=1e-10)
+
+
+def test_a_measure_without_bounds_is_refused_by_name():
+    run = make_run({"q": ["d1"]})
+    with pytest.raises(BenchError, match=r"no bounds of AP over unknown labels"):
+        tabulate_holes((run, run), make_qrels([("q", "d2", 1)]), "AP")
+
+
+def many_queries(queries: int = 60) -> tuple[HoleTable, Qrels]:
+    """a finds the relevant document of each query first, b second; others are not judged."""
+    names = [f"q{number:02}" for number in range(queries)]
+    a = make_run({name: ["good", "x", "y"] for name in names})
+    b = make_run({name: ["z", "good", "x"] for name in names})
+    qrels = make_qrels([(name, "good", 1) for name in names] + [(n, "bad", 0) for n in names])
+    return tabulate_holes((a, b), qrels, "RR@3"), qrels
+
+
+def test_the_verdict_test_agrees_with_the_exact_randomisation_test():
+    rng = np.random.default_rng(0)
+    test = VerdictTest.for_queries(12)
+    for shift in np.linspace(-0.8, 0.8, 9):
+        d = rng.normal(shift, 1, 12)
+        signs = np.array(list(itertools.product([-1, 1], repeat=12)))
+        p = float(np.mean(np.abs(signs @ d) >= abs(d.sum()) - 1e-12))
+        if abs(p - 0.05) > 0.02:
+            assert test.verdicts(d[None])[0] == np.sign(d.sum()) * (p <= 0.05)
+
+
+@pytest.mark.parametrize("width", [0.0, 0.05, 0.2, 0.6])
+@pytest.mark.parametrize("mean", [-0.5, 0.0, 0.02, 0.4])
+def test_a_certain_verdict_holds_for_the_worst_labels_that_a_search_finds(width, mean):
+    rng = np.random.default_rng(1)
+    middle = rng.normal(mean, 0.3, 100)
+    low, high = middle - width * rng.random(100), middle + width * rng.random(100)
+    test = VerdictTest.for_queries(100)
+    z = 1.959964
+    drawn = np.where(rng.random((3000, 100)) < rng.random((3000, 1)), low, high)
+    drawn = np.concatenate([drawn, [low], [high], [middle]])
+    statistic = drawn.sum(axis=1) / np.linalg.norm(drawn, axis=1)
+    verdict = int(test.verdicts(middle[None])[0])
+    if test.is_certain(low, high, verdict):
+        assert (np.sign(statistic) * (np.abs(statistic) >= z) == verdict).all()
+    elif width == 0:
+        raise AssertionError("there is nothing to label")
+
+
+def test_a_clear_difference_is_settled_and_a_close_one_is_open():
+    table, qrels = many_queries()
+    assert examine_holes(table, qrels)["outcome"] in ("probably", "open")
+    runs = make_run({f"q{n}": ["good"] for n in range(60)}), make_run({"q0": ["bad"]})
+    clear = make_qrels(
+        [(f"q{n}", doc, int(doc == "good")) for n in range(60) for doc in ("good", "bad")]
+    )
+    found = examine_holes(tabulate_holes(runs, clear, "nDCG@10"), clear)
+    assert (found["outcome"], found["low"], found["high"], found["holes"]) == ("settled", 1, 1, 0)
+
+
+def test_holes_are_ordered_by_what_their_label_changes():
+    table, _ = many_queries()
+    relevance, grades = np.full(len(table.query), 0.5), np.ones(1)
+    labels = draw_labels(table, relevance, grades, 200)
+    order, change = order_holes(table, labels, relevance)
+    first = table.documents[order[0]]
+    assert first == ("z",)  # it would move b from 1/2 to 1; x and y cannot move a at all
+    moved = {table.documents[each][0]: change[each] for each in range(3)}
+    assert moved["z"] == pytest.approx(0.25)
+    assert moved["y"] == 0
+
+
+def test_estimated_relevance_is_calibrated_on_judged_documents():
+    rng = np.random.default_rng(0)
+    names = [f"q{number}" for number in range(400)]
+    a = {name: [f"{name}-{rank}" for rank in range(10)] for name in names}
+    rows = [
+        (name, doc, int(rng.random() < 1 / (1 + np.exp(1.2 * np.log2(rank + 2) - 2))))
+        for name in names
+        for rank, doc in enumerate(a[name])
+    ]
+    kept = [row for row in rows if rng.random() < 0.5]
+    qrels = make_qrels(kept)
+    table = tabulate_holes((make_run(a), make_run(a)), qrels, "nDCG@10")
+    relevance, _ = estimate_relevance(table, qrels)
+    truth = {(query, doc): grade for query, doc, grade in rows}
+    for low, high in ((1, 1), (2, 3), (4, 10)):
+        some = [each for each, rank in enumerate(table.traits.rank) if low <= rank <= high]
+        observed = np.mean(
+            [truth[table.query_ids[table.query[e]], table.documents[e][0]] for e in some]
+        )
+        assert relevance[some].mean() == pytest.approx(observed, abs=0.06)
+
+
+def test_a_ranking_that_was_pooled_alone_is_found():
+    names = [f"q{number}" for number in range(40)]
+    a = make_run({name: [f"a{rank}" for rank in range(10)] for name in names})
+    b = make_run({name: [f"b{rank}" for rank in range(10)] for name in names})
+    only_a = make_qrels([(name, "a3", 1) for name in names])
+    both = make_qrels([(name, doc, 1) for name in names for doc in ("a3", "b4")])
+    assert find_pooled(tabulate_holes((a, b), only_a, "nDCG@10")) == (0, 10)
+    assert find_pooled(tabulate_holes((b, a), only_a, "nDCG@10")) == (1, 10)
+    assert find_pooled(tabulate_holes((a, b), both, "nDCG@10")) is None
