@@ -11,9 +11,9 @@ from functools import cache
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from foundation.errors import BenchError, first_line
+from foundation.errors import BenchError, did_you_mean, first_line, format_names
 
 SUFFIX = ".py"
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,7 +31,7 @@ _loaded: dict[str, ModuleType] = {}  # modules of files that the user named
 
 
 def loaded_files() -> tuple[str, ...]:
-    """Return the paths of the files that `load_class` has run in this process."""
+    """Return the paths of the files that `run_file` has run in this process."""
     return tuple(_loaded)
 
 
@@ -44,7 +44,7 @@ def load_class(path: str, base: type[T]) -> type[T]:
     Raises:
         BenchError: the file is missing, fails, or does not define exactly one such public class.
     """
-    values = [value for value in vars(_run_file(path)).values() if isinstance(value, type)]
+    values = [value for value in vars(run_file(path)).values() if isinstance(value, type)]
     own = [each for each in values if each.__module__ == path and each.__name__[0] != "_"]
     classes = [each for each in own if issubclass(each, base)]
     if len(classes) != 1:
@@ -56,8 +56,26 @@ def load_class(path: str, base: type[T]) -> type[T]:
     return classes[0]
 
 
-def _run_file(path: str) -> ModuleType:
-    """Run a file as a module, unless this content has been run already."""
+def load_name(path: str, name: str) -> Any:
+    """Return the object ``name`` of a Python file of the user, which is run.
+
+    Raises:
+        BenchError: the file is missing, fails, or does not define the name.
+    """
+    values = vars(run_file(path))
+    if name not in values:
+        own = [n for n, v in values.items() if getattr(v, "__module__", None) == path]
+        hint = did_you_mean(name, own, f"It defines {format_names(own)}.")
+        raise BenchError(f"{path} does not define {name}", hint)
+    return values[name]
+
+
+def run_file(path: str) -> ModuleType:
+    """Run a file as a module, unless this content has been run already.
+
+    Raises:
+        BenchError: the file is missing or fails.
+    """
     file = Path(path).resolve()
     try:
         source = file.read_bytes()
@@ -89,7 +107,7 @@ def hash_sources(module: str, follow: Callable[[str], bool] = lambda name: False
     ``import`` statements are followed.
 
     Args:
-        module: name of the module, or path of a file that `load_class` has run.
+        module: name of the module, or path of a file that `run_file` has run.
         follow: whether a module of this program counts if it is imported.
 
     Returns:

@@ -144,6 +144,7 @@ class EvaluateStage(ExperimentStage):
         if recipe.kind == "bm25":
             return LoadedModel(model, None)
         encoder = open_encoder(model, self.workspace.device)
+        model = replace(model, recipe=encoder.recipe)  # with the dimension
         return LoadedModel(replace(model, recipe=view.recipe(recipe)) if view else model, encoder)
 
 

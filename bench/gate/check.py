@@ -62,7 +62,7 @@ from datasets_cfg.dataset import name_of_user
 from foundation.errors import BenchError, format_names
 from retrievers.models.card import ExpectedScore, all_cards
 from retrievers.models.locate import is_card
-from retrievers.models.read_settings import is_st_folder
+from retrievers.models.read_settings import find_code, is_st_folder
 
 CANDIDATE = "the candidate"  # its name in messages, which the baseline may share
 SUSPICIOUS_GAIN = 0.1  # gain on a collection that hardly any new model brings
@@ -204,6 +204,8 @@ def _check_stack(request: CheckRequest, python: Path) -> Check:
     workspace = open_workspace(request)
     datasets = [workspace.dataset(name) for name in workspace.expand_names(request.on)]
     folder, model = Path(request.candidate).expanduser(), None
+    if code := find_code(folder):
+        raise BenchError(f"{code}, and --stack runs no code of a folder", "Leave out --stack.")
     if request.like or not is_st_folder(folder):
         (loaded,) = load_models(workspace, (str(request.candidate),), request)
         folder, model = loaded.model.checkpoint.root, loaded.model

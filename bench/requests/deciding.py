@@ -81,8 +81,9 @@ class CheckRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields
     skipped.
 
     Attributes:
-        candidate: Candidate: a name, card file, folder or Hub id, or a run file of one collection;
-            in Python also an evaluation, or a list of evaluations of one model.
+        candidate: Candidate: a name, card file, folder, Hub id or path/to/file.py:NAME, or a run
+            file of one collection; in Python also an evaluation, or a list of evaluations of one
+            model.
         baseline: Model with stored results (MODEL@FIELD=VALUE selects one of several), folder of
             results, or `published` for the scores that the card claims; in Python also an
             evaluation, or a list of them.

@@ -68,7 +68,8 @@ class RunRequest(EvaluationFields, WorkerFields):
     Attributes:
         names: Collections, suites or folders (see `list datasets` and `list suites`; a suite of
             your own is a TOML file).
-        model: Models: names (see `list models`), card files, folders or Hub ids.
+        model: Models: names (see `list models`), card files, folders, Hub ids, or
+            path/to/file.py:NAME.
         limit: Quick trial on the first N queries, with their judged documents and 10 N others. Its
             scores are inflated, so they are marked, stored as NAME/firstN and left out of means.
         results: Folder of stored results, or a URL such as s3://bucket/prefix. None keeps them in
@@ -97,9 +98,11 @@ class EvaluateRequest(EvaluationFields):
     """Evaluate one model on one collection, like ``bench run``.
 
     Attributes:
-        model: Name of `list models`, card file, folder, Hub id, or any object that encodes: a
-            `SentenceTransformer`, an object with beir's ``encode_queries`` and ``encode_corpus``,
-            an encoder of mteb 2, or a function from a list of texts to an array ``(n, dim)``.
+        model: Name of `list models`, card file, folder, Hub id, path/to/file.py:NAME, or any object
+            that encodes: a `SentenceTransformer`, an object with beir's ``encode_queries`` and
+            ``encode_corpus`` or with ``encode_queries(texts)`` and ``encode_documents(titles,
+            texts)``, an encoder of mteb 2, or a function from a list of texts to an array ``(n,
+            dim)``.
         dataset: Name of `list datasets`, folder, or `Dataset.from_dicts`.
         results: Folder of stored results, or a URL such as s3://bucket/prefix. Default: the result
             is kept in memory only.
@@ -121,7 +124,8 @@ class WorkRequest(ModelFields, HardwareFields, FolderFields):
     Attributes:
         names: Collections, suites or folders (see `list datasets` and `list suites`; a suite of
             your own is a TOML file).
-        model: Models: names (see `list models`), card files, folders or Hub ids.
+        model: Models: names (see `list models`), card files, folders, Hub ids, or
+            path/to/file.py:NAME.
 
     Examples:
         python -m bench work msmarco --model retromae --cache-dir /shared/cache
@@ -142,7 +146,8 @@ class IndexRequest(ModelFields, MismatchFields, HardwareFields, FolderFields):
 
     Attributes:
         dataset: Collection or folder (see `list datasets`).
-        model: Model: a name (see `list models`), card file, folder or Hub id.
+        model: Model: a name (see `list models`), card file, folder, Hub id, or
+            path/to/file.py:NAME.
         index: FAISS factory string with search parameters (see `list indexes`).
         out: Folder to write.
 
@@ -192,7 +197,8 @@ class SpeedRequest(ModelFields, FolderFields):
     Attributes:
         names: Collections to evaluate end to end, in alternation with the tools of ``against``; or
             the one whose vectors the indexes of ``index`` search.
-        model: Model: a name (see `list models`), card file, folder or Hub id.
+        model: Model: a name (see `list models`), card file, folder, Hub id, or
+            path/to/file.py:NAME.
         parts: Parts to measure. Default: all, or none if collections are named.
         index: Indexes to compare by speed and recall, as in `run`. Default: a selection of kinds
             over 30,000 vectors.

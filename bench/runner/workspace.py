@@ -238,8 +238,8 @@ class Workspace:
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)
         encoder = open_encoder(model, self.device, networks=networks)
+        model = replace(model, recipe=encoder.recipe)  # with the dimension
         if isinstance(encoder, EndpointEncoder):
-            model = replace(model, recipe=encoder.recipe)  # with the dimension
             now = encoder.server.encode_queries(probe_texts())
             if is_url(name):
                 check_norms(model.recipe, now, settings.get("like"))
@@ -274,6 +274,9 @@ class Workspace:
             max_memory=self.max_memory,
             measures=resolve_measures(dataset.dataset, options.measures, options.depth),
         )
+        if model.encoder and model.model.recipe.kind == "python" and model.model.recipe.files:
+            for role in ("query", "document"):  # its code may read files that are not hashed
+                self.store.check_drift(model.encoder, role)
         stored = None
         if known is not None:
             stored = find_equivalent(job, known)

@@ -156,7 +156,8 @@ def check_installed(tools: Sequence[str]) -> None:
 def check_raceable(model: Model) -> None:
     """Raise if sentence-transformers cannot use ``model`` as its recipe does."""
     recipe, checkpoint = model.recipe, model.document
-    if checkpoint is None or model.query is not None or recipe.adapter is not None:
+    is_single = recipe.kind == "transformer" and model.query is None and recipe.adapter is None
+    if checkpoint is None or not is_single:
         problem = "it is not one transformer"
     elif recipe.title_join != "space" or recipe.pooling not in ST_POOLING:
         problem = f"its title_join is {recipe.title_join}, its pooling {recipe.pooling}"

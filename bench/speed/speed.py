@@ -197,7 +197,7 @@ def _benchmarked_model(request: SpeedRequest, workspace: Workspace) -> Benchmark
     if loaded.encoder is None:
         raise BenchError(f"{loaded.name} does not encode", "choose another --model")
     device, threads = "cpu", len(os.sched_getaffinity(0))
-    if loaded.model.recipe.kind == "transformer":
+    if loaded.model.document is not None:
         import torch
 
         from retrievers.encoders.device import pick_device

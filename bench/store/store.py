@@ -170,6 +170,15 @@ class VectorStore:
             file.write(msgspec.json.encode(kept))
         return fact
 
+    def check_drift(self, encoder: Encoder, role: Role, tokens_sha256: str = "") -> None:
+        """Compare the vectors of fixed texts with those of the first use, once in a process."""
+        side = encoder.recipe.side(role)
+        key = self._recipe_folder(side), role, tokens_sha256
+        if key not in self._probed:
+            about = f"probe of a {role}, tokens {tokens_sha256}"
+            check_drift(encoder, role, lambda compute: self._remember(side, about, compute))
+            self._probed.add(key)
+
     def folder_of(self, side: Recipe) -> Path:
         """Return the folder of ``side``, a recipe or one side of it."""
         return self.folder / side.fingerprint[:32]
@@ -221,10 +230,8 @@ class VectorStore:
         """Encode the missing shards of one side, after comparing the model with its first use."""
         side, tokens = encoder.recipe.side(role), self.tokens_sha256(encoder, role)
         folder = self._recipe_folder(side)
-        if tokens and plan.missing and (folder, role, tokens) not in self._probed:
-            about = f"probe of a {role}, tokens {tokens}"
-            check_drift(encoder, role, lambda compute: self._remember(side, about, compute))
-            self._probed.add((folder, role, tokens))
+        if tokens and plan.missing:
+            self.check_drift(encoder, role, tokens)
         timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
 
         def keep(batch: PendingShard, vectors: Float32Array) -> None:
@@ -357,7 +364,8 @@ def check_drift(
             f"{name} changed: the vector of {texts[worst][:60]!r} as a {role} differs from the "
             f"stored one by {distances[worst]:.2g} of its length (rounding: below "
             f"{_tolerance(encoder.recipe):.0e}). Stored with {fact['libraries']}; now {here}",
-            "Install the former versions; or remove the vectors: `python -m bench cache --prune "
+            "Install the former versions, or restore the files that its code reads; or remove the "
+            "vectors: `python -m bench cache --prune "
             f"{name}`; or keep both: --cache-dir DIR.",
         )
 

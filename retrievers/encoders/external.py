@@ -1,9 +1,10 @@
 """Encoders that others run: a user's Python objects, and servers behind a URL.
 
 Python objects are recognised, in this order: a `SentenceTransformer` (``encode_query`` and
-``encode_document``), a model of beir (``encode_queries`` and ``encode_corpus``), an encoder of
-mteb 2 (``mteb_model_meta`` and ``encode`` over batches), and a callable that maps a list of texts
-to an array. A hashing encoder serves tests and documentation.
+``encode_document``), a model of beir (``encode_queries`` and ``encode_corpus``), an object with
+``encode_queries`` of texts and ``encode_documents`` of titles and texts, an encoder of mteb 2
+(``mteb_model_meta`` and ``encode`` over batches), and a callable that maps a list of texts to an
+array. A hashing encoder serves tests and documentation.
 
 Servers have OpenAI's embeddings API.
 """
@@ -38,7 +39,7 @@ from retrievers.encoders.protocol import (
     scale_to_unit,
 )
 from retrievers.models.card import Card, Dtype, Prompts, Recipe, Role, Similarity
-from retrievers.models.read_settings import POOLING
+from retrievers.models.read_settings import POOLING, check_similarity
 from retrievers.models.resolve import Model
 
 BATCH = 256  # texts for one call of a user's function
@@ -236,8 +237,10 @@ def wrap_encoder(
             row for each text.
     """
     queries, documents = _find_functions(encoder)
-    is_cosine = getattr(encoder, "similarity_fn_name", None) == "cosine"
-    stated: Similarity = similarity or ("cos" if is_cosine else "dot")
+    own_similarity = getattr(encoder, "similarity_fn_name", None)
+    if similarity is None:
+        check_similarity(name, own_similarity)
+    stated: Similarity = similarity or ("cos" if own_similarity == "cosine" else "dot")
     settings = _read_settings(encoder)
     own = getattr(encoder, "parameters", None)
     parameters = own() if hasattr(encoder, "encode_query") and callable(own) else ()
@@ -327,14 +330,16 @@ def _find_functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
                 batch_size=len(texts),
             ),
         )
+    if hasattr(encoder, "encode_queries") and hasattr(encoder, "encode_documents"):
+        return encoder.encode_queries, encoder.encode_documents
     if hasattr(encoder, "mteb_model_meta") and hasattr(encoder, "encode"):
         return _find_mteb_functions(encoder)
     if callable(encoder):
         return encoder, lambda titles, texts: encoder(join_titles(titles, texts))
     raise BenchError(
         f"{type(encoder).__name__} does not encode",
-        "Pass a SentenceTransformer, an object with encode_queries and encode_corpus, an encoder "
-        "of mteb, or a function from a list of texts to an array.",
+        "Pass a SentenceTransformer, an object with encode_queries and encode_documents or "
+        "encode_corpus, an encoder of mteb, or a function from a list of texts to an array.",
     )
 
 

@@ -19,6 +19,7 @@ from foundation.errors import BenchError
 from foundation.files import resolve_inside
 from retrievers.adapters.compose import Router
 from retrievers.encoders.external import EndpointEncoder, HashingEncoder, open_third_party
+from retrievers.encoders.objects import open_object
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join
 from retrievers.encoders.tokens import Tokens, hash_tokens
 from retrievers.models.card import Recipe, Role
@@ -78,6 +79,8 @@ def open_encoder(
     """
     if model.recipe.kind == "bm25":
         raise BenchError(f"{model.card.name} makes no vectors")
+    if model.recipe.kind == "python" and (model.document or ".py:" in model.recipe.encoder):
+        return open_object(model, device)
     if model.recipe.encoder:
         return open_third_party(model.recipe, device)
     if model.recipe.kind == "hashing":

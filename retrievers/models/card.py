@@ -38,7 +38,8 @@ UNKNOWN_SETTINGS: Mapping[str, Any] = {
     **dict.fromkeys(("pooling", "dtype"), "unknown"),
     **dict.fromkeys(("max_query_tokens", "max_document_tokens")),
 }
-# Facts about a Python object, for people: the fingerprint in its options names its vectors.
+# Facts about a Python object, for people, unless its files are hashed: the fingerprint in its
+# options names its vectors.
 PYTHON_OBJECT_FACTS = (*UNKNOWN_SETTINGS, "prompts", *ADDED_LATER)
 StageKind = Literal["dense", "layer-norm"]
 AdapterKind = Literal["adapterhub", "peft", "routed"]
@@ -131,9 +132,10 @@ class Recipe(Usage, kw_only=True):
 
     Attributes:
         model: short name for people; not part of the fingerprint.
-        kind: ``transformer``, ``hashing``, ``bm25``, ``python`` for a user's own object, or
-            ``endpoint`` for a model behind a URL.
-        dim: dimension of the vectors; 0 without vectors (BM25).
+        kind: ``transformer``, ``hashing``, ``bm25``, ``python`` for an object that encodes (a
+            user's own, or sentence-transformers on a folder), or ``endpoint`` for a model behind a
+            URL.
+        dim: dimension of the vectors; 0 without vectors (BM25), or before the model is opened.
         checkpoint, revision: Hub id or folder name, and its revision.
         query_checkpoint, query_revision: the same for the query encoder of an untied model.
         files: sha256 by file name: weights, configuration, tokenizer, stages.
@@ -145,7 +147,8 @@ class Recipe(Usage, kw_only=True):
         backend: engine that runs the model: PyTorch, or dense layers in int8 with calibrated
             scales.
         store_dtype: dtype of stored vectors: float16 rounds them before they are searched.
-        encoder: third party's class, as ``package.module:Class``.
+        encoder: third party's class, as ``package.module:Class``, or user's file, as
+            ``file.py:Name``.
         options: settings of an encoder that is not a transformer.
     """
 
@@ -186,7 +189,7 @@ class Recipe(Usage, kw_only=True):
         if self.files and not self.encoder:
             names |= {"checkpoint", "revision", "query_checkpoint", "query_revision"}
         fields = msgspec.structs.asdict(self)
-        if self.kind == "python":
+        if self.kind == "python" and (self.encoder or not self.files):
             fields |= {name: defaults[name] for name in PYTHON_OBJECT_FACTS}
             names |= {*ADDED_LATER}
         facts = {name: value for name, value in fields.items() if name not in names}
@@ -314,7 +317,8 @@ class Card(Usage, kw_only=True):
         stages: layers between pooling and normalisation.
         prompts: text put before queries and documents.
         adapter: adapter to attach.
-        encoder: class of a third party as ``package.module:Class``.
+        encoder: class of a third party as ``package.module:Class``, or class, function or object
+            of a file as ``path/to/file.py:Name``, relative to the card.
         url: address of an endpoint up to ``/v1``, without user, password and query.
         endpoint_model: name of the model on the endpoint.
         connections: requests to an endpoint at a time.

@@ -12,6 +12,7 @@ from retrievers.models.card import BRANCH, CARD_FILE, Card, card_names, load_car
 from retrievers.models.read_checkpoint import find_weights, weight_files
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
+PYTHON_FILE = re.compile(r"(.+\.py):(\w+)")  # a class, function or object in a user's file
 DECLARATIONS = ("*.json", "*.txt", "*.model")  # settings and tokenizers
 SKIPPED = ("onnx/*", "openvino/*", "coreml/*", "*checkpoint-*/*")
 
@@ -41,6 +42,16 @@ def locate_model(name: str) -> Place:
     """
     if name.endswith(".toml"):
         return Place(name, Path(name).resolve().parent, load_card(name))
+    if found := PYTHON_FILE.fullmatch(name):
+        file, title = Path(found[1]).expanduser().resolve(), f"{found[2]} of {found[1]}"
+        encoder = f"{file}:{found[2]}"
+        card = Card(name=found[2], title=title, kind="python", encoder=encoder)
+        return Place(name, Path.cwd(), card)
+    if name.endswith(".py"):
+        raise BenchError(
+            f"{name} is a file of Python code",
+            f"Add the class, function or object in it that encodes: {name}:NAME",
+        )
     if name in card_names():
         return Place(name, Path.cwd(), load_card(name))
     folder = Path(name).expanduser()
@@ -58,9 +69,9 @@ def locate_model(name: str) -> Place:
 
 
 def is_card(model: str) -> bool:
-    """Return whether ``model`` names a card rather than a folder or Hub id."""
-    named = model in card_names() or model.endswith(".toml")
-    return named and not Path(model).expanduser().is_dir()
+    """Return whether ``model`` names a card or Python code rather than a folder or Hub id."""
+    named = model in card_names() or model.endswith(".toml") or PYTHON_FILE.fullmatch(model)
+    return bool(named) and not Path(model).expanduser().is_dir()
 
 
 def is_url(model: str) -> bool:
@@ -131,7 +142,7 @@ def fetch_checkpoint(repository: str, revision: str) -> Path:
 
     Only configuration, tokenizer and one format of weights are downloaded.
     """
-    safe = (*DECLARATIONS, "*.safetensors", "*_Dense/*", "*_LayerNorm/*")
+    safe = (*DECLARATIONS, "*.safetensors", "[0-9]*_*/*", "*.py")
     folder = _download(repository, revision, safe)
     if not any(path.name.startswith("model") for path in folder.rglob("*.safetensors")):
         folder = _download(repository, revision, (*DECLARATIONS, "*pytorch_model*.bin"))

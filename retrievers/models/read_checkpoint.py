@@ -20,8 +20,10 @@ from retrievers.models.card import AdapterIdentity, AdapterKind, CardAdapter
 from retrievers.models.read_settings import (
     COPY_AGAIN,
     find_inner_folder,
+    is_st_folder,
     position_limit,
     read_config,
+    refuse_own_code,
 )
 
 WEIGHTS = (
@@ -52,6 +54,7 @@ HEAD_WEIGHTS = re.compile(
     r"|discriminator_\w+)\."
 )
 
+BACK_ENDS = ("onnx", "openvino", "coreml")  # folders of weights that PyTorch does not read
 ADAPTER_FOLDER = "adapter"  # inside the folder of a training
 ADAPTER_CONFIG = "adapter_config.json"
 FUSION_FILES = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
@@ -152,7 +155,7 @@ def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint
             f"give the model that it was trained on, and add --adapter {folder}",
         )
     config = read_config(folder)
-    _refuse_own_code(folder, config)
+    refuse_own_code(folder)
     layers = _first_stated(config, LAYERS)
     if isinstance(layers, int) and layers > MAX_LAYERS:
         raise BenchError(f"{folder / 'config.json'} states {layers:.3g} layers", COPY_AGAIN)
@@ -166,6 +169,30 @@ def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint
     stamps = {name: _stamp(path) for name, path in names.items()}  # before they are read
     hashes = {name: sha256_of_file(path) for name, path in names.items()}
     return Checkpoint(root, folder, weights, config, hashes, stamps, position_limit(config))
+
+
+def read_library_folder(root: Path) -> Checkpoint:
+    """Hash all files that sentence-transformers may read in ``root``.
+
+    Raises:
+        BenchError: it did not save the folder, or the base of an adapter is another folder.
+    """
+    if not is_st_folder(root):
+        raise BenchError(f"{root} has no modules.json", "Give a folder of sentence-transformers.")
+    names = {
+        path.relative_to(root).as_posix(): path
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.suffix != ".md"
+    }
+    for name in [*names]:
+        if any(part[0] == "." or part in BACK_ENDS for part in Path(name).parts):
+            del names[name]
+    for name, path in names.items():
+        if path.name == ADAPTER_CONFIG:
+            raise BenchError(f"{root / name} is an adapter", "Save the model with it merged.")
+    stamps = {name: _stamp(path) for name, path in names.items()}
+    hashes = {name: sha256_of_file(path) for name, path in names.items()}
+    return Checkpoint(root, root, "", {}, hashes, stamps, None)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -266,18 +293,6 @@ def _tokenizer_files(folder: Path) -> list[Path]:
         how = "AutoTokenizer.from_pretrained(BASE).save_pretrained(...)"
         raise BenchError(f"{folder} has no tokenizer", f"Save it next to the weights: {how}")
     return [folder / name for name in TOKENIZER if (folder / name).is_file()]
-
-
-def _refuse_own_code(folder: Path, config: Mapping[str, Any]) -> None:
-    settings = folder / "tokenizer_config.json"
-    tokenizer = read_object(settings, COPY_AGAIN) if settings.exists() else {}
-    for name, content in (("config.json", config), ("tokenizer_config.json", tokenizer)):
-        if content.get("auto_map"):
-            raise BenchError(
-                f"{folder / name} asks to run code of its own (auto_map)",
-                "Code in a checkpoint is never run. Write an encoder class, and a card with "
-                'encoder = "package.module:Class".',
-            )
 
 
 def _first_stated(config: Mapping[str, Any], names: Iterable[str]) -> object:

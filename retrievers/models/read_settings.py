@@ -5,9 +5,11 @@ sentence-transformers folder names Python classes. They are not imported: only t
 below are understood, by name. Class paths and some keys differ between its versions 2 to 6.
 """
 
+import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os.path import lexists  # a folder, or a link to nothing, is not read as if it were absent
 from pathlib import Path
@@ -34,6 +36,10 @@ from retrievers.models.card import (
     load_card,
 )
 
+# Classes that loading a folder may import, and keys that lead to code or files outside of it.
+LIBRARY_CLASS = re.compile(r"(sentence_transformers|torch\.nn)(\.\w+)+")
+CLASS_KEYS = ("type", "tokenizer_class", "activation_function")
+OUTSIDE = ("auto_map", "tokenizer_name_or_path")
 COPY_AGAIN = "copy or download the checkpoint again"
 # Position 0 of these architectures is pad_token_id + 1, so that many positions cannot be used.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
@@ -104,7 +110,7 @@ class _Settings(_File, frozen=True):
     """``config_sentence_transformers.json``."""
 
     prompts: dict[str, str | None] | None = None
-    similarity_fn_name: Literal["cosine", "dot"] | None = None
+    similarity_fn_name: Literal["cosine", "dot", "euclidean", "manhattan"] | None = None
     truncate_dim: int | None = None
     model_type: Literal["SentenceTransformer"] = "SentenceTransformer"
     requirements: dict[str, str] | list[str] = []
@@ -267,21 +273,116 @@ def find_inner_folder(folder: Path) -> str:
 def read_card(folder: Path, typed: str, *, may_classify: bool = False) -> Card | None:
     """Return the card in ``folder`` or one made from its sentence-transformers files, or None.
 
+    Settings that this program does not know make a card of kind ``python``: sentence-transformers
+    itself encodes, and the card's warning says why.
+
     Args:
         folder: folder of a checkpoint.
         typed: its name in messages.
         may_classify: accept a plain checkpoint whose architecture is a classifier's.
 
     Raises:
-        BenchError: a file is damaged, a setting is not supported, or the model does not make one
-            vector per text.
+        BenchError: a file is damaged, or the model does not make one vector per text, or ranks by a
+            distance.
     """
     saved_by_st = is_st_folder(folder)
     if saved_by_st or not may_classify:
         _refuse_other_kinds(folder, typed, saved_by_st)
     if (folder / CARD_FILE).is_file():
         return load_card(folder / CARD_FILE)
-    return read_st_folder(folder) if saved_by_st else None
+    if not saved_by_st:
+        return None
+    try:
+        return read_st_folder(folder)
+    except BenchError as error:
+        if isinstance(error.__cause__, OSError):  # no library can read it either
+            raise
+        return _make_library_card(folder, error)
+
+
+def _make_library_card(folder: Path, reason: BenchError) -> Card:
+    """Return the card of a folder that sentence-transformers encodes for the ``reason``."""
+    settings = _read_settings(folder)
+    for module in read_json(folder / "modules.json", list[_Module]):
+        resolve_inside(folder, module.path)
+    version = library_version("sentence-transformers")
+    if not version:
+        raise BenchError(str(reason), "To encode it so: pip install 'retrieval-bench[train]'")
+    why = f"sentence-transformers {version} encodes it, since {reason}"
+    warnings = [why, *_find_warnings(settings, normalize=False)]
+    shared = _shared_fields(folder, settings, normalize=False)
+    return Card(kind="python", warning="; ".join(warnings), **shared)
+
+
+def _shared_fields(folder: Path, settings: _Settings, normalize: bool) -> dict[str, Any]:
+    """Return the fields of a card that all folders of sentence-transformers state."""
+    dot, prompts = settings.similarity_fn_name == "dot", settings.prompts or {}
+    return {
+        "name": folder.name,
+        "title": f"{folder} (sentence-transformers)",
+        "checkpoint": str(folder),
+        # Those that encode_query and encode_document of version 5.7 use; never the default prompt.
+        "prompts": CardPrompts(
+            query=prompts.get("query") or "", document=prompts.get("document") or ""
+        ),
+        "normalize": normalize or not dot,
+        "similarity": "dot" if dot else "cos",
+    }
+
+
+def _read_settings(folder: Path) -> _Settings:
+    """Read settings of the whole model, whose requirements are met and whose products rank."""
+    path = folder / "config_sentence_transformers.json"
+    settings = _read_if_present(path, _Settings)
+    _check_requirements(folder, settings.requirements)
+    check_similarity(str(path), settings.similarity_fn_name)
+    return settings
+
+
+def check_similarity(name: str, similarity: object) -> None:
+    """Raise if the model ``name`` ranks by a distance."""
+    if similarity in ("euclidean", "manhattan"):
+        raise BenchError(
+            f"{name} states {similarity} similarity, but documents are ranked by inner product or "
+            "cosine",
+            'Set similarity_fn_name to "cosine" or "dot" to see how it ranks by that.',
+        )
+
+
+def refuse_own_code(folder: Path) -> None:
+    """Raise if the network or tokenizer in ``folder`` has code of its own."""
+    for path in (folder / "config.json", folder / "tokenizer_config.json"):
+        if path.exists() and read_object(path, COPY_AGAIN).get("auto_map"):
+            raise BenchError(
+                f"{path} asks to run code of its own (auto_map)",
+                "Code in a checkpoint is never run. Write an encoder class, and a card with "
+                'encoder = "package.module:Class".',
+            )
+
+
+def find_code(folder: Path) -> str:
+    """Return what in ``folder`` names code, or files outside of it, or "".
+
+    sentence-transformers and transformers would run the one and read the other without a hash.
+    """
+    found: list[str] = []
+
+    def visit(item: dict[str, Any]) -> dict[str, Any]:
+        types = item.get("types")
+        named = [item.get(key) for key in CLASS_KEYS]
+        named += types.values() if isinstance(types, dict) else ()
+        classes = (each for each in named if isinstance(each, str) and "." in each)
+        found.extend(each for each in classes if not LIBRARY_CLASS.fullmatch(each))
+        found.extend(f"{key} = {item[key]}" for key in OUTSIDE if item.get(key))
+        return item
+
+    for path in sorted(folder.rglob("*.json")):
+        if path.is_file() and path.name not in ("tokenizer.json", "vocab.json"):
+            with suppress(ValueError, RecursionError):  # no library can read it either
+                json.loads(path.read_bytes(), object_hook=visit)
+        if found:
+            return f"{path} names {', '.join(found)}"
+    return ""
 
 
 def read_st_folder(folder: Path) -> Card:
@@ -301,8 +402,7 @@ def read_st_folder(folder: Path) -> Card:
             f"{folder}: the modules {' > '.join(names)} are not supported",
             "supported: Transformer, Pooling, any Dense and LayerNorm, then Normalize",
         )
-    settings = _read_if_present(folder / "config_sentence_transformers.json", _Settings)
-    _check_requirements(folder, settings.requirements)
+    settings = _read_settings(folder)
     if settings.truncate_dim is not None:
         raise BenchError(
             f"{folder}: truncate_dim = {settings.truncate_dim} is not supported",
@@ -313,22 +413,14 @@ def read_st_folder(folder: Path) -> Card:
             raise BenchError(f"{folder / 'modules.json'}: the module {stage.name} has no folder")
         read_stage_file(resolve_inside(folder, stage.path))
     inner = resolve_inside(folder, modules[0].path)
+    refuse_own_code(inner)
     transformer, tokenizer = _read_transformer(inner), read_tokenizer_facts(inner)
     length = _find_length(inner, transformer.max_seq_length, tokenizer.max_tokens)
-    dot, normalize = settings.similarity_fn_name == "dot", names[-1] == "Normalize"
-    prompts = settings.prompts or {}
+    normalize = names[-1] == "Normalize"
     return Card(
-        name=folder.name,
-        title=f"{folder} (sentence-transformers)",
-        checkpoint=str(folder),
+        **_shared_fields(folder, settings, normalize),
         pooling=_read_pooling(resolve_inside(folder, modules[1].path) / "config.json"),
         stages=tuple(CardStage(kind=STAGE_MODULES[s.name], folder=s.path) for s in stages),
-        # Those that encode_query and encode_document of version 5.7 use; never the default prompt.
-        prompts=CardPrompts(
-            query=prompts.get("query") or "", document=prompts.get("document") or ""
-        ),
-        normalize=normalize or not dot,
-        similarity="dot" if dot else "cos",
         max_query_tokens=length,
         max_document_tokens=length,
         truncation_side=tokenizer.truncation_side,

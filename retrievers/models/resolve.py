@@ -6,6 +6,7 @@ vectors are made. A plain checkpoint does not and is refused, unless it is used 
 
 import importlib.util
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from pathlib import Path
@@ -14,9 +15,9 @@ from typing import Any, get_args
 import msgspec
 
 from foundation.errors import BenchError, format_names
-from foundation.machine import has_vnni
+from foundation.machine import has_vnni, library_version
 from foundation.records import read_object
-from foundation.sources import hash_sources
+from foundation.sources import SUFFIX, hash_sources, run_file
 from retrievers.models.card import (
     BRANCH,
     CARD_FILE,
@@ -44,9 +45,11 @@ from retrievers.models.read_checkpoint import (
     count_file_parameters,
     identify_adapter,
     read_checkpoint,
+    read_library_folder,
     read_routing,
 )
 from retrievers.models.read_settings import (
+    find_code,
     lacks_normalize,
     read_card,
     read_stages,
@@ -139,7 +142,8 @@ def resolve_model(
         max_query_tokens: replaces the card's.
         max_document_tokens: replaces the card's.
         allow_unknown_tokens: see `Model`.
-        trust_code: allow a card that names a third party's class.
+        trust_code: allow a card that names a third party's class, a user's file of Python code, and
+            the code of a folder.
         endpoint_model: name of the model on the endpoint.
 
     Raises:
@@ -157,6 +161,8 @@ def resolve_model(
         "max_document_tokens": max_document_tokens,
     }
     given = {name: value for name, value in changes.items() if value is not None}
+    if card.kind == "python":
+        _check_object_settings(card, given, query_prompt)
     card = replace_fields(card, given)
     if query_prompt is not None:
         card = with_query_prompt(card, query_prompt)
@@ -165,7 +171,9 @@ def resolve_model(
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
     if card.encoder:
-        resolved = Model(card, _third_party_recipe(card, trust_code))
+        resolved = _resolve_code(card, base, trust_code)
+    elif card.kind == "python":
+        resolved = _resolve_library_folder(card, base, trust_code)
     elif card.kind == "endpoint":
         resolved = resolve_endpoint(card)
     elif card.kind == "transformer":
@@ -258,6 +266,8 @@ def _card_like(card: Card, checkpoint: str) -> Card:
     root = locate_checkpoint(checkpoint, base=Path.cwd(), with_weights=False)
     # ANCE's weights state a classifier, and its card a stage instead.
     stated = read_card(root, checkpoint, may_classify=bool(card.stages))
+    if stated is not None and stated.kind == "python":
+        raise BenchError(f"--like {card.name} does not apply: {stated.warning}", "Leave it out.")
     if stated is not None and not stated.pretrained_only:
         _check_like(card, stated, root)
     return make_card_like(
@@ -438,6 +448,43 @@ def _transformer_recipe(
     )
 
 
+def _check_object_settings(card: Card, given: Mapping[str, Any], prompt: str | None) -> None:
+    """Raise if settings are given that the object of a card of kind ``python`` does not get."""
+    names = [name for name in given if card.encoder or name != "dtype"]
+    names += ["query_prompt"] if card.encoder and prompt is not None else []
+    if names:
+        where = "its code" if card.encoder else "its folder, as sentence-transformers reads it"
+        raise BenchError(f"{', '.join(names)} cannot be set for {card.name}", f"Set it in {where}.")
+
+
+def _resolve_library_folder(card: Card, base: Path, trust_code: bool) -> Model:
+    """Resolve a folder that sentence-transformers encodes. Its dimension is known once opened."""
+    root = locate_checkpoint(card.checkpoint, card.revision, base=base)
+    checkpoint, code = read_library_folder(root), find_code(root)
+    if "--" in code or "tokenizer_name_or_path" in code:
+        raise BenchError(f"{code}, outside of its folder", "Copy it into the folder.")
+    if code and not trust_code:
+        raise BenchError(
+            f"{card.name} runs code of its own: {code}",
+            "Read its code, then allow it with --trust-code.",
+        )
+    name, revision = _describe_source(card.checkpoint, card.revision, base, checkpoint)
+    versions = {each: library_version(each) for each in ("sentence-transformers", "transformers")}
+    recipe = Recipe(
+        model=card.name,
+        kind="python",
+        dim=0,
+        checkpoint=name,
+        revision=revision,
+        files=dict(checkpoint.hashes),
+        normalize=card.normalize,
+        similarity=card.similarity,
+        options={**versions, "dtype": card.dtype},
+        **_prompt_fields(card),
+    )
+    return Model(card, recipe, checkpoint)
+
+
 def _describe_source(
     checkpoint: str, revision: str, base: Path, found: Checkpoint
 ) -> tuple[str, str]:
@@ -491,23 +538,31 @@ def resolve_endpoint(card: Card) -> Model:
     return Model(card, recipe)
 
 
-def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
+def _resolve_code(card: Card, base: Path, trust_code: bool) -> Model:
+    """Resolve an installed class, or what a user's file defines, by its sources."""
     if not trust_code:
         raise BenchError(
             f"{card.name} runs {card.encoder}, which is not part of this project",
             "Read its code, then allow it with --trust-code.",
         )
-    recipe = _plain_recipe(card)
+    recipe, (module, _, name) = _plain_recipe(card), card.encoder.rpartition(":")
+    if module.endswith(SUFFIX):
+        path = Path(base, Path(module).expanduser())
+        run_file(str(path))
+        card = replace_fields(card, {"encoder": f"{path}:{name}"})
+        files, encoder = hash_sources(str(path)), f"{path.name}:{name}"
+        changes = {"kind": "python", "files": files, "encoder": encoder, "dim": 0}
+        return Model(card, msgspec.structs.replace(recipe, **changes))
     if recipe.dim < 1:
         raise BenchError(f"card {card.name}: options.dim, the dimension of its vectors, is missing")
-    module = card.encoder.partition(":")[0]
     try:
         spec = importlib.util.find_spec(module)
     except Exception:  # not a name, or the package around it is absent or cannot be imported
         spec = None
     if spec is None or spec.origin is None:
         raise BenchError(f"card {card.name}: there is no module {module!r}", "install it")
-    return msgspec.structs.replace(recipe, encoder=card.encoder, files=hash_sources(module))
+    files = hash_sources(module)
+    return Model(card, msgspec.structs.replace(recipe, encoder=card.encoder, files=files))
 
 
 def count_parameters(model: Model) -> Parameters | None:
@@ -521,7 +576,7 @@ def count_parameters(model: Model) -> Parameters | None:
     """
     if model.recipe.encoder:
         return None
-    if model.recipe.kind in ("python", "endpoint"):
+    if model.recipe.kind in ("python", "endpoint") and model.document is None:
         return Parameters(model.card.parameters) if model.card.parameters else None
     towers = [tower for tower in (model.document, model.query) if tower is not None]
     network = sum(

@@ -168,7 +168,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def own_model(folder: Path) -> None:
-    """An adapter, and the card of the page."""
+    """An adapter, and the encoder and the card of the page."""
+    (encoder,) = blocks("docs/tutorials/own-model.md", "python")
+    Path("path/to/encoder.py").write_text(encoder, encoding="utf-8")
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     network = transformers.AutoModel.from_pretrained("path/to/checkpoint")
     settings = peft.LoraConfig(r=4, target_modules=["query", "value"])

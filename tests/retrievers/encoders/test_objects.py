@@ -1,0 +1,448 @@
+"""Folders that sentence-transformers encodes, and encoders of a user's file.
+
+The oracle is a `SentenceTransformer` of the same folder, asked by ``encode_query`` and
+``encode_document``. All folders are saved by sentence-transformers itself.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import bench
+from bench.runner.workspace import Workspace
+from foundation.errors import BenchError, DriftError
+from retrievers.encoders.transformer import open_encoder
+from retrievers.models import resolve
+from retrievers.models.resolve import resolve_model
+from tests.support import tiny_checkpoints as tiny
+from tests.support.collections import SIXTY, write_collection
+
+sentence_transformers = pytest.importorskip("sentence_transformers")
+parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+base = pytest.importorskip("sentence_transformers.base.modules")
+
+TEXTS = [*tiny.SENTENCES, "the river of stone " * 30, "x"]
+PROMPTS = {"query": "alpha beta ", "document": "gamma "}
+WIDTH = tiny.SIZES["hidden_size"]
+
+
+def transformer(plain: Path) -> Any:
+    return base.Transformer(str(plain))
+
+
+def pooling(mode: Any = "mean", **settings: Any) -> Any:
+    return parts.Pooling(WIDTH, pooling_mode=mode, **settings)
+
+
+def static(plain: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(plain / "tokenizer.json"))
+    return parts.StaticEmbedding(tokenizer, embedding_dim=WIDTH)
+
+
+def layers(plain: Path) -> list[Any]:
+    first = base.Transformer(str(plain), config_kwargs={"output_hidden_states": True})
+    return [first, parts.WeightedLayerPooling(WIDTH, 2, layer_start=1), pooling()]
+
+
+def route(plain: Path) -> list[Any]:
+    documents = [transformer(plain), pooling()]
+    return [base.Router.for_query_document([static(plain)], documents), parts.Normalize()]
+
+
+MODULES: dict[str, Callable[[Path], list[Any]]] = {
+    "static": lambda plain: [static(plain)],
+    "router": route,
+    "weighted-mean": lambda plain: [transformer(plain), pooling("weightedmean")],
+    "two-poolings": lambda plain: [transformer(plain), pooling(["cls", "mean"])],
+    "prompt-left-out": lambda plain: [transformer(plain), pooling(include_prompt=False)],
+    "layer-weights": layers,
+    "convolution": lambda plain: [transformer(plain), parts.CNN(WIDTH, 8), parts.Pooling(24)],
+    "words": lambda plain: [parts.BoW(tiny.VOCABULARY[5:])],
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain")
+    tiny.write_bert(folder)
+    return folder
+
+
+def save(plain: Path, folder: Path, name: str = "weighted-mean", **settings: Any) -> Path:
+    torch.manual_seed(1)
+    settings = {"prompts": PROMPTS, **settings}
+    model = sentence_transformers.SentenceTransformer(
+        modules=MODULES[name](plain), device="cpu", **settings
+    )
+    model.save(str(folder), create_model_card=False)
+    return folder
+
+
+def change(path: Path, **changes: Any) -> None:
+    tiny.write_json(path, {**json.loads(path.read_text()), **changes})
+
+
+def oracle(folder: Path) -> tuple[Any, Any]:
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    sides = [model.encode_query(TEXTS), model.encode_document(TEXTS)]
+    if model.similarity_fn_name == "cosine":
+        sides = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides]
+    return sides[0], sides[1]
+
+
+def assert_agrees(folder: Path) -> Any:
+    encoder = open_encoder(resolve_model(str(folder)), "cpu")
+    queries, documents = oracle(folder)
+    np.testing.assert_allclose(encoder.encode_queries(TEXTS), queries, atol=1e-6)
+    found = encoder.encode_documents([""] * len(TEXTS), TEXTS)
+    np.testing.assert_allclose(found, documents, atol=1e-6)
+    assert encoder.dim == queries.shape[1]
+    return encoder.recipe
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("name", MODULES)
+def test_vectors_of_other_modules_are_those_of_sentence_transformers(
+    plain: Path, tmp_path: Path, name: str, similarity: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = save(plain, tmp_path / name, name, similarity_fn_name=similarity)
+    recipe = assert_agrees(folder)
+    assert (recipe.kind, recipe.similarity) == ("python", similarity[:3])
+    (warning,) = [line for line in caplog.messages if "encodes it, since" in line]
+    assert sentence_transformers.__version__ in warning
+
+
+def test_settings_that_are_not_known_here_go_to_sentence_transformers(
+    plain: Path, tmp_path: Path
+) -> None:
+    settings = {
+        "truncate": ("config_sentence_transformers.json", {"truncate_dim": 8}),
+        "length": ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 5}}}),
+        "padding": ("tokenizer_config.json", {"padding_side": "left"}),
+    }
+    for name, (file, changes) in settings.items():
+        folder = save(plain, tmp_path / name)
+        change(folder / file, **changes)
+        recipe = assert_agrees(folder)
+        assert recipe.dim == (8 if name == "truncate" else WIDTH)
+
+
+def test_scores_are_those_of_the_object_in_python(plain: Path, tmp_path: Path) -> None:
+    """Queries and documents with equal texts have different vectors, also in the store."""
+    folder = save(plain, tmp_path / "router", "router", prompts={})
+    data = write_collection(tmp_path / "sixty", *SIXTY, facts='name = "sixty"\n')
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    cache = tmp_path / "cache"
+    theirs = bench.evaluate(model, data, name="object", cache_dir=cache)
+    for _ in range(2):
+        ours = bench.evaluate(folder, data, cache_dir=cache, results=tmp_path / "results")
+        assert ours.measures == theirs.measures
+    assert ours.record.parameters is not None
+    assert ours.record.recipe.options["sentence-transformers"] == sentence_transformers.__version__
+
+
+def test_the_fingerprint_depends_on_all_files_and_on_the_libraries(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(plain, tmp_path / "one")
+    first = resolve_model(str(folder)).recipe.fingerprint
+    (folder / "README.md").write_text("no part of it")
+    copy = save(plain, tmp_path / "copy")
+    assert resolve_model(str(copy)).recipe.fingerprint == first
+    own, whole = (resolve_model(str(copy), query_prompt=each).recipe for each in ("beta ", None))
+    assert own.fingerprint != first
+    assert own.side("document").fingerprint == whole.side("document").fingerprint
+    assert resolve_model(str(folder), dtype="bfloat16").recipe.fingerprint != first
+    change(copy / "1_Pooling" / "config.json", include_prompt=False)
+    assert resolve_model(str(copy)).recipe.fingerprint != first
+    monkeypatch.setattr(resolve, "library_version", lambda name: "9.9")
+    assert resolve_model(str(folder)).recipe.fingerprint != first
+
+
+def test_a_prompt_and_a_precision_are_used(plain: Path, tmp_path: Path) -> None:
+    folder = save(plain, tmp_path / "st")
+    own = open_encoder(resolve_model(str(folder), query_prompt="delta "), "cpu")
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    expected = model.encode_query(TEXTS, prompt="delta ")
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(own.encode_queries(TEXTS), expected, atol=1e-6)
+    half = open_encoder(resolve_model(str(folder), dtype="bfloat16"), "cpu")
+    assert half.recipe.dtype == "bfloat16"
+    distance = np.abs(half.encode_queries(TEXTS) - oracle(folder)[0]).max()
+    assert 1e-5 < distance < 0.05
+
+
+def test_weights_that_are_missing_are_refused(plain: Path, tmp_path: Path) -> None:
+    folder = save(plain, tmp_path / "st")
+    path = folder / "model.safetensors"
+    tensors = {key: value for key, value in load_file(path).items() if "layer.1.output" not in key}
+    save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(BenchError, match="lacks weights"):
+        open_encoder(resolve_model(str(folder)), "cpu")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(BenchError, match="sentence-transformers cannot load"):
+        open_encoder(resolve_model(str(folder)), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_query_tokens": 9}, "max_query_tokens cannot be set for st"),
+        ({"max_document_tokens": 9}, "max_document_tokens cannot be set for st"),
+        ({"adapter": "an-adapter"}, "st is not a transformer"),
+        ({"dtype": "int8"}, "st is not a transformer that int8 can run"),
+        ({"like": "minilm"}, "--like minilm does not apply: .*weightedmean is not supported"),
+    ],
+)
+def test_what_has_no_effect_on_it_is_refused(
+    plain: Path, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    folder = save(plain, tmp_path / "st")
+    with pytest.raises(BenchError, match=message):
+        resolve_model(str(folder), **settings)
+
+
+@pytest.mark.parametrize("similarity", ["manhattan", "euclidean"])
+def test_a_distance_does_not_rank_here(plain: Path, tmp_path: Path, similarity: str) -> None:
+    folder = save(plain, tmp_path / "st", similarity_fn_name=similarity)
+    with pytest.raises(BenchError, match=f"states {similarity} similarity, but"):
+        resolve_model(str(folder))
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    data = write_collection(tmp_path / "sixty", *SIXTY, facts='name = "sixty"\n')
+    with pytest.raises(BenchError, match=f"states {similarity} similarity, but"):
+        bench.evaluate(model, data, name="object", cache_dir=tmp_path / "cache")
+
+
+OWN_MODULE = """
+import torch
+from sentence_transformers.sentence_transformer.modules import Normalize
+
+class Flip(Normalize):
+    def forward(self, features):
+        features["sentence_embedding"] = features["sentence_embedding"].flip(1)
+        return features
+"""
+
+
+def test_code_of_a_folder_runs_only_with_permission(plain: Path, tmp_path: Path) -> None:
+    folder = save(plain, tmp_path / "st")
+    (folder / "flip.py").write_text(OWN_MODULE)
+    modules = json.loads((folder / "modules.json").read_text())
+    entry = {"idx": 2, "name": "2", "path": "2_Flip", "type": "flip.Flip"}
+    tiny.write_json(folder / "modules.json", [*modules, entry])
+    (folder / "2_Flip").mkdir()
+    with pytest.raises(BenchError, match=r"st runs code of its own: .*flip\.Flip") as caught:
+        resolve_model(str(folder))
+    assert "--trust-code" in caught.value.hint
+    model = resolve_model(str(folder), trust_code=True)
+    flipped = open_encoder(model, "cpu").encode_queries(TEXTS)
+    assert "flip.py" in model.recipe.files
+    tiny.write_json(folder / "modules.json", modules)
+    np.testing.assert_allclose(flipped[:, ::-1], oracle(folder)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "trusted", "message"),
+    [
+        ("config.json", {"auto_map": {"AutoModel": "own.Model"}}, False, "auto_map"),
+        ("config.json", {"auto_map": {"AutoModel": "a/b--own.Model"}}, True, "outside of its"),
+        ("sentence_bert_config.json", {"tokenizer_name_or_path": "x"}, True, "outside of its"),
+        ("2_Dense/config.json", {"activation_function": "os.getcwd"}, False, r"os\.getcwd"),
+        ("2_Dense/router_config.json", {"types": {"a": "os.path"}}, False, r"os\.path"),
+        ("adapter_config.json", {}, True, "is an adapter"),
+    ],
+)
+def test_names_of_other_code_and_files_are_found(
+    plain: Path, tmp_path: Path, file: str, changes: dict[str, Any], trusted: bool, message: str
+) -> None:
+    folder = save(plain, tmp_path / "st")
+    path = folder / file
+    tiny.write_json(path, changes | (json.loads(path.read_text()) if path.exists() else {}))
+    with pytest.raises(BenchError, match=message):
+        resolve_model(str(folder), trust_code=trusted)
+
+
+def test_a_folder_may_not_ask_for_a_pickle(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(plain, tmp_path / "st")
+    path = folder / "model.safetensors"
+    seen = tmp_path / "executed"
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(seen),)
+
+    torch.save({**load_file(path), "evil": Evil()}, folder / "pytorch_model.bin")
+    path.unlink()
+    change(folder / "sentence_bert_config.json", model_args={"weights_only": False})
+    with pytest.raises(BenchError, match="cannot load"):
+        open_encoder(resolve_model(str(folder)), "cpu")
+    assert not seen.exists()
+
+
+ENCODERS = """
+import numpy as np
+from letters import LETTERS
+
+def count(texts):
+    return np.array([[text.count(letter) for letter in LETTERS] for text in texts], float)
+
+class Letters:
+    similarity_fn_name = "cosine"
+
+    def __init__(self, scale=1):
+        self.scale = scale
+
+    def encode_queries(self, texts):
+        return self.scale * count(texts)
+
+    def encode_documents(self, titles, texts):
+        return count([title + text for title, text in zip(titles, texts)])
+
+def make(device="none"):
+    encoder = Letters()
+    encoder.device = device
+    return encoder
+
+ready = make()
+needs = lambda first, second: None
+class Needs:
+    def __init__(self, path): pass
+def fails(): raise RuntimeError("no weights")
+def flat(texts): return np.zeros(len(texts))
+def number(): return 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's file, which imports another one next to it."""
+    (tmp_path / "letters.py").write_text('LETTERS = "aeiou"\n')
+    (tmp_path / "encoder.py").write_text(ENCODERS)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "letters", raising=False)
+    return tmp_path / "encoder.py"
+
+
+@pytest.mark.parametrize("name", ["count", "Letters", "make", "ready"])
+def test_a_function_class_factory_or_object_of_a_file_encodes(file: Path, name: str) -> None:
+    model = resolve_model(f"{file}:{name}", trust_code=True)
+    encoder: Any = open_encoder(model, "cpu")
+    expected = np.array([[text.count(letter) for letter in "aeiou"] for text in ("aab", "io")])
+    if name != "count":
+        expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(encoder.encode_queries(["aab", "io"]), expected, atol=1e-6)
+    found = encoder.encode_documents(["a", ""], ["ab", "io"])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert (encoder.recipe.dim, encoder.recipe.encoder) == (5, f"encoder.py:{name}")
+    assert {*model.recipe.files} == {"encoder.py", "letters"}
+
+
+def test_the_source_of_a_file_and_of_its_imports_is_part_of_the_fingerprint(file: Path) -> None:
+    def fingerprint() -> str:
+        sys.modules.pop("letters", None)
+        return resolve_model(f"{file}:make", trust_code=True).recipe.fingerprint
+
+    first = fingerprint()
+    assert fingerprint() == first
+    assert resolve_model(f"{file}:ready", trust_code=True).recipe.fingerprint != first
+    (file.parent / "letters.py").write_text('LETTERS = "xyz"\n')
+    second = fingerprint()
+    file.write_text(f"{ENCODERS}\n# changed\n")
+    assert len({first, second, fingerprint()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Leters", "does not define Leters"),
+        ("Needs", "Needs raised TypeError: .*missing 1 required positional argument: 'path'"),
+        ("needs", "needs .* raised TypeError"),
+        ("fails", "fails raised RuntimeError: no weights"),
+        ("flat", r"flat .* returned an array of shape \(1,\) for one text"),
+        ("number", "int does not encode"),
+    ],
+)
+def test_what_does_not_encode_has_one_clear_error(file: Path, name: str, message: str) -> None:
+    with pytest.raises(BenchError, match=message) as caught:
+        open_encoder(resolve_model(f"{file}:{name}", trust_code=True), "cpu")
+    assert caught.value.hint
+
+
+def test_a_file_needs_permission_a_name_and_working_code(file: Path) -> None:
+    with pytest.raises(BenchError, match=r"runs .*encoder\.py:make") as caught:
+        resolve_model(f"{file}:make")
+    assert "--trust-code" in caught.value.hint
+    assert str(file) not in sys.modules
+    with pytest.raises(BenchError, match="is a file of Python code") as caught:
+        resolve_model(str(file), trust_code=True)
+    assert f"{file}:NAME" in caught.value.hint
+    with pytest.raises(BenchError, match="max_query_tokens cannot be set for make"):
+        resolve_model(f"{file}:make", trust_code=True, max_query_tokens=3)
+    with pytest.raises(BenchError, match="without one"):
+        resolve_model(f"{file}:make", trust_code=True, like="minilm")
+    file.write_text("1 / 0")
+    with pytest.raises(BenchError, match="cannot be run: ZeroDivisionError"):
+        resolve_model(f"{file}:make", trust_code=True)
+    with pytest.raises(BenchError, match="cannot read"):
+        resolve_model(f"{file.parent}/gone.py:make", trust_code=True)
+
+
+def test_a_device_goes_to_code_that_takes_one(file: Path) -> None:
+    name = "from encoder import Letters\nmade = []\n"
+    (file.parent / "other.py").write_text(
+        f"{name}def make(device):\n    made.append(device)\n    return Letters()\n"
+    )
+    open_encoder(resolve_model(f"{file.parent / 'other.py'}:make", trust_code=True), "cpu")
+    assert sys.modules[str(file.parent / "other.py")].made == ["cpu"]
+    with pytest.raises(BenchError, match="--device cuda has no effect"):
+        open_encoder(resolve_model(f"{file}:Letters", trust_code=True), "cuda")
+
+
+def test_a_card_may_name_a_file_next_to_it(file: Path) -> None:
+    card = tiny.write_card(file.parent / "own.toml", encoder="encoder.py:Letters")
+    model = resolve_model(str(card), trust_code=True)
+    assert (model.card.name, open_encoder(model, "cpu").dim) == ("own", 5)
+
+
+def test_a_file_that_reads_other_weights_is_noticed(file: Path, tmp_path: Path) -> None:
+    """Its source is the same, and all vectors are stored."""
+    weights = tmp_path / "scale.txt"
+    weights.write_text("1")
+    powers = ENCODERS.replace("self.scale * count(texts)", "count(texts) ** self.scale")
+    reads = f"def make():\n    return Letters(float(open({str(weights)!r}).read()))\n"
+    file.write_text(powers + reads)
+    data = write_collection(tmp_path / "sixty", *SIXTY, facts='name = "sixty"\n')
+    request: dict[str, Any] = {"trust_code": True, "cache_dir": tmp_path / "cache"}
+    first = bench.evaluate(f"{file}:make", data, **request)
+    assert bench.evaluate(f"{file}:make", data, **request).measures == first.measures
+    weights.write_text("2")
+    with pytest.raises(DriftError, match="make changed: the vector of") as caught:
+        bench.evaluate(f"{file}:make", data, **request)
+    assert "restore the files that its code reads" in caught.value.hint
+
+
+def test_a_workspace_loads_both_with_their_dimension(
+    plain: Path, file: Path, tmp_path: Path
+) -> None:
+    workspace = Workspace(tmp_path / "cache", device="cpu")
+    folder = save(plain, tmp_path / "st")
+    loaded = [
+        workspace.load(str(folder)),
+        workspace.load(f"{file}:Letters", trust_code=True),
+    ]
+    assert [each.model.recipe.dim for each in loaded] == [WIDTH, 5]
+    for each in loaded:
+        again = open_encoder(each.model, "cpu")  # as worker processes do
+        assert again.recipe == each.model.recipe
