@@ -115,7 +115,7 @@ def prepare_experiment(request: AblateRequest) -> tuple[Experiment, Conditions]:
     """Load a grid, plan its experiment, and check its data, device and leaks."""
     grid = load_grid(request.grid, request.variant, request.seeds)
     workspace = open_workspace(request)
-    here = _environment(grid, current_conditions(workspace.device))
+    here = _environment(grid, current_conditions(workspace.device), request.trust_code)
     anchors = {name: resolve_model(name).recipe.fingerprint for name in grid.anchors}
     experiment = plan_experiment(grid, make_stages(grid, workspace), here, anchors)
     reference = experiment.rows[0].settings
@@ -154,14 +154,14 @@ def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
     }
 
 
-def _environment(grid: Grid, conditions: Conditions) -> dict[str, str]:
+def _environment(grid: Grid, conditions: Conditions, trust_code: bool) -> dict[str, str]:
     """Return further influences on results: library versions, the kind of device and the model."""
     from retrievers.encoders.device import pick_device
 
     here = {name: version for name in DECISIVE if (version := library_version(name))}
     here["device"] = str(pick_device(conditions.device).type)
     if grid.model:
-        here["model"] = resolve_model(grid.model).recipe.fingerprint
+        here["model"] = resolve_model(grid.model, trust_code=trust_code).recipe.fingerprint
     return here
 
 

@@ -128,6 +128,7 @@ class EvaluateStage(ExperimentStage):
             store_dtype=chosen.store_dtype,
             max_query_tokens=chosen.max_query_tokens,
             max_document_tokens=chosen.max_document_tokens,
+            trust_code=self.workspace.trust_code,
         )
         recipe, view = model.recipe, chosen.view
         query, document = chosen.query_prompt, chosen.document_prompt

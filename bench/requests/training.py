@@ -207,6 +207,7 @@ class AblateRequest(MismatchFields, HardwareFields, FolderFields):
         variant: Variant declared in the file, such as two-cores. Default: none.
         seeds: Seeds to train with. Default: the file's.
         out: Folder of cells and reports.
+        trust_code: Allow encoder code that is not of this program, see `run`.
 
     Examples:
         python -m bench ablate one-vector
@@ -222,6 +223,7 @@ class AblateRequest(MismatchFields, HardwareFields, FolderFields):
     variant: str = ""
     seeds: tuple[int, ...] = field(default=(), converter=tuple)
     out: Path = field(default=Path("ablations"), converter=to_path)
+    trust_code: bool = False
 
 
 @frozen(kw_only=True, slots=False)

@@ -77,6 +77,7 @@ class Workspace:
         max_memory: memory limit of this process in bytes; None for most of the free memory.
         allow_mismatch: evaluate a collection even if it differs from the published one.
         vectors: folder of the vectors, relative to ``cache_dir``.
+        trust_code: allow encoder code that is not of this program in an experiment.
     """
 
     cache_dir: Path
@@ -86,6 +87,7 @@ class Workspace:
     max_memory: int | None = None
     allow_mismatch: bool = False
     vectors: str = VECTORS
+    trust_code: bool = False
 
     @cached_property
     def store(self) -> VectorStore:
@@ -312,6 +314,7 @@ def open_workspace(request: FolderFields) -> Workspace:
         device=device,
         max_memory=hardware.max_memory,
         allow_mismatch=isinstance(request, MismatchFields) and request.allow_mismatch,
+        trust_code=getattr(request, "trust_code", False),
     )
 
 
