@@ -49,7 +49,8 @@ def _open_st(job: dict[str, Any]) -> Opened:
     """Open a folder of sentence-transformers as a user of that library does."""
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(job["folder"], device=job["device"], local_files_only=True)
+    safely = {"local_files_only": True, "model_kwargs": {"weights_only": True}}
+    model = SentenceTransformer(job["folder"], device=job["device"], **safely)
 
     def encode(texts: list[str], role: str) -> Any:
         function = getattr(model, "encode_" + role, None)  # since version 5
@@ -69,6 +70,8 @@ def _open_st(job: dict[str, Any]) -> Opened:
         "similarity": str(getattr(model, "similarity_fn_name", None)),
         "modules": modules,
     }
+    if not hasattr(model[0], "auto_model"):
+        sys.exit("it does not begin with a transformer, whose states --stack compares")
     return model.tokenizer, model[0].auto_model, encode, facts
 
 

@@ -290,10 +290,15 @@ def _compare_encoding(target: BenchmarkedModel, log: Log) -> Iterator[ToolCompar
             documents=len(texts),
             tokens=int(lengths.sum()),
             p95=float(np.percentile(lengths, 95)),
-            counted_in="tokens" if model.recipe.kind == "transformer" else "words",
+            counted_in="tokens" if counts_tokens(target.encoder) else "words",
             tolerance=tolerance,
             tools=time_tools(tools, target.repeats, tolerance, log, warm_up=True),
         )
+
+
+def counts_tokens(encoder: Encoder) -> bool:
+    """Return whether ``encoder`` counts tokens; that of hashing counts words."""
+    return encoder.recipe.kind != "hashing" and hasattr(encoder, "count_document_tokens")
 
 
 def encode_once(encoder: Encoder, texts: Sequence[str]) -> TimedPass:

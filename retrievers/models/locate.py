@@ -12,7 +12,7 @@ from retrievers.models.card import BRANCH, CARD_FILE, Card, card_names, load_car
 from retrievers.models.read_checkpoint import find_weights, weight_files
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
-PYTHON_FILE = re.compile(r"(.+\.py):(\w+)")  # a class, function or object in a user's file
+PYTHON_FILE = re.compile(r"(.+\.py)(?::(\w+))?")  # a class, function or object in a user's file
 DECLARATIONS = ("*.json", "*.txt", "*.model")  # settings and tokenizers
 SKIPPED = ("onnx/*", "openvino/*", "coreml/*", "*checkpoint-*/*")
 
@@ -43,15 +43,12 @@ def locate_model(name: str) -> Place:
     if name.endswith(".toml"):
         return Place(name, Path(name).resolve().parent, load_card(name))
     if found := PYTHON_FILE.fullmatch(name):
-        file, title = Path(found[1]).expanduser().resolve(), f"{found[2]} of {found[1]}"
-        encoder = f"{file}:{found[2]}"
-        card = Card(name=found[2], title=title, kind="python", encoder=encoder)
+        if not found[2]:
+            add = f"Add the class, function or object in it that encodes: {name}:NAME"
+            raise BenchError(f"{name} is a file of Python code", add)
+        encoder = f"{Path(found[1]).expanduser().resolve()}:{found[2]}"
+        card = Card(name=found[2], title=name, kind="python", encoder=encoder)
         return Place(name, Path.cwd(), card)
-    if name.endswith(".py"):
-        raise BenchError(
-            f"{name} is a file of Python code",
-            f"Add the class, function or object in it that encodes: {name}:NAME",
-        )
     if name in card_names():
         return Place(name, Path.cwd(), load_card(name))
     folder = Path(name).expanduser()

@@ -54,7 +54,6 @@ HEAD_WEIGHTS = re.compile(
     r"|discriminator_\w+)\."
 )
 
-BACK_ENDS = ("onnx", "openvino", "coreml")  # folders of weights that PyTorch does not read
 ADAPTER_FOLDER = "adapter"  # inside the folder of a training
 ADAPTER_CONFIG = "adapter_config.json"
 FUSION_FILES = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
@@ -182,14 +181,11 @@ def read_library_folder(root: Path) -> Checkpoint:
     names = {
         path.relative_to(root).as_posix(): path
         for path in sorted(root.rglob("*"))
-        if path.is_file() and path.suffix != ".md"
+        if path.is_file() and path.suffix != ".md" and "/." not in path.as_posix()[len(str(root)) :]
     }
-    for name in [*names]:
-        if any(part[0] == "." or part in BACK_ENDS for part in Path(name).parts):
-            del names[name]
-    for name, path in names.items():
+    for path in names.values():
         if path.name == ADAPTER_CONFIG:
-            raise BenchError(f"{root / name} is an adapter", "Save the model with it merged.")
+            raise BenchError(f"{path} is an adapter", "Save the model with it merged.")
     stamps = {name: _stamp(path) for name, path in names.items()}
     hashes = {name: sha256_of_file(path) for name, path in names.items()}
     return Checkpoint(root, root, "", {}, hashes, stamps, None)

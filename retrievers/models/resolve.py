@@ -6,7 +6,8 @@ vectors are made. A plain checkpoint does not and is refused, unless it is used 
 
 import importlib.util
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from pathlib import Path
@@ -161,11 +162,11 @@ def resolve_model(
         "max_document_tokens": max_document_tokens,
     }
     given = {name: value for name, value in changes.items() if value is not None}
-    if card.kind == "python":
-        _check_object_settings(card, given, query_prompt)
     card = replace_fields(card, given)
     if query_prompt is not None:
         card = with_query_prompt(card, query_prompt)
+    if ".py:" in card.encoder or (card.kind == "python" and not card.encoder):
+        _check_object_settings(card, given)
     if adapter:
         card = with_adapter(card, Path(adapter))
     if card.warning:
@@ -448,20 +449,25 @@ def _transformer_recipe(
     )
 
 
-def _check_object_settings(card: Card, given: Mapping[str, Any], prompt: str | None) -> None:
-    """Raise if settings are given that the object of a card of kind ``python`` does not get."""
-    names = [name for name in given if card.encoder or name != "dtype"]
-    names += ["query_prompt"] if card.encoder and prompt is not None else []
+def _check_object_settings(card: Card, given: Collection[str]) -> None:
+    """Raise if a card, or the settings ``given``, have what an object or folder does not get."""
+    plain = Card(name="", title="", missing="-")
+    names = {name for name in card.usage if getattr(card, name) != getattr(plain, name)} | {*given}
+    if not card.encoder:
+        names -= {"dtype", "normalize", "similarity"}
+    if card.prompts.datasets or (card.encoder and card.prompts != plain.prompts):
+        names.add("prompts")
     if names:
         where = "its code" if card.encoder else "its folder, as sentence-transformers reads it"
-        raise BenchError(f"{', '.join(names)} cannot be set for {card.name}", f"Set it in {where}.")
+        hint = f"Set it in {where}."
+        raise BenchError(f"{', '.join(sorted(names))} cannot be set for {card.name}", hint)
 
 
 def _resolve_library_folder(card: Card, base: Path, trust_code: bool) -> Model:
     """Resolve a folder that sentence-transformers encodes. Its dimension is known once opened."""
     root = locate_checkpoint(card.checkpoint, card.revision, base=base)
     checkpoint, code = read_library_folder(root), find_code(root)
-    if "--" in code or "tokenizer_name_or_path" in code:
+    if re.search(r" names .*(--|tokenizer_name_or_path)", code):
         raise BenchError(f"{code}, outside of its folder", "Copy it into the folder.")
     if code and not trust_code:
         raise BenchError(
@@ -470,17 +476,13 @@ def _resolve_library_folder(card: Card, base: Path, trust_code: bool) -> Model:
         )
     name, revision = _describe_source(card.checkpoint, card.revision, base, checkpoint)
     versions = {each: library_version(each) for each in ("sentence-transformers", "transformers")}
-    recipe = Recipe(
-        model=card.name,
-        kind="python",
-        dim=0,
+    recipe = msgspec.structs.replace(
+        _plain_recipe(card),
         checkpoint=name,
         revision=revision,
         files=dict(checkpoint.hashes),
-        normalize=card.normalize,
-        similarity=card.similarity,
         options={**versions, "dtype": card.dtype},
-        **_prompt_fields(card),
+        **UNKNOWN_SETTINGS,
     )
     return Model(card, recipe, checkpoint)
 

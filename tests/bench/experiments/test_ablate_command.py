@@ -119,6 +119,24 @@ def test_an_evaluation_keeps_to_the_memory_that_it_may_take(bench, tmp_path):
         stage.run(settings, "hashing", tmp_path / "out")
 
 
+def test_code_of_the_users_is_evaluated_only_with_permission(bench, tmp_path):
+    (tmp_path / "encoder.py").write_text(
+        "import numpy as np\n"
+        "def lengths(texts): return np.array([[len(text), 1.0] for text in texts])\n"
+    )
+    (tmp_path / "grid.toml").write_text(
+        'name = "own"\nmodel = "encoder.py:lengths"\n[evaluate]\non = ["./mine"]\n'
+        '[[axes]]\nfield = "evaluate.depth"\nvalues = [3]\n'
+    )
+    refused = ablate(bench)
+    assert refused.code == ExitCode.BAD_INPUT
+    assert "allow it with --trust-code" in refused.err
+    assert ablate(bench, "--trust-code").code == ExitCode.OK
+    (row, _) = (tmp_path / "ablations" / "own").rglob("result.json")
+    recipe = json.loads(row.read_text())["recipe"]
+    assert (recipe["dim"], recipe["encoder"]) == (2, "encoder.py:lengths")
+
+
 def test_a_finished_evaluation_without_results_says_what_to_delete(tmp_path):
     task = CellTask("evaluate", {}, "key")
     with pytest.raises(BenchError, match=r"evaluate/key .* holds no results") as error:

@@ -173,6 +173,27 @@ def test_equal_environments_are_equal(bert, llama, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_folder_without_a_transformer_is_refused(tmp_path, capsys):
+    library = pytest.importorskip("sentence_transformers")
+    parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    model = library.SentenceTransformer(modules=[parts.BoW(["river"])], device="cpu")
+    model.save(str(tmp_path / "words"), create_model_card=False)
+    words = ["check", str(tmp_path / "words"), "--stack", sys.executable]
+    assert main(words) == ExitCode.BAD_INPUT
+    assert "it does not begin with a transformer" in capsys.readouterr().err
+
+
+def test_code_of_a_folder_is_not_run(bert, tmp_path, capsys):
+    folder = tmp_path / "own"
+    shutil.copytree(bert, folder)
+    (folder / "own.py").write_text("raise SystemExit('executed')")
+    modules = json.loads((folder / "modules.json").read_text())
+    write_json(folder / "modules.json", [*modules, {**modules[0], "type": "own.Module"}])
+    assert main(["check", str(folder), "--stack", sys.executable]) == ExitCode.BAD_INPUT
+    assert "names own.Module, and --stack runs no code" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_the_command_scores_a_collection_with_both_environments(
     bert, tmp_path, monkeypatch, capsys
 ):
