@@ -118,6 +118,11 @@ CAUSES: list[tuple[str, Change, str]] = [
         "dtype: bfloat16 there, float32 here",
     ),
     (
+        "attention to earlier tokens only",
+        edit("config.json", is_decoder=True),
+        "attention: causal there, bidirectional here",
+    ),
+    (
         "texts cut earlier",
         edit("sentence_bert_config.json", max_seq_length=8),
         "position limit: 8 there, 32 here",
@@ -236,6 +241,11 @@ def test_what_transformers_5_changes_is_named_between_two_real_environments(
     code, shown = check(rotary)  # a field that version 4 does not read
     assert code == ExitCode.DRIFT
     assert "rotary frequencies: " in shown
+    both_ways = shutil.copytree(llama, tmp_path / "both_ways")
+    edit("config.json", is_causal=False)(both_ways)
+    code, shown = check(both_ways)
+    assert code == ExitCode.DRIFT
+    assert "attention: bidirectional there, causal here" in shown
     residual = shutil.copytree(bert, tmp_path / "residual")
     edit("2_Dense/config.json", use_residual=True)(residual)
     code, shown = check(residual)  # which sentence-transformers 5.7 does not know
