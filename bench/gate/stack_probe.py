@@ -132,7 +132,7 @@ def _network_facts(network: Any, tokens: list[int]) -> dict[str, Any]:
         for name, values in network.named_buffers()
         if name.endswith("inv_freq")
     }
-    first = [_states(network, row)[0] for row in (tokens, tokens[:-1] + tokens[:1])]
+    first = [_states(network, row)[0] for row in (tokens, tokens[:1] * len(tokens))]
     return {
         "network": type(network).__name__,
         "dtype": str(network.dtype).replace("torch.", ""),
