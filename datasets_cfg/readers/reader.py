@@ -395,7 +395,7 @@ def read_table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             for batch in batches:
                 for row in batch.to_pylist():
                     yield next(numbers), row
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BenchError(f"{path} cannot be read: {error}") from error
 
 

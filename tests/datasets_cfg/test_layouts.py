@@ -483,3 +483,15 @@ def test_a_collection_of_the_hub_is_its_clone_at_a_commit_and_needs_no_network_l
     found = json.loads(again.stdout)
     assert "error" not in {each["severity"] for each in found["hf://owner/name"]}
     assert "cannot get hf://owner/other" in found["hf://owner/other"][0]["what"]
+
+
+def test_bytes_in_a_parquet_file_that_are_not_utf8_are_refused(
+    tmp_path: Path, open_: Callable[..., Dataset]
+) -> None:
+    write_collection(tmp_path)
+    (tmp_path / "corpus.jsonl").unlink()
+    text = pa.array([b"\xff"]).view(pa.string())
+    columns = {"_id": pa.array(["d1"]), "text": text}
+    parquet.write_table(pa.table(columns), tmp_path / "corpus.parquet")
+    with pytest.raises(BenchError, match=r"corpus\.parquet cannot be read: .*utf-8"):
+        _ = open_(tmp_path).corpus
