@@ -20,7 +20,9 @@ import numpy as np
 from bench import __version__
 from bench.speed.peers import PeerJob, openvino_transformer, sentence_transformer
 from bench.speed.speed_report import Spread, ToolComparison, ToolTiming
-from datasets_cfg.dataset import Dataset, write_dicts
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.readers.beir import write_collection
+from datasets_cfg.readers.reader import Document
 from foundation.errors import BenchError
 from retrievers.models.read_settings import ST_POOLING, is_st_folder
 from retrievers.models.resolve import Model
@@ -251,27 +253,24 @@ def race_tools(
 
 def write_beir_folder(dataset: Dataset, place: Path) -> Path:
     """Write ``dataset`` to ``place`` in BEIR's layout with its protocol, and return the folder."""
-    if dataset.answers is not None:
-        raise BenchError(
-            f"{dataset.name} is judged by answer strings, which other tools do not support"
-        )
-    corpus = dataset.corpus
-    columns = (column.to_pylist() for column in (corpus.ids, corpus.titles, corpus.texts))
-    documents = {
-        id_: {"title": title, "text": text} for id_, title, text in zip(*columns, strict=True)
-    }
-    qrels: dict[str, dict[str, int]] = {}
-    for query, document, grade in dataset.qrels:
-        qrels.setdefault(query, {})[document] = int(grade)
+    if dataset.answers is not None or dataset.excluded:
+        problem = "is judged by answer strings" if dataset.answers else "excludes documents"
+        raise BenchError(f"{dataset.name} {problem}, which other tools do not support")
     facts = {
+        # A copy is not the published collection, whose name it must not claim.
+        "name": f"copy-of-{dataset.name.replace('/', '-')}",
+        "layout": "beir",
+        "split": "test",
         "main_measure": MEASURE,
         "depth": dataset.facts.depth,
         "exclude_self": bool(dataset.facts.exclude_self),
     }
-    queries = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
-    # A copy is not the published collection, whose name it must not claim.
-    name = f"copy-of-{dataset.name.replace('/', '-')}"
-    folder, _ = write_dicts(documents, queries, qrels, name, place, facts)
+    corpus, queries = dataset.corpus, dataset.queries
+    columns = (column.to_pylist() for column in (corpus.ids, corpus.titles, corpus.texts))
+    asked = zip(queries.ids, queries.texts, strict=True)
+    folder = place / "collection"
+    folder.mkdir()
+    write_collection(folder, map(Document, *columns), asked, dataset.qrels, facts)
     return folder
 
 
