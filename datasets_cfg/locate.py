@@ -149,7 +149,7 @@ def find_files(
     if facts.hub:
         patterns = reader_of_layout(facts.layout).patterns
         wanted = [pattern.format(split=facts.split) for pattern in patterns]
-        return fetch_snapshot(facts.hub, wanted, fetch)
+        return fetch_snapshot(facts.hub, wanted, fetch, facts.name)
     needed = [archive for archive in facts.archives if with_corpus or _has_qrels(facts, archive)]
     missing = [archive for archive in needed if not _is_present(facts, archive, folder)]
     if missing and not fetch:

@@ -20,7 +20,7 @@ def fetch_remote(name: str, cache_dir: Path, download: bool) -> Path:
         BenchError: the collection is unknown, or is not on this machine and cannot be downloaded.
     """
     if name.startswith(HUB):
-        return fetch_snapshot(name.removeprefix(HUB), Reader.patterns, download)
+        return fetch_snapshot(name.removeprefix(HUB), Reader.patterns, download, name)
     folder = cache_dir / "data" / remote_name(name)
     if not folder.is_dir():
         if not download:
@@ -30,10 +30,11 @@ def fetch_remote(name: str, cache_dir: Path, download: bool) -> Path:
     return folder
 
 
-def fetch_snapshot(repository: str, patterns: Sequence[str], download: bool) -> Path:
+def fetch_snapshot(repository: str, patterns: Sequence[str], download: bool, name: str) -> Path:
     """Return the folder of a snapshot of ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` on the Hub.
 
-    Only files that match ``patterns`` are downloaded. The commit is an assumption.
+    Only files that match ``patterns`` are downloaded. The commit is an assumption. ``name`` is that
+    of the collection in advice.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
@@ -50,7 +51,7 @@ def fetch_snapshot(repository: str, patterns: Sequence[str], download: bool) -> 
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise BenchError(
             f"cannot get {HUB}{repository} from the Hugging Face Hub: {first_line(error)}",
-            f"run `python -m bench fetch {HUB}{repository}` on a connected machine and copy its "
+            f"run `python -m bench fetch {name}` on a connected machine and copy its "
             "cache (HF_HOME), or give a local clone",
         ) from error
     assume(f"{HUB}{owner_and_name} is read at commit {Path(folder).name}", None)

@@ -333,7 +333,7 @@ def test_declared_collections_name_a_commit_and_say_how_to_get_them(
         assert len(commit) == 40
     with pytest.raises(BenchError, match="cannot get hf://") as caught:
         open_(names[0], download=False)
-    assert "on a connected machine" in caught.value.hint
+    assert f"bench fetch {names[0]}` on a connected machine" in caught.value.hint
 
 
 # Copies, cut texts and repair
