@@ -278,22 +278,21 @@ def _file_name(title: str) -> str:
 def draw_indexes(curve: IndexCurve, title: str, path: Path) -> None:
     """Draw queries per second against recall into ``path``, a line for each kind of index."""
     kinds: dict[str, list[IndexPoint]] = {}
-    for point in sorted(curve.points, key=lambda point: point.recall):
+    for point in curve.points:
         kinds.setdefault(point.index.partition("?")[0], []).append(point)
 
     def fill(figure: "Figure") -> None:
         axes = figure.subplots()
         axes.set_yscale("log")
         for place, (kind, points) in enumerate(kinds.items()):
+            points.sort(key=lambda point: point.recall)
             spots = [(point.recall, point.queries_per_s.median) for point in points]
             label = "exact search" if kind == "flat" else kind
             axes.plot(*zip(*spots, strict=True), label=label, lw=1.2, **_point_style(place))
             for point, spot in zip(points, spots, strict=True):
-                parameters = point.index.partition("?")[2]
-                axes.annotate(
-                    parameters, spot, (0, 6), ha="center", fontsize=7, textcoords="offset points"
-                )
-        axes.margins(0.1)
+                parameters, beside = point.index.partition("?")[2], (6.0, 2.0)
+                axes.annotate(parameters, spot, beside, fontsize=7, textcoords="offset points")
+        axes.margins(0.15, 0.1)
         _label_decades(axes.yaxis)
         axes.set_xlabel(f"recall@{curve.k}")
         axes.set_ylabel("queries per second")
