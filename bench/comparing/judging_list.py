@@ -19,17 +19,8 @@ from bench.comparing.comparison import (
     open_evaluated,
     resolve_names,
 )
-from bench.comparing.holes import tabulate_holes
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_all_scores
-from bench.comparing.settling import (
-    AVERAGED,
-    Holes,
-    draw_labels,
-    estimate_relevance,
-    find_holes,
-    hash_texts,
-    order_holes,
-)
+from bench.comparing.settling import Holes, find_holes, open_holes, order_holes
 from bench.evaluation.judging import score_run
 from bench.evaluation.result_record import Evaluation, ImportedJudgement, as_qrels
 from bench.requests.deciding import JudgeRequest
@@ -131,20 +122,10 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
     matrix = read_all_scores(collection, models, ComparisonSettings(request.measure))
     a, b = (model.results[collection] for model in models)
     check_scores_against_rankings([a, b], workspace)
-    dataset = open_evaluated(a, workspace)
-    holes = find_holes((a, b), (models[0].name, models[1].name), matrix.measure, dataset)
-    if holes.missing or isinstance(dataset, str):
-        raise BenchError(
-            f"there is no list for {collection}: {holes.missing}",
-            "Both rankings and the collection are needed, and a measure such as nDCG@10.",
-        )
-    runs = a.run, b.run
-    doc_ids = [*runs[0].ids.to_pylist(), *runs[1].ids.to_pylist(), *dataset.qrels.doc_ids]
-    keys = hash_texts(dataset, doc_ids, thorough=True)
-    table = tabulate_holes(runs, dataset.qrels, matrix.measure, keys)
-    relevance, grades = estimate_relevance(table, dataset.qrels)
-    labels = draw_labels(table, relevance, grades, AVERAGED)
-    order, change = order_holes(table, labels, relevance)
+    opened = open_evaluated(a, workspace)
+    _, dataset, table = open_holes((a, b), matrix.measure, opened, thorough=True)
+    holes = find_holes((a, b), (models[0].name, models[1].name), matrix.measure, opened)
+    order, change = order_holes(table, dataset.qrels)
     chosen = order[: request.budget].tolist()
     texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
     first = [table.documents[each][0] for each in chosen]

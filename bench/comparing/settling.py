@@ -185,14 +185,17 @@ class VerdictTest:
         return False
 
 
-def order_holes(
-    table: HoleTable, labels: Int64Array, relevance: Float64Array
-) -> tuple[Int64Array, Float64Array]:
-    """Order holes by the expected change of the difference if they are judged, largest first.
+def order_holes(table: HoleTable, qrels: Qrels) -> tuple[Int64Array, Float64Array]:
+    """Order holes by how much their judgements are expected to change, the most first.
 
-    The change is averaged over ``labels``, drawn for the other holes of the query, and weighted
-    by ``relevance``. Returns the order and the expected changes, float64 ``(u,)``.
+    The change is that of the query's difference if the hole is relevant instead of not, averaged
+    over labels drawn for the other holes, times the chance of relevance.
+
+    Returns:
+        The order, int64 ``(u,)``, and the expected changes, float64 ``(u,)``.
     """
+    relevance, grades = estimate_relevance(table, qrels)
+    labels = draw_labels(table, relevance, grades, AVERAGED)
     change = np.zeros(len(relevance))
     within = np.arange(len(table.query)) - np.searchsorted(table.query, table.query)
     for place in range(int(within.max(initial=-1)) + 1):
@@ -200,9 +203,8 @@ def order_holes(
         low, high = labels.copy(), labels.copy()
         low[:, some], high[:, some] = 0, table.levels[0]
         moved = np.abs(table.differences(high) - table.differences(low))
-        change[some] = moved.mean(axis=0)[table.query[some]]
-    expected = change * relevance
-    return np.argsort(-expected, kind="stable"), expected
+        change[some] = moved.mean(axis=0)[table.query[some]] * relevance[some]
+    return np.argsort(-change, kind="stable"), change
 
 
 class Holes(Record, kw_only=True):
@@ -289,7 +291,7 @@ def examine_holes(table: HoleTable, qrels: Qrels, level: float = ALPHA) -> dict[
     figures |= {"probable_low": ends[0], "probable_high": ends[1], "chance": chance}
     if chance < OPEN:
         return {**figures, "outcome": "probably"}
-    order, _ = order_holes(table, labels[:AVERAGED], relevance)
+    order, _ = order_holes(table, qrels)
 
     def is_enough(judged: int) -> bool:
         known = labels.copy()
@@ -325,16 +327,8 @@ def find_holes(
         "collection": models[0].dataset,
         "measure": measure,
     }
-    if isinstance(opened, str):
-        return Holes(**about, missing=opened)
-    if opened.answers is not None:
-        return Holes(**about, missing="answer strings judge every document")
     try:
-        runs = models[0].run, models[1].run
-        if not thorough and sum(map(len, runs)) > MOST_ROWS:
-            return Holes(**about, missing="the rankings are long; add --holes to examine them")
-        doc_ids = [*runs[0].ids.to_pylist(), *runs[1].ids.to_pylist(), *opened.qrels.doc_ids]
-        table = tabulate_holes(runs, opened.qrels, measure, hash_texts(opened, doc_ids, thorough))
+        runs, dataset, table = open_holes(models, measure, opened, thorough)
     except (BenchError, OSError) as error:
         return Holes(**about, missing=str(error))
     cutoff, (a, b) = table.measure.cutoff, table.shares
@@ -343,9 +337,29 @@ def find_holes(
         depth=None if cutoff == NO_CUTOFF else cutoff,
         judged_a=a,
         judged_b=b,
-        warnings=tuple(_find_doubts(runs, names, table, opened.qrels)),
-        **examine_holes(table, opened.qrels, level),
+        warnings=tuple(_find_doubts(runs, names, table, dataset.qrels)),
+        **examine_holes(table, dataset.qrels, level),
     )
+
+
+def open_holes(
+    models: tuple[Evaluation, Evaluation], measure: str, opened: Dataset | str, thorough: bool
+) -> tuple[tuple[Run, Run], Dataset, HoleTable]:
+    """Read both rankings and find their holes. Arguments are those of `find_holes`.
+
+    Raises:
+        BenchError: a ranking or the judgements are missing, or the measure has no bounds.
+    """
+    if isinstance(opened, str):
+        raise BenchError(opened)
+    if opened.answers is not None:
+        raise BenchError("answer strings judge every document")
+    runs = models[0].run, models[1].run
+    if not thorough and sum(map(len, runs)) > MOST_ROWS:
+        raise BenchError("the rankings are long; add --holes to examine them")
+    doc_ids = [*runs[0].ids.to_pylist(), *runs[1].ids.to_pylist(), *opened.qrels.doc_ids]
+    keys = hash_texts(opened, doc_ids, thorough)
+    return runs, opened, tabulate_holes(runs, opened.qrels, measure, keys)
 
 
 def _find_doubts(

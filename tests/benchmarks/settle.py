@@ -30,14 +30,7 @@ from tabulate import tabulate
 
 from bench.comparing.comparison import open_evaluated_dataset
 from bench.comparing.holes import HoleTable, tabulate_holes
-from bench.comparing.settling import (
-    AVERAGED,
-    VerdictTest,
-    draw_labels,
-    estimate_relevance,
-    examine_holes,
-    order_holes,
-)
+from bench.comparing.settling import VerdictTest, examine_holes, order_holes
 from bench.evaluation.runs import Run
 from bench.requests.fields import FolderFields
 from bench.result_store.find import find_results
@@ -86,9 +79,7 @@ def verdict(pair: Pair, qrels: Qrels) -> tuple[int, float]:
 
 
 def by_model(table: HoleTable, qrels: Qrels) -> np.ndarray:
-    relevance, grades = estimate_relevance(table, qrels)
-    labels = draw_labels(table, relevance, grades, AVERAGED)
-    return order_holes(table, labels, relevance)[0]
+    return order_holes(table, qrels)[0]
 
 
 def by_rank(table: HoleTable, qrels: Qrels) -> np.ndarray:
@@ -174,7 +165,7 @@ def main() -> None:
             }
             if now != true:
                 row["judged"] = judgements_until(pair, qrels, true, by_model, MOST)
-                row["judged_by_rank"] = judgements_until(pair, qrels, true, by_rank, 4 * MOST)
+                row["judged_by_rank"] = judgements_until(pair, qrels, true, by_rank, 2 * MOST)
             outcomes.append(row)
     rows = []
     for kind in dict.fromkeys(row["kind"] for row in outcomes):
