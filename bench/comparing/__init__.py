@@ -5,5 +5,7 @@ with one set of resamples that every pair shares. `statistics.Difference` is the
 paired difference, also in `bench.gate`, `bench.boards`, `bench.monitor` and `bench.experiments`.
 
 Read `statistics.py` (tests and intervals) first, then `pairs.py` (which results may be compared)
-and `comparison.py` (the use case).
+and `comparison.py` (the use case). What unjudged documents can change is in `holes.py` (exact
+bounds) and `settling.py` (the model and the verdicts), and `judging_list.py` is the use case of
+their judgements.
 """
