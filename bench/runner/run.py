@@ -343,6 +343,11 @@ def _compute_means(names: Sequence[Any], results: Sequence[Result]) -> Means:
 
 def score(request: ScoreRequest) -> Evaluation:
     """Score a ranking by the collection's own protocol, and save the result if wanted."""
+    if isinstance(request.run, str | Path) and Path(request.run).is_dir():
+        raise BenchError(
+            f"{request.run} is a folder, not a run file",
+            f"python -m bench score RUN_FILE --dataset {request.run}",
+        )
     workspace = open_workspace(request)
     with_corpus = isinstance(request.dataset, Dataset)
     opened = workspace.open(request.dataset, request.split, with_corpus=with_corpus)
@@ -367,11 +372,6 @@ def _read_run(run: Any, split: str) -> tuple[RunFile, str]:
     """Return a ranking with a hash of it, and its default name."""
     if isinstance(run, str | Path):
         path = Path(run)
-        if path.is_dir():
-            raise BenchError(
-                f"{path} is a folder, not a run file",
-                f"python -m bench score RUN_FILE --dataset {path}",
-            )
         return read_run_file(path, split=split), run_file_name(path)
     if not isinstance(run, Run):
         rows = [(q, d, float(s)) for q, documents in run.items() for d, s in documents.items()]

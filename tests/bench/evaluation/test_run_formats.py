@@ -277,7 +277,7 @@ def test_files_that_mteb_and_sentence_transformers_write_have_their_scores(tmp_p
 
     monkeypatch.chdir(tmp_path)
     documents, queries, judged = SIXTY
-    noisy = {q: f"{text} {'common text ' * (n % 3)}" for n, (q, text) in enumerate(queries.items())}
+    noisy = {query: text.split()[0][-2:] for query, text in queries.items()}  # hard to find
     folder = write_collection(tmp_path / "tiny", documents, noisy, judged)
     model = SentenceTransformer(str(Path(package.__file__).parent / "model"))
     task = local_task(SimpleNamespace(folder=str(folder), exclude_self=False))
@@ -304,4 +304,4 @@ def test_files_that_mteb_and_sentence_transformers_write_have_their_scores(tmp_p
         )
         assert 0.1 < expected < 1
         explained = bench("explain", "minilm", "--on", folder, "--run-file", path, "--json")
-        assert json.loads(explained.stdout)["answer"] == "yours", explained.stdout
+        assert json.loads(explained.stdout)["verdict"] in ("reproduced", "possible"), explained.stdout
