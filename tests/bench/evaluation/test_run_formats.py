@@ -304,4 +304,6 @@ def test_files_that_mteb_and_sentence_transformers_write_have_their_scores(tmp_p
         )
         assert 0.1 < expected < 1
         explained = bench("explain", "minilm", "--on", folder, "--run-file", path, "--json")
-        assert json.loads(explained.stdout)["verdict"] in ("reproduced", "possible"), explained.stdout
+        assert json.loads(explained.stdout)["verdict"] in ("reproduced", "possible"), (
+            explained.stdout
+        )

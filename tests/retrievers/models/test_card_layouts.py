@@ -14,6 +14,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from foundation.errors import BenchError
 from retrievers.encoders.tokens import load_tokenizer
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import load_card
@@ -148,6 +149,38 @@ def test_a_card_gives_the_vectors_of_sentence_transformers(tmp_path: Path, card:
         ]
         for expected, vectors in pairs:
             np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+def test_a_card_of_a_checkpoint_with_code_needs_permission_and_adds_prompts(tmp_path: Path) -> None:
+    """As arctic-embed-m-v2, through sentence-transformers itself."""
+    theirs = save_as_published(tmp_path, bert, "mxbai-large")
+    stated = load_card("arctic-embed-m-v2")
+    card = str(
+        tiny.write_card(
+            tmp_path / "mine.toml",
+            kind=stated.kind,
+            checkpoint="st",
+            normalize=stated.normalize,
+            similarity=stated.similarity,
+            prompts={"query": stated.prompts.query},
+            max_query_tokens=stated.max_query_tokens,
+            max_document_tokens=stated.max_document_tokens,
+        )
+    )
+    ours, prompt = open_encoder(resolve_model(card), "cpu"), "query: "
+    joined = [f"{title} {text}".strip() for title, text in zip(TITLES, TEXTS, strict=True)]
+    pairs = [
+        (theirs.encode(TEXTS, prompt=prompt), ours.encode_queries(TEXTS)),
+        (theirs.encode(joined), ours.encode_documents(TITLES, TEXTS)),
+    ]
+    for expected, vectors in pairs:
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    config = json.loads((tmp_path / "st" / "config.json").read_text())
+    code = {"auto_map": {"AutoModel": "own.Model"}}
+    tiny.write_json(tmp_path / "st" / "config.json", config | code)
+    with pytest.raises(BenchError, match="mine runs code of its own") as refused:
+        resolve_model(card)
+    assert "--trust-code" in refused.value.hint
 
 
 def test_instructions_are_those_of_each_collection() -> None:
