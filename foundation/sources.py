@@ -65,8 +65,8 @@ def load_name(path: str, name: str) -> Any:
     values = vars(run_file(path))
     if name not in values:
         own = [n for n, v in values.items() if getattr(v, "__module__", None) == path]
-        hint = did_you_mean(name, own, f"It defines {format_names(own)}.")
-        raise BenchError(f"{path} does not define {name}", hint)
+        defined = f"It defines {format_names(own)}."
+        raise BenchError(f"{path} does not define {name}", did_you_mean(name, own, defined))
     return values[name]
 
 

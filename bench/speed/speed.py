@@ -278,6 +278,7 @@ def _compare_encoding(target: BenchmarkedModel, log: Log) -> Iterator[ToolCompar
     model = target.model.for_dataset(target.source.name)
     job = make_job(model, target.device, target.threads)
     tolerance = TOLERANCES[job.dtype]
+    counts_tokens = model.document and hasattr(target.encoder, "count_document_tokens")
     peers = {tool: ENCODERS[tool](job, target.texts) for tool in target.against if tool in ENCODERS}
     for name, texts in _make_workloads(target):
         log(f"encoding {len(texts):,} documents: {name}")
@@ -290,15 +291,10 @@ def _compare_encoding(target: BenchmarkedModel, log: Log) -> Iterator[ToolCompar
             documents=len(texts),
             tokens=int(lengths.sum()),
             p95=float(np.percentile(lengths, 95)),
-            counted_in="tokens" if counts_tokens(target.encoder) else "words",
+            counted_in="tokens" if counts_tokens else "words",
             tolerance=tolerance,
             tools=time_tools(tools, target.repeats, tolerance, log, warm_up=True),
         )
-
-
-def counts_tokens(encoder: Encoder) -> bool:
-    """Return whether ``encoder`` counts tokens; that of hashing counts words."""
-    return encoder.recipe.kind != "hashing" and hasattr(encoder, "count_document_tokens")
 
 
 def encode_once(encoder: Encoder, texts: Sequence[str]) -> TimedPass:

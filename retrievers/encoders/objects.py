@@ -5,7 +5,7 @@ Both become the `PythonEncoder` that a user's object becomes in `bench.evaluate`
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -83,10 +83,11 @@ def _load_folder(model: Model, device: str) -> Any:
     # A folder's own settings could ask for a pickle, or another precision.
     settings["model_kwargs"] = {"weights_only": True, "dtype": dtype}
     prompts, vectors = msgspec.structs.asdict(model.recipe.prompts), []
-    label = f"sentence-transformers on {root}"
+    label, opened = f"sentence-transformers on {root}", cast(Any, None)
     with torch.random.fork_rng(devices=[]), name_encoder_in_errors(label), silence_transformers():
         for seed in (0, 1):
             torch.manual_seed(seed)
+            del opened  # one at a time in memory
             opened = SentenceTransformer(str(root), **settings).to(dtype)
             opened.prompts = {**opened.prompts, **prompts}
             vectors.append([opened.encode_query(texts), opened.encode_document(texts)])

@@ -36,8 +36,8 @@ from retrievers.models.card import (
     load_card,
 )
 
-# Classes that loading a folder may import, and keys that lead to code or files outside of it.
-LIBRARY_CLASS = re.compile(r"(sentence_transformers|torch\.nn)(\.\w+)+")
+# Classes that loading a folder may not import, and keys that lead to code or files outside of it.
+OTHER_CLASS = re.compile(r"(?!(sentence_transformers|torch\.nn)(\.\w+)+\Z).*\.", re.DOTALL)
 CLASS_KEYS = ("type", "tokenizer_class", "activation_function")
 OUTSIDE = ("auto_map", "tokenizer_name_or_path")
 COPY_AGAIN = "copy or download the checkpoint again"
@@ -308,10 +308,9 @@ def _make_library_card(folder: Path, reason: BenchError) -> Card:
     version = library_version("sentence-transformers")
     if not version:
         raise BenchError(str(reason), "To encode it so: pip install 'retrieval-bench[train]'")
-    why = f"sentence-transformers {version} encodes it, since {reason}"
-    warnings = [why, *_find_warnings(settings, normalize=False)]
-    shared = _shared_fields(folder, settings, normalize=False)
-    return Card(kind="python", warning="; ".join(warnings), **shared)
+    warnings = [f"sentence-transformers {version} encodes it, since {reason}"]
+    warning = "; ".join(warnings + _find_warnings(settings, normalize=False))
+    return Card(kind="python", warning=warning, **_shared_fields(folder, settings, normalize=False))
 
 
 def _shared_fields(folder: Path, settings: _Settings, normalize: bool) -> dict[str, Any]:
@@ -369,10 +368,8 @@ def find_code(folder: Path) -> str:
 
     def visit(item: dict[str, Any]) -> dict[str, Any]:
         types = item.get("types")
-        named = [item.get(key) for key in CLASS_KEYS]
-        named += types.values() if isinstance(types, dict) else ()
-        classes = (each for each in named if isinstance(each, str) and "." in each)
-        found.extend(each for each in classes if not LIBRARY_CLASS.fullmatch(each))
+        named = [*map(item.get, CLASS_KEYS), *(types.values() if isinstance(types, dict) else ())]
+        found.extend(name for name in named if isinstance(name, str) and OTHER_CLASS.match(name))
         found.extend(f"{key} = {item[key]}" for key in OUTSIDE if item.get(key))
         return item
 

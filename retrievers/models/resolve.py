@@ -58,6 +58,7 @@ from retrievers.models.read_settings import (
 )
 
 TRAINING_FILE = "training.json"  # in the folder of a training, whose card comes last
+TRUST = "Read its code, then allow it with --trust-code."
 BASE_NAMES = ("base_model_name_or_path", "model_name")  # in files of PEFT and of AdapterHub
 # Fields of a card's usage that no other kind of encoder reads.
 TRANSFORMER_FIELDS = ("pooling", "segment_ids", "truncation_side", "lower_case")
@@ -458,9 +459,8 @@ def _check_object_settings(card: Card, given: Collection[str]) -> None:
     if card.prompts.datasets or (card.encoder and card.prompts != plain.prompts):
         names.add("prompts")
     if names:
-        where = "its code" if card.encoder else "its folder, as sentence-transformers reads it"
-        hint = f"Set it in {where}."
-        raise BenchError(f"{', '.join(sorted(names))} cannot be set for {card.name}", hint)
+        problem = f"{', '.join(sorted(names))} cannot be set for {card.name}"
+        raise BenchError(problem, "Leave it out: its code, or its folder, decides it.")
 
 
 def _resolve_library_folder(card: Card, base: Path, trust_code: bool) -> Model:
@@ -470,10 +470,7 @@ def _resolve_library_folder(card: Card, base: Path, trust_code: bool) -> Model:
     if re.search(r" names .*(--|tokenizer_name_or_path)", code):
         raise BenchError(f"{code}, outside of its folder", "Copy it into the folder.")
     if code and not trust_code:
-        raise BenchError(
-            f"{card.name} runs code of its own: {code}",
-            "Read its code, then allow it with --trust-code.",
-        )
+        raise BenchError(f"{card.name} runs code of its own: {code}", TRUST)
     name, revision = _describe_source(card.checkpoint, card.revision, base, checkpoint)
     versions = {each: library_version(each) for each in ("sentence-transformers", "transformers")}
     recipe = msgspec.structs.replace(
@@ -543,10 +540,8 @@ def resolve_endpoint(card: Card) -> Model:
 def _resolve_code(card: Card, base: Path, trust_code: bool) -> Model:
     """Resolve an installed class, or what a user's file defines, by its sources."""
     if not trust_code:
-        raise BenchError(
-            f"{card.name} runs {card.encoder}, which is not part of this project",
-            "Read its code, then allow it with --trust-code.",
-        )
+        problem = f"{card.name} runs {card.encoder}, which is not part of this project"
+        raise BenchError(problem, TRUST)
     recipe, (module, _, name) = _plain_recipe(card), card.encoder.rpartition(":")
     if module.endswith(SUFFIX):
         path = Path(base, Path(module).expanduser())
