@@ -76,7 +76,7 @@ CONSTANT_TOKENS = (32, 128, 256)
 WORDS = ("the", "of", "and", "to", "in", "is", "for", "that", "with", "as", "on", "by")
 # Largest absolute difference of two unit vectors of the same text and weights. In int8, vectors of
 # all-MiniLM differ by up to .04 between tools; vectors of two texts, by .12 or more in 99.9 %.
-TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "int8": 1e-1}
+TOLERANCES = {"float32": 1e-5, "unknown": 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "int8": 1e-1}
 NEIGHBOURS = 10  # neighbours in the comparison of indexes
 LATENCY_K = 100
 WARM_UP_QUERIES = 10
