@@ -263,24 +263,25 @@ def _first_form(found: Mapping[str, Mapping[str, Path]], forms: Sequence[str]) -
     for path in (path for other in others for path in other.values()):
         assume(f"{path.name} is not read, because {paths[0].name} is", None)
     shard = _SHARD.fullmatch(next(iter(first)))
-    if shard and len(paths) < int(shard[2]):
-        raise MissingFileError(
-            f"{paths[0].parent} has {len(paths)} of the {int(shard[2])} files {shard[1]}-*",
-            "download the folder again",
-        )
+    if shard and len(paths) != int(shard[2]):
+        problem = f"{paths[0].parent} has {len(paths)} files of {shard[1]}, and {paths[0].name}"
+        raise MissingFileError(problem, "download the folder again")
     return paths
 
 
 def choose_split(
     found: Mapping[str, tuple[Path, ...]], split: str, missing: str, only: bool = True
 ) -> tuple[Path, ...]:
-    """Return the files of ``split``, those without a split, or with ``only`` those of the only one.
+    """Return the files of ``split``, or those without a split.
+
+    With ``only``, those without a split come first, and those of the only split will do.
 
     Raises:
         MissingFileError: there are none, with ``missing`` as message. The hint names the splits.
     """
-    if chosen := found.get(split, found.get("")):
-        return chosen
+    for wanted in ("", split) if only else (split, ""):
+        if wanted in found:
+            return found[wanted]
     if only and len(found) == 1:
         return next(iter(found.values()))
     known = f"splits found: {', '.join(sorted(found))}"

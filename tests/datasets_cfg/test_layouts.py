@@ -179,13 +179,31 @@ def test_integer_ids_nan_titles_and_lone_surrogates_are_counted(
         _ = open_(tmp_path).corpus
 
 
-def test_a_missing_shard_is_not_a_smaller_collection(
+def test_a_missing_shard_is_not_a_smaller_collection_nor_an_old_one_a_larger(
     tmp_path: Path, open_: Callable[..., Dataset]
 ) -> None:
     parquet_of_hub(tmp_path)
-    (tmp_path / "corpus/train-00001-of-00002.parquet").unlink()
-    with pytest.raises(BenchError, match=r"has 1 of the 2 files train-\*"):
+    second = tmp_path / "corpus/train-00001-of-00002.parquet"
+    shutil.copy(second, tmp_path / "corpus/train-00000-of-00001.parquet")
+    with pytest.raises(BenchError, match="has 3 files of train, and train-00000-of-00001"):
         open_(tmp_path)
+    (tmp_path / "corpus/train-00000-of-00001.parquet").unlink()
+    second.unlink()
+    with pytest.raises(BenchError, match="has 1 files of train, and train-00000-of-00002"):
+        open_(tmp_path)
+
+
+def test_files_of_beir_come_before_those_of_a_split_in_another_form(
+    tmp_path: Path, open_: Callable[..., Dataset]
+) -> None:
+    expected = hashes(open_(write_collection(tmp_path)))
+    for name in ("corpus", "queries"):
+        table(tmp_path / f"{name}/test.parquet", [{"_id": "x", "text": "another"}])
+    lines(tmp_path / "qrels.jsonl", JUDGED[:1])
+    lines(tmp_path / "qrels/test.jsonl", JUDGED[:1])
+    dataset = open_(tmp_path)
+    assert hashes(dataset) == expected
+    assert dataset.assumptions == {"test.jsonl is not read, because test.tsv is": 1}
 
 
 def test_a_split_that_was_asked_for_is_not_replaced(
