@@ -20,12 +20,11 @@ def serve_dataset(folder: Path, repository: str) -> Iterator[tuple[str, list[str
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             requested.append(self.path)
-            api, resolve = (
-                f"/api/datasets/{repository}",
-                f"/datasets/{repository}/resolve/{COMMIT}/",
-            )
+            resolve = f"/datasets/{repository}/resolve/{COMMIT}/"
             path = self.path.partition("?")[0]
-            if path.startswith(api):
+            if path == f"/api/datasets/{repository}/tree/{COMMIT}":  # huggingface-hub 1
+                content = json.dumps([_describe(folder, name) for name in files]).encode()
+            elif path.startswith(f"/api/datasets/{repository}"):
                 listed = [{"rfilename": name} for name in files]
                 info = {"id": repository, "sha": COMMIT, "siblings": listed, "private": False}
                 content = json.dumps(info).encode()
@@ -37,9 +36,7 @@ def serve_dataset(folder: Path, repository: str) -> Iterator[tuple[str, list[str
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
-            self.send_header(
-                "ETag", f'"{hashlib.sha1(content, usedforsecurity=False).hexdigest()}"'
-            )
+            self.send_header("ETag", f'"{_hash(content)}"')
             self.send_header("X-Repo-Commit", COMMIT)
             self.end_headers()
             if self.command == "GET":
@@ -55,3 +52,12 @@ def serve_dataset(folder: Path, repository: str) -> Iterator[tuple[str, list[str
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}", requested
         server.shutdown()
+
+
+def _describe(folder: Path, name: str) -> dict[str, object]:
+    content = (folder / name).read_bytes()
+    return {"type": "file", "path": name, "size": len(content), "oid": _hash(content)}
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha1(content, usedforsecurity=False).hexdigest()
