@@ -86,10 +86,10 @@ def test_a_server_that_refuses_longer_texts_has_the_length_of_the_longest(model)
 
 
 def test_a_server_that_averages_pieces_reads_everything(model, monkeypatch):
-    monkeypatch.setattr("bench.explain.length.MOST_TOKENS", 256)
+    monkeypatch.setattr("bench.explain.length.MOST_TOKENS", 64)
     length, _ = find(model, lambda ids: split(ids, 22))
-    assert (length.tokens, length.longer, length.agrees) == (256, "", False)
-    assert length.note.name == "the server reads texts of 256 tokens, not 24"
+    assert (length.tokens, length.longer, length.agrees) == (64, "", False)
+    assert length.note.name == "the server reads texts of 64 tokens, not 24"
 
 
 def test_vectors_that_depend_on_more_than_the_text_have_no_length(model):
