@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.comparing.holes import HoleTable, tabulate_holes
@@ -39,7 +39,6 @@ rankings = st.lists(st.sampled_from(DOCUMENTS), min_size=1, max_size=5, unique=T
 judgements = st.dictionaries(st.sampled_from(DOCUMENTS), st.integers(0, 3), min_size=1, max_size=4)
 
 
-@settings(max_examples=25, deadline=None)
 @given(a=rankings, b=rankings, grades=judgements, measure=st.sampled_from(MEASURES))
 def test_scores_and_bounds_are_those_of_every_labeling(a, b, grades, measure):
     by_text = {COPIES.get(doc, doc): grade for doc, grade in grades.items()}

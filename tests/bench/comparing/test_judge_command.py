@@ -91,6 +91,7 @@ def test_cells_that_a_spreadsheet_would_evaluate_are_neutralised_and_read_back(p
     }
 
 
+@pytest.mark.slow
 def test_scores_with_imported_judgements_are_those_of_a_collection_that_has_them(place, tmp_path):
     added = {("q00", "d05"): 2, ("q03", "d04"): 1, ("+q", "d01"): 1}
     judged = write_rows(tmp_path / "judged.csv", [row(*pair, n) for pair, n in added.items()])
