@@ -181,7 +181,7 @@ BAD_CHECKPOINTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
     "code in modules.json": (code_in_modules, ("modules.json", "own.Module")),
     "code of the model": (
         lambda f: edit_json(f / "config.json", auto_map={"AutoModel": "own.Model"}),
-        ("config.json", "auto_map", "encoder ="),
+        ("config.json", "auto_map", "--trust-code"),
     ),
     "a plain checkpoint": (
         lambda f: (f / "modules.json").unlink(),

@@ -126,11 +126,11 @@ def test_code_of_the_users_is_evaluated_only_with_permission(bench, tmp_path):
     )
     (tmp_path / "grid.toml").write_text(
         'name = "own"\nmodel = "encoder.py:lengths"\n[evaluate]\non = ["./mine"]\n'
-        '[[axes]]\nfield = "evaluate.depth"\nvalues = [3]\n'
+        '[[axes]]\nfield = "evaluate.index"\nvalues = ["HNSW8"]\n'
     )
     refused = ablate(bench)
     assert refused.code == ExitCode.BAD_INPUT
-    assert "allow it with --trust-code" in refused.err
+    assert "allow it with --trust-code" in refused.stderr
     assert ablate(bench, "--trust-code").code == ExitCode.OK
     (row, _) = (tmp_path / "ablations" / "own").rglob("result.json")
     recipe = json.loads(row.read_text())["recipe"]
