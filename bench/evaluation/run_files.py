@@ -103,7 +103,7 @@ def read_run_file(path: Location, allow_pipe: bool = True, split: str = "") -> R
     elif _PICKLE.match(head):
         raise BenchError(
             f"run {path} is a pickle, which may run code and is never read",
-            "write text instead, such as with --save_text of Tevatron",
+            "write text instead, as Tevatron does with save_text",
         )
     elif _JSON.match(head):
         run, assumption = _read_predictions(source, split)
