@@ -132,7 +132,7 @@ def test_code_of_the_users_is_evaluated_only_with_permission(bench, tmp_path):
     assert refused.code == ExitCode.BAD_INPUT
     assert "allow it with --trust-code" in refused.stderr
     assert ablate(bench, "--trust-code").code == ExitCode.OK
-    (row, _) = (tmp_path / "ablations" / "own").rglob("result.json")
+    (row, _) = (tmp_path / "ablations").rglob("result.json")
     recipe = json.loads(row.read_text())["recipe"]
     assert (recipe["dim"], recipe["encoder"]) == (2, "encoder.py:lengths")
 
