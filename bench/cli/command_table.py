@@ -303,7 +303,7 @@ COMMANDS: dict[str, Command] = {
         output={"format": LATEX, "json": ""},
         kinds={"format": Printed},
         only_if={
-            "format": {"json": False, "changed": False, "sequence": False},
+            "format": {"json": False, "changed": False, "holes": False, "sequence": False},
             "depth": {"dataset": True},
             "split": {"dataset": True},
             "sequence": {"dataset": False, "changed": False, "holes": False, "force": False},
