@@ -182,7 +182,17 @@ def evaluate_run(
         measures: measures besides the collection's main one; None for the collection's.
         depth: documents per query; None for the collection's.
         official: whether the collection is the published one.
+
+    Raises:
+        BenchError: the run has no query of the collection.
     """
+    if set(dataset.queries.ids).isdisjoint(file.run.query_ids):
+        found, wanted = (next(iter(ids), "") for ids in (file.run.query_ids, dataset.queries.ids))
+        raise BenchError(
+            f"the run {name} has no query of {dataset.name}: its first is {found!r}, that of the "
+            f"collection {wanted!r}",
+            "name the collection and the split of the run",
+        )
     names = resolve_measures(dataset, measures, depth)
     protocol = make_protocol(dataset, depth, corpus_sha256="", official=official)
     return _score_ranking(
