@@ -102,7 +102,7 @@ def test_content_that_is_not_a_table_is_refused():
     with pytest.raises(BenchError, match=r"the content is \[\]: expected a table"):
         decode_json(b"[]", Settings, "mine.json")
     with pytest.raises(BenchError, match=r"mine\.json is nested too deeply"):
-        decode_json(b"[" * 5_000 + b"]" * 5_000, Settings, "mine.json")
+        decode_json(b"[" * 100_000 + b"]" * 100_000, Settings, "mine.json")
     with pytest.raises(BenchError, match="steps is 'x': expected int"):
         decode_toml(b"steps = 'x'", Settings, "mine.toml")
 
