@@ -158,6 +158,15 @@ def test_the_seed_decides_everything(start, finished, tmp_path):
     assert losses(tmp_path / "other") != losses(finished)
 
 
+@pytest.fixture
+def listens():
+    """SIGINT is not ignored, as it is in a shell's background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listens")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_training_writes_its_step_and_continues_to_the_same_weights(
     start, finished, tmp_path, number
@@ -176,6 +185,7 @@ def test_an_interrupted_training_writes_its_step_and_continues_to_the_same_weigh
     assert_equal_trainings(tmp_path / "out", finished)
 
 
+@pytest.mark.usefixtures("listens")
 def test_a_second_interruption_stops_at_once(start, tmp_path):
     def interrupt(progress: Progress) -> None:
         if progress.done == 5:
