@@ -16,14 +16,10 @@ from pathlib import Path
 
 from bench.training.training_sets import normalise_query
 from datasets_cfg.readers import dpr, msmarco
-from datasets_cfg.readers.reader import (
-    keep_judged_queries,
-    read_beir_qrels,
-    read_trec_qrels,
-    read_tsv_queries,
-)
+from datasets_cfg.readers.qrels import read_qrels
+from datasets_cfg.readers.reader import keep_judged_queries, read_tsv_queries
 
-DPR_PASSAGES, DPR_QUERIES, BEIR_QRELS = "psgs_w100.tsv", ".qa.csv", b"query-id"
+DPR_PASSAGES, DPR_QUERIES = "psgs_w100.tsv", ".qa.csv"
 
 
 def half(text: str) -> str:
@@ -38,7 +34,6 @@ all_queries = (
     if queries.name.endswith(DPR_QUERIES)
     else read_tsv_queries(queries)
 )
-read_qrels = read_beir_qrels if qrels.read_bytes().startswith(BEIR_QRELS) else read_trec_qrels
 judgements = keep_judged_queries(all_queries, read_qrels(qrels), qrels)
 split_of = dict(zip(judgements.queries.ids, map(half, judgements.queries.texts), strict=True))
 

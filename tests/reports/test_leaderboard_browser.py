@@ -3,6 +3,7 @@
 Needs Chromium and selenium (the extra ``test``); skipped with a reason without either.
 """
 
+import time
 from pathlib import Path
 
 import pytest
@@ -210,11 +211,12 @@ def test_the_theme_follows_the_system_and_can_be_chosen_and_stays(browser, index
     press(browser, "#theme")
     assert browser.execute_script(ground) == "rgb(255, 255, 255)"
     # Chromium stores the choice in the background: under load, a page loaded at once misses it.
-    for _ in range(10):
+    for _ in range(40):
         browser.refresh()
         awaited(browser, "return !!document.querySelector('main h1')")
         if browser.execute_script(ground) == "rgb(255, 255, 255)":
             break
+        time.sleep(0.25)
     assert browser.execute_script(ground) == "rgb(255, 255, 255)"
     press(browser, "#theme")
     assert browser.execute_script(ground) == "rgb(20, 24, 29)"
