@@ -5,6 +5,7 @@ Only declarations are read: no model and no collection is opened.
 
 from collections.abc import Iterable
 from itertools import chain, starmap
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -173,6 +174,11 @@ def describe(name: str) -> tuple[msgspec.Struct, str]:
             return files.load(name), (files.folder / f"{name}{SUFFIX}").read_text()
     if name and (result := _load_result(name)):
         return result, as_json(result)
+    if name and Path(name).is_dir():
+        raise BenchError(
+            f"{name} is a folder without a result, and show reads names, files and results",
+            "`python -m bench verify FOLDER` checks a collection, `run` evaluates a model",
+        )
     names = (name for files in shipped for name in files.names())
     hint = unknown_name_error(name, (*names, *dataset_names(), *suite_names())).hint
     raise BenchError(f"there is no model, dataset, suite, preset, grid or result {name!r}", hint)
