@@ -7,7 +7,7 @@ candidate. Candidates wait until their tiles have to leave the device. Then thos
 reach the threshold are scored in float64, and the top k of each query are kept as integer keys.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -19,7 +19,6 @@ from packaging.version import Version
 from torch import Tensor
 
 from bench.evaluation.certificate import (
-    TILE_ROWS,
     TileArray,
     Vectors,
     exact_scores,
@@ -28,13 +27,10 @@ from bench.evaluation.certificate import (
     norm_bounds,
     norms_of_squares,
     proposal_error,
-    read_ahead,
 )
 from foundation.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
-from foundation.machine import count_threads
 from retrievers.encoders.device import pick_device, use_full_precision
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.index.hits import Hits, hits_of_keys
 
 MAX_SCORES = 1 << 29  # proposals at a time: 2 GB
 MIN_SCORES = 1 << 20
@@ -102,12 +98,13 @@ class DeviceSearch:
         queries: Float32Array,
         k: int,
         tie_rank: Int64Array,
-        device: torch.device,
+        device: str,
         pool: ThreadPoolExecutor,
         timer: PhaseTimer,
     ) -> None:
         norm_bounds(queries, "query")  # refuses bad ones
-        self.k, self.device, self.pool, self.timer = k, device, pool, timer
+        self.k, self.tie_rank, self.pool, self.timer = k, tie_rank, pool, timer
+        self.device = pick_device(device)
         self.count, self.dim = queries.shape
         self.limit: int = len(queries) * max_candidates(k)  # candidates of a piece
         self.queries64 = queries.astype(np.float64)
@@ -121,17 +118,17 @@ class DeviceSearch:
             for each in (self.queries64, rounded, self.queries64 - rounded)
         )
         self.halves, self.exact = self._put(halves), self._put(self.queries64)
-        self.tie_rank = self._put(tie_rank)
-        self.best = torch.full((self.count, k), UNFILLED, device=device)
-        self.reached = torch.full((self.count, k), -torch.inf, device=device)
+        self.ranks = self._put(tie_rank)
+        self.best = torch.full((self.count, k), UNFILLED, device=self.device)
+        self.reached = torch.full((self.count, k), -torch.inf, device=self.device)
         self.unmerged: list[tuple[Tensor, Tensor]] = []  # query and lower bound of the score
         self.resident: list[DeviceTile] = []
         self.scores, self.resident_bytes = MAX_SCORES, 0
         self.copies = None
-        if device.type == "cuda":
-            self.copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        if self.device.type == "cuda":
+            self.copies = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
-            self.resident_bytes = int(torch.cuda.mem_get_info(device)[0] * RESIDENT_SHARE)
+            self.resident_bytes = int(torch.cuda.mem_get_info(self.device)[0] * RESIDENT_SHARE)
 
     def tiles(self, vectors: Vectors, rows: int) -> Iterator[tuple[Any, int]]:
         """Yield tiles on the device, or their first row and array if it is full, and their rows."""
@@ -165,22 +162,32 @@ class DeviceSearch:
             most = float(lost.max()) if len(array) else 0.0
         return DeviceTile(start, stored, halves, exponent, norm, most * 2.0**-exponent)
 
-    def add_array(self, start: int, array: TileArray) -> None:
-        """Search a tile for which the device had no memory, if need be in parts."""
+    def add(self, tile: DeviceTile | tuple[int, TileArray]) -> None:
+        """Search a tile, or the first row and array of one for which the device had no memory."""
+        if isinstance(tile, DeviceTile):
+            self._search_tile(tile)
+            return
+        start, array = tile
+        half = len(array) // 2
         self.score_pending()
         try:
-            tile = self.stage(start, array)
+            staged = self.stage(start, array)
         except OutOfMemory:
-            half = len(array) // 2
             if not half:
                 raise
-            self.add_array(start, array[:half])
-            self.add_array(start + half, array[half:])
+            self.add((start, array[:half]))
+            self.add((start + half, array[half:]))
         else:
-            self.add(tile)
+            self._search_tile(staged)
 
-    def add(self, tile: DeviceTile) -> None:
-        """Search ``tile`` in pieces, each at most as large as everything before it."""
+    def _search_tile(self, tile: DeviceTile) -> None:
+        """Search a tile in pieces, each at most as large as everything before it.
+
+        A piece for which the device has no memory leaves no trace, and is searched again.
+        """
+        if self.copies:  # their memory must not be used for a copy before this search has ended
+            for each in (tile.stored, tile.halves):
+                each.record_stream(torch.cuda.current_stream(self.device))
         if sum(each.bytes for each in (*self.resident, tile)) > self.resident_bytes:
             self.score_pending()
         self.resident.append(tile)
@@ -191,6 +198,8 @@ class DeviceSearch:
             piece = slice(done, min(done + size, rows))
             try:
                 with self.timer.phase("search"):
+                    if sum(len(each) for each, _ in self.unmerged) > self.reached.numel() // 2:
+                        self._raise_threshold()
                     found = self._find_candidates(tile, piece)
             except OutOfMemory:
                 if not self._make_room(tile):
@@ -199,7 +208,9 @@ class DeviceSearch:
             if found is None:
                 size = max(least, (piece.stop - done) // 2)
                 continue
-            tile.pending.append(found)
+            pairs, least_scores = found
+            tile.pending.append(pairs)
+            self.unmerged.append((pairs.queries, least_scores))
             done, size = piece.stop, 2 * size
             waiting = sum(len(each.rows) for other in self.resident for each in other.pending)
             if waiting > MOST_PENDING * self.limit:
@@ -217,13 +228,14 @@ class DeviceSearch:
                     asked, rows = pairs.queries[kept], pairs.rows[kept]
                     scores = to_integers(self._exact_scores(tile, asked, rows))
                     queries.append(asked)
-                    keys.append(((scores - SIGN) << 32) + self.tie_rank[tile.start + rows])
-                tile.pending.clear()
-            self.resident = [keep] if keep else []
+                    keys.append(((scores - SIGN) << 32) + self.ranks[tile.start + rows])
             if queries:
                 self.best = self._largest(self.best, torch.cat(queries), torch.cat(keys))
                 scores = to_scores((self.best >> 32) + SIGN)
                 self.reached = torch.where(self.best == UNFILLED, -torch.inf, scores)
+            for tile in self.resident:
+                tile.pending.clear()
+            self.resident = [keep] if keep else []
 
     def keys(self) -> UInt64Array:
         """Return the keys of the top k, as `order_keys` makes them, uint64 ``(q, k)``."""
@@ -240,8 +252,11 @@ class DeviceSearch:
         lost = self.lost, tile.lost
         return proposal_error(self.dim, self.norms, self.half_norms, tile.norm, *lost)
 
-    def _find_candidates(self, tile: DeviceTile, piece: slice) -> Pairs | None:
-        """Return the rows of a piece that may reach the threshold, or None if too many."""
+    def _find_candidates(self, tile: DeviceTile, piece: slice) -> tuple[Pairs, Tensor] | None:
+        """Return the rows of a piece that may reach the threshold, or None if too many.
+
+        The second value has lower bounds of their scores, float32.
+        """
         error = self._put(self.error(tile))
         factor = self._put(np.ldexp(1.0, self.exponents + tile.exponent))
         lowest = below((self.reached.amin(dim=1).double() - error) * factor)[:, None]
@@ -258,10 +273,7 @@ class DeviceSearch:
             parts.append((asked + first, rows + piece.start, proposed[asked, rows]))
         queries, rows, proposed = map(torch.cat, zip(*parts, strict=True))
         scores, off = proposed.double() / factor[queries], error[queries]
-        self.unmerged.append((queries, below(scores - off)))
-        if sum(len(each) for each, _ in self.unmerged) > self.reached.numel() // 2:
-            self._raise_threshold()
-        return Pairs(queries, rows, -below(-scores - off))
+        return Pairs(queries, rows, -below(-scores - off)), below(scores - off)
 
     def _raise_threshold(self) -> None:
         """Raise the lower bounds of the top k by those of new candidates."""
@@ -326,9 +338,7 @@ class DeviceSearch:
         host, step = locked.numpy(), -(-max(1, len(array)) // COPYING_THREADS)
         parts = [slice(first, first + step) for first in range(0, len(array), step)]
         list(self.pool.map(lambda part: np.copyto(host[part], array[part]), parts))
-        stored = locked.to(self.device, non_blocking=True)
-        stored.record_stream(torch.cuda.default_stream(self.device))
-        return stored
+        return locked.to(self.device, non_blocking=True)
 
 
 def below(values: Tensor) -> Tensor:
@@ -346,35 +356,3 @@ def to_scores(integers: Tensor) -> Tensor:
     """Return the scores of which `to_integers` made ``integers``, float32 of the same shape."""
     bits = torch.where(integers >= SIGN, integers - SIGN, LOW_BITS - integers)
     return (bits - ((bits >> 31) << 32)).int().view(torch.float32)
-
-
-def search_on_device(
-    vectors: Vectors,
-    queries: Float32Array,
-    k: int,
-    tie_rank: Int64Array,
-    *,
-    tile_rows: int = TILE_ROWS,
-    device: str = "cpu",
-    advance: Callable[[int], None] | None = None,
-    timer: PhaseTimer | None = None,
-) -> Hits:
-    """Return what `bench.evaluation.exact.exact_search` returns for the same arguments.
-
-    A tile has at most a share of the free memory of ``device``, which is ``cuda``, ``cuda:N``, or
-    for tests ``cpu``.
-    """
-    chosen = pick_device(device)
-    if not len(queries):
-        return Hits.empty(0, k)
-    with ThreadPoolExecutor(count_threads()) as pool, ThreadPoolExecutor(1) as reader:
-        search = DeviceSearch(queries, k, tie_rank, chosen, pool, timer or PhaseTimer())
-        for tile, rows in read_ahead(search.tiles(vectors, tile_rows), reader):
-            if isinstance(tile, DeviceTile):
-                search.add(tile)
-            else:
-                search.add_array(*tile)
-            if advance:
-                advance(rows)
-            del tile
-        return hits_of_keys(search.keys(), tie_rank)

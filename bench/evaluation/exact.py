@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise, starmap
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,28 +114,36 @@ def exact_search(
             device is unknown or missing.
     """
     _check_shapes(vectors, queries, k, tie_rank)
-    queries = np.ascontiguousarray(queries)
-    if device != "cpu":
-        from bench.evaluation.device_search import search_on_device
+    queries, timer = np.ascontiguousarray(queries), timer or PhaseTimer()
+    if not len(queries):
+        return Hits.empty(0, k)
+    with ThreadPoolExecutor(count_threads()) as pool:
+        if device == "cpu":
+            search: Any = CpuSearch(queries, k, tie_rank, pool, timer)
+        else:
+            from bench.evaluation.device_search import DeviceSearch
 
-        return search_on_device(
-            vectors,
-            queries,
-            k,
-            tie_rank,
-            tile_rows=tile_rows,
-            device=device,
-            advance=advance,
-            timer=timer,
-        )
-    with ThreadPoolExecutor(count_threads()) as pool, ThreadPoolExecutor(1) as reader:
-        search = _CorpusSearch(queries, k, tie_rank, pool, timer or PhaseTimer())
-        for tile in read_ahead(starmap(_make_tile, vectors.tiles(tile_rows)), reader):
-            search.merge(tile)
+            search = DeviceSearch(queries, k, tie_rank, device, pool, timer)
+        return search_tiles(search, vectors, tile_rows, advance)
+
+
+def search_tiles(
+    search: Any,
+    vectors: Vectors,
+    tile_rows: int = TILE_ROWS,
+    advance: Callable[[int], None] | None = None,
+) -> Hits:
+    """Search all tiles of ``vectors``, reading the next one while one is searched.
+
+    ``search`` is a `CpuSearch` or a `DeviceSearch`. Other arguments are those of `exact_search`.
+    """
+    with ThreadPoolExecutor(1) as reader:
+        for tile, rows in read_ahead(search.tiles(vectors, tile_rows), reader):
+            search.add(tile)
             if advance:
-                advance(len(tile.vectors))
+                advance(rows)
             del tile  # frees its memory before the next one arrives
-    return hits_of_keys(search.keys, tie_rank)
+    return hits_of_keys(search.keys(), search.tie_rank)
 
 
 def has_gpu() -> bool:
@@ -169,14 +177,8 @@ def block_bytes(queries: int, k: int) -> int:
     return max(2 * candidates, min(BLOCK_BYTES, wanted))
 
 
-def _make_tile(start: int, vectors: TileArray) -> Tile:
-    """Return the tile that begins at row ``start`` as float32, with a bound of its norms."""
-    vectors = np.ascontiguousarray(vectors, np.float32)  # a copy of float16
-    return Tile(start, vectors, float(norm_bounds(vectors, "document", start).max(initial=0.0)))
-
-
-class _CorpusSearch:
-    """The top k of each query so far, as unsorted keys. Key 0 is an unfilled rank."""
+class CpuSearch:
+    """Top k of each query so far, as unsorted keys. Key 0 is an unfilled rank."""
 
     def __init__(
         self,
@@ -188,10 +190,22 @@ class _CorpusSearch:
     ) -> None:
         self.queries, self.norms, self.k = queries, norm_bounds(queries, "query"), k
         self.tie_rank, self.pool, self.timer = tie_rank, pool, timer
-        self.keys: UInt64Array = np.zeros((len(queries), k), np.uint64)
+        self.top: UInt64Array = np.zeros((len(queries), k), np.uint64)
         self._blas = ThreadpoolController()
 
-    def merge(self, tile: Tile) -> None:
+    def tiles(self, vectors: Vectors, rows: int) -> Iterator[tuple[Tile, int]]:
+        """Yield tiles of at most ``rows`` rows as float32, and their numbers of rows."""
+        for start, array in vectors.tiles(rows):
+            values = np.ascontiguousarray(array, np.float32)  # a copy of float16
+            norm = float(norm_bounds(values, "document", start).max(initial=0.0))
+            yield Tile(start, values, norm), len(values)
+            del array, values
+
+    def keys(self) -> UInt64Array:
+        """Return the keys of the top k, as `order_keys` makes them, uint64 ``(q, k)``."""
+        return self.top
+
+    def add(self, tile: Tile) -> None:
         """Update the top k with a tile, one block of queries at a time."""
         # Candidates fill half of the memory of a block and scores the other half.
         fitting = BLOCK_BYTES // (2 * CANDIDATE_BYTES * max_candidates(self.k))
@@ -204,9 +218,9 @@ class _CorpusSearch:
 class _TileSearch:
     """The search of one tile for a block of queries, which updates their top k."""
 
-    def __init__(self, search: _CorpusSearch, tile: Tile, block: slice) -> None:
+    def __init__(self, search: CpuSearch, tile: Tile, block: slice) -> None:
         self._search, self._tile = search, tile
-        self._queries, self._keys = search.queries[block], search.keys[block]
+        self._queries, self._keys = search.queries[block], search.top[block]
         dim, norms = self._queries.shape[1], search.norms[block]
         self._queries64 = self._queries.astype(np.float64)
         self._error = float32_error(dim, norms, tile.norm)

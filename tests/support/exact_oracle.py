@@ -1,9 +1,32 @@
 """Exact search by brute force in NumPy, and corpora that are hard to search exactly."""
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 
+from bench.evaluation.certificate import Vectors
+from bench.evaluation.device_search import DeviceSearch
+from bench.evaluation.exact import search_tiles
+from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.hits import Hits
+
+
+def search_on_device(
+    vectors: Vectors,
+    queries: np.ndarray,
+    k: int,
+    tie_rank: np.ndarray,
+    device: str = "cpu",
+    **options: Any,
+) -> Hits:
+    """`exact_search` as on a GPU, on any device of PyTorch."""
+    if not len(queries):
+        return Hits.empty(0, k)
+    with ThreadPoolExecutor(2) as pool:
+        search = DeviceSearch(queries, k, tie_rank, device, pool, PhaseTimer())
+        return search_tiles(search, vectors, **options)
 
 
 def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, tie_rank: np.ndarray) -> Hits:

@@ -3,6 +3,7 @@
 It runs on the processor here, and on a GPU where there is one.
 """
 
+import inspect
 import os
 import shutil
 import subprocess
@@ -21,13 +22,20 @@ from hypothesis import strategies as st
 from bench.evaluation import certificate, device_search, exact
 from bench.evaluation.certificate import proposal_error
 from bench.evaluation.collection_search import search_device
-from bench.evaluation.device_search import DeviceSearch, DeviceTile, search_on_device
+from bench.evaluation.device_search import DeviceSearch, DeviceTile
 from bench.evaluation.exact import ArrayVectors, exact_search
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.hits import Hits
 from tests.support.collections import Bench, write_collection
-from tests.support.exact_oracle import assert_same, brute_force, corpora, nearly_tied, ties
+from tests.support.exact_oracle import (
+    assert_same,
+    brute_force,
+    corpora,
+    nearly_tied,
+    search_on_device,
+    ties,
+)
 from tests.support.examples import with_examples
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -157,7 +165,7 @@ def test_products_stay_within_their_bound(device, dtype):
     queries = queries.astype(np.float32)
     with ThreadPoolExecutor(1) as pool:
         ranks = np.arange(len(documents))
-        search = DeviceSearch(queries, 5, ranks, torch.device(device), pool, PhaseTimer())
+        search = DeviceSearch(queries, 5, ranks, device, pool, PhaseTimer())
         tile = search.stage(0, documents)
         proposed = search.propose(tile, slice(None), slice(None)).double().cpu().numpy()
         proposed /= np.ldexp(1.0, search.exponents + tile.exponent)[:, None]
@@ -197,6 +205,27 @@ def test_a_full_device_is_searched_in_smaller_tiles_and_products(most, monkeypat
     )
     assert full["products"]
     assert full["tile"] or most > 999
+
+
+@pytest.mark.parametrize("name", ["_find_candidates", "_raise_threshold"])
+def test_work_that_a_full_device_stops_is_repeated_and_not_counted_twice(name, monkeypatch):
+    vectors, tie_rank = ties(3000)
+    queries, work, calls = vectors[:30], getattr(DeviceSearch, name), Counter[str]()
+
+    def stopped(self: DeviceSearch, *given: Any) -> Any:
+        done = work(self, *given)  # the device is full late in the work
+        caller = inspect.stack()[1].function
+        calls[caller] += 1
+        if caller == "_search_tile" and calls[caller] % 2:
+            raise torch.OutOfMemoryError
+        return done
+
+    monkeypatch.setattr(DeviceSearch, name, stopped)
+    monkeypatch.setattr(device_search, "MIN_SCORES", 1)
+    asked = ArrayVectors(vectors), queries, 10, tie_rank
+    truth = brute_force(vectors, queries, 10, tie_rank)
+    assert_same(search_on_device(*asked, tile_rows=999), truth)
+    assert calls["_search_tile"] > 2
 
 
 def test_a_device_without_memory_for_a_single_row_is_an_error(monkeypatch):

@@ -17,7 +17,6 @@ from hypothesis.extra import numpy as hnp
 
 from bench.evaluation import certificate, device_search, exact
 from bench.evaluation.certificate import exact_scores, float32_error, float64_error
-from bench.evaluation.device_search import search_on_device
 from bench.evaluation.exact import ArrayVectors, exact_search, score_candidates
 from bench.store.shards import StoredVectors, document_keys, read_shard, write_shard
 from foundation.errors import BenchError
@@ -30,6 +29,7 @@ from tests.support.exact_oracle import (
     corpora,
     nearly_tied,
     planted,
+    search_on_device,
     ties,
 )
 from tests.support.examples import with_examples

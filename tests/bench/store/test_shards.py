@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluation.device_search import DeviceSearch, search_on_device
+from bench.evaluation.device_search import DeviceSearch
 from bench.evaluation.exact import exact_search
 from bench.store.shards import (
     GAP_BYTES,
@@ -28,6 +28,7 @@ from bench.store.shards import (
 )
 from foundation.errors import BenchError
 from foundation.files import FileLock, FolderLock
+from tests.support.exact_oracle import search_on_device
 from tests.support.examples import with_examples
 from tests.support.stores import RECIPE
 
