@@ -116,7 +116,7 @@ def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]
 def label_columns(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, str]:
     """Return a short label of each column, unique in the table.
 
-    Protocols of one collection are told apart by as few fields as possible, hashes last:
+    Protocols of one collection are distinguished by the fewest possible fields, hashes last:
     ``my-docs@split=dev``. The protocol that a shipped collection declares has its plain name.
     """
     facts = {name: describe_protocol(some[0].record.protocol) for name, some in by_column.items()}

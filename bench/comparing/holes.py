@@ -10,11 +10,12 @@ grade 2"), and so is the ideal of nDCG, which depends on the number of documents
 See Carterette, Allan and Sitaraman (Minimal test collections for retrieval evaluation, SIGIR 2006).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,15 +28,13 @@ from foundation.errors import BenchError
 BOUNDED = ("nDCG", "RR", "R", "P", "Success")
 FIRST = ("RR", "Success")  # decided by the first relevant document
 STATES = 1_000_000  # numbers of relevant documents of one query that are enumerated
-
-
 BEYOND = 1 << 30  # rank of a document that was not retrieved
 A_ONLY, B_ONLY, BOTH = range(3)  # which of the rankings retrieved a document
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What two rankings tell of n documents within the measured depth of either.
+    """Features of n documents within the measured depth of two rankings.
 
     Attributes:
         side: int64 ``(n,)``, `A_ONLY`, `B_ONLY` or `BOTH`.
@@ -239,87 +238,102 @@ def tabulate_holes(
             f"there are no bounds of {parsed.name} over unknown labels",
             f"Choose {', '.join(BOUNDED)} with --measure, such as nDCG@10.",
         )
-    query_ids = qrels.queries()
-    rows = {query_id: row for row, query_id in enumerate(query_ids)}
-    grades: list[dict[str, int]] = [{} for _ in query_ids]
-    for query_id, doc_id, grade in qrels:
-        grades[rows[query_id]][doc_id] = grade
+    levels = np.array([parsed.rel])
     if parsed.kind == "nDCG":
         levels = np.unique(qrels.grades[qrels.grades > 0]).astype(np.int64)
-    else:
-        levels = np.array([parsed.rel])
-    levels = levels if len(levels) else np.ones(1, dtype=np.int64)
-    base, judged = np.zeros((2, len(query_ids))), np.zeros((len(levels), len(query_ids)), np.int64)
-    shares = np.zeros((2, len(query_ids)))
+        levels = levels if len(levels) else np.ones(1, dtype=np.int64)
     gains = np.diff(levels, prepend=0) if parsed.kind == "nDCG" else np.ones(1)
-    found: list[tuple[int, tuple[str, ...], list[float], tuple[int, int, float, int]]] = []
-    known: list[tuple[tuple[int, int, float, int], int]] = []
-    rankings = [_Rankings(run, parsed.cutoff) for run in runs]
-    for row, query_id in enumerate(query_ids):
-        of_query = [each.of(query_id) for each in rankings]
-        measured = [
-            {doc_id for doc_id, (rank, _) in side.items() if rank <= parsed.cutoff}
-            for side in of_query
-        ]
-        shares[:, row] = [len(side & grades[row].keys()) / max(1, len(side)) for side in measured]
-        by_key = {keys.get(doc_id, doc_id): grade for doc_id, grade in grades[row].items()}
-        copies: dict[str, list[str]] = {}
-        for doc_id in chain(*of_query):
-            if (doc_id in measured[0] or doc_id in measured[1]) and doc_id not in (
-                group := copies.setdefault(keys.get(doc_id, doc_id), [])
-            ):
-                group.append(doc_id)
-        listed = measured[0] | measured[1]
-        for doc_id in grades[row].keys() - listed:
-            judged[:, row] += grades[row][doc_id] >= levels
-        for key, documents in copies.items():
-            ranks = [[side[each][0] for each in documents if each in side] for side in of_query]
-            within = [[rank for rank in side if rank <= parsed.cutoff] for side in ranks]
-            weights = [_discount(parsed, side) for side in within]
-            trait = (
-                BOTH if all(within) else B_ONLY if within[1] else A_ONLY,
-                min(chain(*within)),
-                fmean(
-                    side[each][1]
-                    for side, names in zip(of_query, measured, strict=True)
-                    for each in documents
-                    if each in names
-                ),
-                max(min(side, default=BEYOND) for side in ranks),
-            )
+    grades = _grades_by_query(qrels)
+    base, judged = np.zeros((2, len(grades))), np.zeros((len(levels), len(grades)), np.int64)
+    shares = np.zeros((2, len(grades)))
+    holes: list[tuple[int, _Text]] = []
+    known: list[tuple[int, _Text]] = []
+    rankings = [_Rankings(run, parsed) for run in runs]
+    for row, (query_id, own) in enumerate(grades.items()):
+        measured = [each.documents_of(query_id) for each in rankings]
+        shares[:, row] = [len(side & own.keys()) / max(1, len(side)) for side in measured]
+        for doc_id in own.keys() - measured[0] - measured[1]:
+            judged[:, row] += own[doc_id] >= levels
+        by_key = {keys.get(doc_id, doc_id): grade for doc_id, grade in own.items()}
+        for key, text in _find_texts(query_id, measured, rankings, keys).items():
             if key not in by_key:
-                found.append((row, tuple(documents), weights, trait))
+                holes.append((row, text))
                 continue
-            grade = by_key[key]
-            known.append((trait, grade))
-            judged[:, row] += (grade >= levels) * len(documents)
+            reached = by_key[key] >= levels
+            known.append((by_key[key], text))
+            judged[:, row] += reached * len(text.documents)
             if parsed.kind in FIRST:
-                base[:, row] = np.maximum(base[:, row], (grade >= levels[0]) * np.array(weights))
+                base[:, row] = np.maximum(base[:, row], reached[0] * np.array(text.weights))
             else:
-                base[:, row] += float(gains @ (grade >= levels)) * np.array(weights)
-    table = list(zip(*found, strict=True)) if found else [(), (), (), ()]
+                base[:, row] += float(gains @ reached) * np.array(text.weights)
     return HoleTable(
         measure=parsed,
-        query_ids=query_ids,
+        query_ids=tuple(grades),
         levels=levels,
         base=base,
         judged=judged,
-        query=np.array(table[0], dtype=np.int64),
-        documents=table[1],
-        size=np.array([len(each) for each in table[1]], dtype=np.int64),
-        weight=np.array(table[2]).reshape(-1, 2).T,
-        traits=Traits.of(table[3]),
-        known=Traits.of([trait for trait, _ in known]),
-        known_grades=np.array([grade for _, grade in known], dtype=np.int64),
+        query=np.array([row for row, _ in holes], dtype=np.int64),
+        documents=[text.documents for _, text in holes],
+        size=np.array([len(text.documents) for _, text in holes], dtype=np.int64),
+        weight=np.array([text.weights for _, text in holes]).reshape(-1, 2).T,
+        traits=Traits.of([text.traits for _, text in holes]),
+        known=Traits.of([text.traits for _, text in known]),
+        known_grades=np.array([grade for grade, _ in known], dtype=np.int64),
         shares=(float(shares[0].mean()), float(shares[1].mean())),
     )
 
 
-class _Rankings:
-    """Rankings of a run by query."""
+def _grades_by_query(qrels: Qrels) -> dict[str, dict[str, int]]:
+    """Return the grade of each judged document by query."""
+    grades: dict[str, dict[str, int]] = {query_id: {} for query_id in qrels.queries()}
+    for query_id, doc_id, grade in qrels:
+        grades[query_id][doc_id] = grade
+    return grades
 
-    def __init__(self, run: Run, cutoff: int) -> None:
-        self.run, self.cutoff = run, cutoff
+
+class _Text(NamedTuple):
+    """Documents of one query with the same text, within the measured depth of two rankings.
+
+    ``weights`` are the discounts in both, and ``traits`` a row of `Traits`.
+    """
+
+    documents: tuple[str, ...]
+    weights: tuple[float, float]
+    traits: tuple[int, int, float, int]
+
+
+def _find_texts(
+    query_id: str,
+    measured: Sequence[Set[str]],
+    rankings: Sequence["_Rankings"],
+    keys: Mapping[str, str],
+) -> dict[str, _Text]:
+    """Return the texts within the measured depth of either ranking, by key."""
+    sides = [each.of(query_id) for each in rankings]
+    copies: dict[str, list[str]] = {}
+    for doc_id in dict.fromkeys(chain(*sides)):
+        if doc_id in measured[0] or doc_id in measured[1]:
+            copies.setdefault(keys.get(doc_id, doc_id), []).append(doc_id)
+    texts = {}
+    for key, documents in copies.items():
+        within = [[d for d in documents if d in side] for side in measured]
+        ranks = [[side[d][0] for d in listed] for side, listed in zip(sides, within, strict=True)]
+        scores = [side[d][1] for side, listed in zip(sides, within, strict=True) for d in listed]
+        worst = max(
+            min((side[d][0] for d in documents if d in side), default=BEYOND) for side in sides
+        )
+        retrieved = BOTH if all(within) else B_ONLY if within[1] else A_ONLY
+        weights = [each.discount(found) for each, found in zip(rankings, ranks, strict=True)]
+        traits = (retrieved, min(chain(*ranks)), fmean(scores), worst)
+        texts[key] = _Text(tuple(documents), (weights[0], weights[1]), traits)
+    return texts
+
+
+class _Rankings:
+    """Rankings of a run by query, as a measure reads them."""
+
+    def __init__(self, run: Run, measure: Measure) -> None:
+        self.run, self.measure = run, measure
         self.rows = {query_id: row for row, query_id in enumerate(run.query_ids)}
         self.ids = run.ids.to_pylist()
 
@@ -329,7 +343,7 @@ class _Rankings:
             return {}
         start, end = self.run.offsets[self.rows[query_id] :][:2].tolist()
         scores = self.run.scores[start:end].astype(np.float64)
-        top = scores[: self.cutoff]
+        top = scores[: self.measure.cutoff]
         z = (scores - top.mean()) / (top.std() or 1.0) if len(top) else scores
         documents = self.run.documents[start:end].tolist()
         return {
@@ -337,11 +351,15 @@ class _Rankings:
             for rank, (document, value) in enumerate(zip(documents, z.tolist(), strict=True), 1)
         }
 
+    def documents_of(self, query_id: str) -> set[str]:
+        """Return the ids of the documents within the measured depth."""
+        ranked = self.of(query_id).items()
+        return {doc_id for doc_id, (rank, _) in ranked if rank <= self.measure.cutoff}
 
-def _discount(measure: Measure, ranks: Sequence[int]) -> float:
-    """Return what a document of grade 1 at each of the ``ranks`` adds to the score."""
-    if measure.kind == "nDCG":
-        return float(sum(1 / np.log2(rank + 1) for rank in ranks))
-    if measure.kind == "RR":
-        return 1 / min(ranks) if ranks else 0.0
-    return min(len(ranks), 1) if measure.kind == "Success" else float(len(ranks))
+    def discount(self, ranks: Sequence[int]) -> float:
+        """Return what a document of grade 1 at each of the ``ranks`` adds to the score."""
+        if self.measure.kind == "nDCG":
+            return float(sum(1 / np.log2(rank + 1) for rank in ranks))
+        if self.measure.kind == "RR":
+            return 1 / min(ranks) if ranks else 0.0
+        return float(min(len(ranks), 1) if self.measure.kind == "Success" else len(ranks))

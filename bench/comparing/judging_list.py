@@ -6,7 +6,7 @@ their hash is part of its protocol. The files of the collection are never writte
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,10 +165,29 @@ def _grades(dataset: Dataset) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _Line:
-    """A row of a judged list, with its file and line number for messages."""
+    """A row of a judged list, with its file and line number for messages.
+
+    ``grade`` is text, or "" if the pair is not judged.
+    """
 
     source: str
-    fields: Mapping[str, Any]
+    query_id: str
+    doc_id: str
+    grade: str
+    judge: str
+    copies: tuple[str, ...]
+
+    @classmethod
+    def of(cls, source: str, fields: Mapping[str, Any]) -> "_Line":
+        """Return the row with these ``fields``."""
+        copies = fields.get("copies") or []
+        if not isinstance(copies, list):
+            raise BenchError(f"{source}: copies is {copies!r}, but should be a list of ids")
+        query_id, doc_id, grade, judge = (
+            "" if fields.get(name) is None else str(fields[name]).strip()
+            for name in ("query_id", "doc_id", "grade", "judge")
+        )
+        return cls(source, query_id, doc_id, grade, judge, tuple(map(str, copies)))
 
 
 def _read_list(path: Path) -> Iterator[_Line]:
@@ -184,7 +203,7 @@ def _read_list(path: Path) -> Iterator[_Line]:
                     fields = msgspec.json.decode(line, type=dict[str, Any])
                 except msgspec.MsgspecError as error:
                     raise BenchError(f"{path}, line {number}: {error}") from error
-                yield _Line(f"{path}, line {number}", fields)
+                yield _Line.of(f"{path}, line {number}", fields)
         return
     header = text.partition("\n")[0]
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=";" if ";" in header else ",")
@@ -195,9 +214,8 @@ def _read_list(path: Path) -> Iterator[_Line]:
         )
     for row in rows:
         cells = {str(key): _without_apostrophe(value or "") for key, value in row.items()}
-        yield _Line(
-            f"{path}, line {rows.line_num}", {**cells, "copies": cells.get("copies", "").split()}
-        )
+        copies = cells.get("copies", "").split()
+        yield _Line.of(f"{path}, line {rows.line_num}", {**cells, "copies": copies})
 
 
 def _without_apostrophe(cell: str) -> str:
@@ -249,16 +267,11 @@ def _score_again(
     """Score a stored ranking with the judgements of an overlay, and save the result."""
     record = stored.record
     protocol = msgspec.structs.replace(record.protocol, overlay=judged.overlay)
-    names = [
-        record.main_measure,
-        *(name for name in record.measures if name != record.main_measure),
-    ]
+    names = list(record.measures)  # the main one first
     scores, quality = score_run(judged, stored.run, names, protocol.depth)
-    means = {name: scores.mean(name) for name in record.measures}
-    new = msgspec.structs.replace(
-        *(record,),
-        **{"protocol": protocol, "measures": means, "unanswered": scores.unanswered, **quality},
-    )
+    means = {name: scores.mean(name) for name in names}
+    changes = {"protocol": protocol, "measures": means, "unanswered": scores.unanswered}
+    new = msgspec.structs.replace(record, **changes, **quality)
     saved = save(Evaluation(new, scores, stored.run), out, content)
     return RescoredResult(
         model=record.model,
@@ -271,62 +284,58 @@ def _score_again(
 
 def _check_lines(lines: Sequence[_Line], dataset: Dataset) -> list[ImportedJudgement]:
     """Return the judged rows, each pair once, and raise with all wrong lines."""
-    given = [
-        line
-        for line in lines
-        if str(line.fields.get("grade") or "0" * (line.fields.get("grade") == 0)).strip()
-    ]
-    queries = set(dataset.queries.ids)
-    ids = [str(line.fields.get("doc_id")) for line in given]
-    copies = [str(copy) for line in given for copy in line.fields.get("copies") or ()]
-    rows = dataset.corpus.rows_of([*ids, *copies]).tolist()
-    unknown = {doc_id for doc_id, row in zip([*ids, *copies], rows, strict=True) if row < 0}
-    known = {(query, doc_id): grade for query, doc_id, grade in dataset.qrels}
-    grades, wrong = _grades(dataset), []
-    kept: dict[tuple[str, str], ImportedJudgement] = {}
-    seen: dict[tuple[str, str], tuple[int, str]] = {}
+    given = [line for line in lines if line.grade]
+    documents = list(dict.fromkeys(id_ for line in given for id_ in (line.doc_id, *line.copies)))
+    rows = dataset.corpus.rows_of(documents).tolist()
+    unknown = {doc_id for doc_id, row in zip(documents, rows, strict=True) if row < 0}
+    # grade of each judged pair, and where it is stated
+    stated = {(query, doc_id): (grade, "the collection") for query, doc_id, grade in dataset.qrels}
+    kept: list[ImportedJudgement] = []
+    wrong: list[str] = []
     for line in given:
-        fields = {key: str(value).strip() for key, value in line.fields.items() if key != "copies"}
-        query_id, doc_id = fields.get("query_id", ""), fields.get("doc_id", "")
-        documents = (doc_id, *map(str, line.fields.get("copies") or ()))
-        grade = int(fields["grade"]) if fields["grade"].lstrip("-").isdecimal() else None
-        pair = f"document {doc_id!r} of query {query_id!r}"
-        other = next((seen[query_id, each] for each in documents if (query_id, each) in seen), None)
-        stated = next(
-            (known[query_id, each] for each in documents if (query_id, each) in known), None
-        )
-        if query_id not in queries:
-            wrong.append(f"{line.source}: {dataset.name} has no query {query_id!r}")
-        elif lost := unknown.intersection(documents):
-            wrong.append(f"{line.source}: {dataset.name} has no document {min(lost)!r}")
-        elif grade not in grades:
-            possible = format_names(list(map(str, grades)), 9)
-            wrong.append(f"{line.source}: grade {fields['grade']} is not one of {possible}")
-        elif not fields.get("judge"):
-            wrong.append(f"{line.source}: {pair} has a grade, but no judge")
-        elif stated is not None and stated != grade:
+        if problem := _find_problem(line, dataset, unknown):
+            wrong.append(f"{line.source}: {problem}")
+            continue
+        grade, pairs = int(line.grade), [(line.query_id, d) for d in (line.doc_id, *line.copies)]
+        earlier = next((stated[pair] for pair in pairs if pair in stated), None)
+        if earlier is None:
+            kept.append(
+                ImportedJudgement(
+                    query_id=line.query_id,
+                    doc_id=line.doc_id,
+                    grade=grade,
+                    judge=line.judge,
+                    copies=line.copies,
+                )
+            )
+            stated |= dict.fromkeys(pairs, (grade, line.source))
+        elif earlier[0] != grade:
             wrong.append(
-                f"{line.source}: {pair} has grade {stated} in the collection, {grade} here"
+                f"{line.source}: document {line.doc_id!r} of query {line.query_id!r} has grade "
+                f"{earlier[0]} in {earlier[1]}, {grade} here"
             )
-        elif other and other[0] != grade:
-            wrong.append(f"{line.source}: {pair} has grade {other[0]} in {other[1]}, {grade} here")
-        elif stated is None and other is None:
-            kept[query_id, doc_id] = ImportedJudgement(
-                query_id=query_id,
-                doc_id=doc_id,
-                grade=grade,
-                judge=fields["judge"],
-                copies=documents[1:],
-            )
-            seen |= {(query_id, each): (grade, line.source) for each in documents}
     if wrong:
-        more = f"\nand {len(wrong) - LISTED} more" * (len(wrong) > LISTED)
-        listed = "\n".join(wrong[:LISTED])
-        raise BenchError(
-            f"nothing was imported: {listed}{more}", "Fix these lines, or delete them."
-        )
+        listed = wrong[:LISTED]
+        if len(wrong) > LISTED:
+            listed.append(f"and {len(wrong) - LISTED} more")
+        reasons = "\n".join(listed)
+        raise BenchError(f"nothing was imported: {reasons}", "Fix these lines, or delete them.")
     if not kept:
         raise BenchError(
             "no line has a new judgement", "Fill in the columns grade and judge, or use the page."
         )
-    return [kept[key] for key in sorted(kept)]
+    return sorted(kept, key=lambda judgement: (judgement.query_id, judgement.doc_id))
+
+
+def _find_problem(line: _Line, dataset: Dataset, unknown: Collection[str]) -> str:
+    """Describe what is wrong with a judged row on its own, or return ""."""
+    grades = list(map(str, _grades(dataset)))
+    if line.query_id not in dataset.queries.ids:
+        return f"{dataset.name} has no query {line.query_id!r}"
+    if lost := [doc_id for doc_id in (line.doc_id, *line.copies) if doc_id in unknown]:
+        return f"{dataset.name} has no document {lost[0]!r}"
+    if line.grade not in grades:
+        return f"grade {line.grade} is not one of {format_names(grades, 9)}"
+    if not line.judge:
+        return f"document {line.doc_id!r} of query {line.query_id!r} has a grade, but no judge"
+    return ""

@@ -1,4 +1,4 @@
-"""Whether judging the holes of two rankings could change which model is better, and which ones.
+"""Sensitivity of a verdict to the holes of two rankings, and the holes to judge first.
 
 The verdict is settled if no labels can change it. Otherwise a model of relevance, calibrated on the
 judged documents, draws labels for all holes, and the test of ``compare`` decides on each draw. See
@@ -186,13 +186,13 @@ class VerdictTest:
 
 
 def order_holes(table: HoleTable, qrels: Qrels) -> tuple[Int64Array, Float64Array]:
-    """Order holes by how much their judgements are expected to change, the most first.
+    """Order holes by the expected effect of their judgements, the largest first.
 
-    The change is that of the query's difference if the hole is relevant instead of not, averaged
+    The effect of a hole is the change of its query's difference if the hole is relevant, averaged
     over labels drawn for the other holes, times the chance of relevance.
 
     Returns:
-        The order, int64 ``(u,)``, and the expected changes, float64 ``(u,)``.
+        The order, int64 ``(u,)``, and the expected effects, float64 ``(u,)``.
     """
     relevance, grades = estimate_relevance(table, qrels)
     labels = draw_labels(table, relevance, grades, AVERAGED)
@@ -208,7 +208,7 @@ def order_holes(table: HoleTable, qrels: Qrels) -> tuple[Int64Array, Float64Arra
 
 
 class Holes(Record, kw_only=True):
-    """What unjudged documents can change in a comparison on one collection.
+    """Effect of unjudged documents on a comparison on one collection.
 
     Attributes:
         a, b: names of the models; differences are a minus b.
@@ -221,9 +221,9 @@ class Holes(Record, kw_only=True):
         probable_low, probable_high: range that has 95 % of the differences under the model.
         chance: chance of another verdict of ``compare`` under the model.
         outcome: "settled" if no labels can change the verdict, "probably" settled if the chance is
-            below 5 %, otherwise "open".
-        needed: number of judgements after which the verdict would be final in 95 % of all cases
-            under the model; None unless it is open.
+            below 10 %, otherwise "open".
+        needed: number of judgements after which the verdict would be final in more than 90 % of all
+            cases under the model; None unless it is open.
         judged_a, judged_b: share of the documents within ``depth`` that are judged.
         warnings: reasons for doubt.
         missing: reason why the holes are unknown, in which case there are no figures.

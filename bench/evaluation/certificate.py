@@ -149,11 +149,11 @@ def proposal_error(
 ) -> Float64Array:
     """Bound the distance of products in half precision from exact scores, float64 ``(q,)``.
 
-    Vectors lose something when they are rounded to half precision. The products of what is left are
-    exact in float32. Tensor cores add them in blocks with truncation (Fasi, Higham, Mikaitis and
-    Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021), so
-    that the error of a sum is at most three times that of float32. An exact score is rounded to
-    float32, too, which can make scores equal.
+    The bound has four parts: rounding of the vectors to half precision, summation, rounding of the
+    exact score to float32, which can make scores equal, and the order of the float64 sum. Products
+    of numbers in half precision are exact in float32. Tensor cores add them in blocks with
+    truncation, with at most three times the error of a float32 sum (Fasi, Higham, Mikaitis and
+    Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021).
 
     Args:
         dim: dimension of the vectors.

@@ -1,10 +1,10 @@
 """Exact search on a device: the host only reads tiles, and the device does everything else.
 
 Proposals are products of vectors in half precision with sums in float32, which tensor cores compute
-many times as fast as products in float32. Each has a bound of its distance from the exact score.
-A document whose proposal may reach the threshold, a score that k documents reach in any case, is a
-candidate. Candidates wait until their tiles have to leave the device. Then those that may still
-reach the threshold are scored in float64, and the top k of each query are kept as integer keys.
+many times as fast as products in float32. The distance of a proposal from the exact score is
+bounded. The threshold is a score that at least k documents reach. Documents whose proposals may
+reach it are candidates. Before their tile is removed from the device, those that may still reach
+the threshold are scored in float64, and the top k of each query are kept as integer keys.
 """
 
 from collections.abc import Iterator

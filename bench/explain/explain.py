@@ -1,6 +1,6 @@
 """The use case ``explain``: which difference of set-up explains the evidence.
 
-The search tries single deviations, then pairs, ranks those that fit, and returns an answer.
+The search tries single deviations, then pairs, and ranks those that explain the evidence.
 
 The vectors of a server are examined in two steps. First it gets a sample of texts in small
 requests, one after the other, and the search looks for the setting that explains the vectors. Then

@@ -56,7 +56,7 @@ class ServedLength:
 
 
 def find_length(server: EndpointEncoder, model: Model) -> ServedLength | None:
-    """Find the length that a server reads, starting at that of its checkpoint.
+    """Find the maximum length of a server by bisection, starting at its checkpoint's.
 
     Returns:
         None if the checkpoint's words are no single tokens, or the server's vectors do not depend

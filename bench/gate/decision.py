@@ -238,7 +238,7 @@ class LossTest:
 
     @property
     def where(self) -> str:
-        """Where the loss is, for a sentence."""
+        """Collection or suite with the loss, as messages name it."""
         return "in the mean" if self.name == MEAN else f"on {self.name}"
 
     def row(self, p_adjusted: float | None, failure: str) -> CheckRow:
