@@ -135,7 +135,7 @@ def test_wrong_lines_are_refused_together_and_nothing_is_stored(place, tmp_path)
     rows = [
         row("nobody", "d01", 1),
         row("q00", "nothing", 1),
-        row("q00", "d03", 3),
+        row("q00", "d03", "--1"),
         row("q00", "d03", 1, judge=""),
         row("q00", "d00", 2),  # 1 in the collection
         row("q01", "d02", ""),  # not judged yet
@@ -147,7 +147,7 @@ def test_wrong_lines_are_refused_together_and_nothing_is_stored(place, tmp_path)
     for line, reason in {
         2: "no query 'nobody'",
         3: "no document 'nothing'",
-        4: "grade 3 is not one of 0, 1, 2",
+        4: "grade --1 is not one of 0, 1, 2",
         5: "a grade, but no judge",
         6: "has grade 1 in the collection, 2 here",
     }.items():
