@@ -92,7 +92,7 @@ def run_file(path: str) -> ModuleType:
     sys.modules[path] = module  # where annotations are looked up
     try:
         exec(compile(source, str(file), "exec"), vars(module))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[path]
         problem = f"{type(error).__name__}: {first_line(error)}"
         raise BenchError(f"{path} cannot be run: {problem}", "Fix the file.") from error
@@ -138,7 +138,7 @@ def _find_file(name: str) -> Path | None:
         return Path(file)
     try:
         spec = find_spec(name)
-    except Exception:  # the package around it is absent, or cannot be imported
+    except (Exception, SystemExit):  # the package around it is absent, or cannot be imported
         return None
     if spec is None:
         return None

@@ -56,7 +56,7 @@ def name_encoder_in_errors(name: str) -> Iterator[None]:
         yield
     except BenchError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BenchError(
             f"{name} raised {type(error).__name__}: {first_line(error)}",
             "Fix the encoder and run again; stored vectors are not encoded again.",
@@ -185,7 +185,7 @@ def open_third_party(recipe: Recipe, device: str) -> Encoder:
         encoder = getattr(importlib.import_module(module), name)(recipe, device)
     except BenchError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BenchError(
             f"cannot load the encoder class {recipe.encoder}: {first_line(error)}",
             "It is called with a recipe and a device: Class(recipe, device).",
@@ -238,6 +238,7 @@ def wrap_encoder(
     """
     queries, documents = _find_functions(encoder)
     own_similarity = getattr(encoder, "similarity_fn_name", None)
+    own_similarity = getattr(own_similarity, "value", own_similarity)  # of an Enum
     if similarity is None:
         check_similarity(name, own_similarity)
     stated: Similarity = similarity or ("cos" if own_similarity == "cosine" else "dot")
@@ -624,6 +625,8 @@ class EndpointEncoder(Encoder):
             indices = f"whose indices are not 0 to {count - 1}"
             raise self._error(f"returned {len(data)} vectors for {count} texts, {indices}")
         dims = sorted(set(map(len, vectors.values())))
+        if 0 in dims:
+            raise self._error("returned an empty vector")
         if dims != [self.recipe.dim or dims[0]]:
             several = ", ".join(map(str, dims))
             raise self._error(f"returned vectors of {several} dimensions, not {self.recipe.dim}")

@@ -4,7 +4,6 @@ Both become the `PythonEncoder` that a user's object becomes in `bench.evaluate`
 """
 
 import inspect
-from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -46,16 +45,14 @@ def open_object(model: Model, device: str) -> PythonEncoder:
 
 
 def _make_object(encoder: str, device: str) -> Any:
-    """Return what ``path/to/file.py:Name`` names, or makes if it is called without arguments.
-
-    A parameter ``device`` gets the device.
+    """Return the encoder that ``file.py:Name`` is, or the one it creates when called without
+    arguments. A parameter ``device`` gets the device.
     """
     path, _, name = encoder.rpartition(":")
     made, arguments = load_name(path, name), dict[str, str]()
-    if not (inspect.isclass(made) or inspect.isfunction(made)):
-        return made
-    make: Callable[..., Any] = made
-    parameters = inspect.signature(make).parameters
+    is_made = not (inspect.isclass(made) or inspect.isfunction(made))
+    with name_encoder_in_errors(name):
+        parameters = {} if is_made else {**inspect.signature(made).parameters}
     if "device" in parameters:
         from retrievers.encoders.device import pick_device
 
@@ -63,10 +60,10 @@ def _make_object(encoder: str, device: str) -> Any:
     elif device not in ("auto", "cpu"):
         raise BenchError(f"{name} has no parameter device for {device}", "Leave out --device.")
     needed = {each.name for each in parameters.values() if each.default is each.empty}
-    if inspect.isfunction(made) and needed - {"device"}:
+    if is_made or (inspect.isfunction(made) and needed - {"device"}):
         return made
     with name_encoder_in_errors(name):
-        return make(**arguments)
+        return made(**arguments)
 
 
 def _load_folder(model: Model, device: str) -> Any:
@@ -79,7 +76,7 @@ def _load_folder(model: Model, device: str) -> Any:
 
     root, dtype, texts = model.checkpoint.root, getattr(torch, model.card.dtype), probe_texts()[:8]
     settings: dict[str, Any] = {"device": str(pick_device(device)), "local_files_only": True}
-    settings["trust_remote_code"] = bool(find_code(root))
+    settings["trust_remote_code"] = find_code(root) is not None
     # A folder's own settings could ask for a pickle, or another precision.
     settings["model_kwargs"] = {"weights_only": True, "dtype": dtype}
     prompts, vectors = msgspec.structs.asdict(model.recipe.prompts), []

@@ -21,6 +21,7 @@ from retrievers.models.read_settings import (
     COPY_AGAIN,
     find_inner_folder,
     is_st_folder,
+    list_files,
     position_limit,
     read_config,
     refuse_own_code,
@@ -174,14 +175,17 @@ def read_library_folder(root: Path) -> Checkpoint:
     """Hash all files that sentence-transformers may read in ``root``.
 
     Raises:
-        BenchError: it did not save the folder, or the base of an adapter is another folder.
+        BenchError: it did not save the folder, a folder in it is a link, or the base of an adapter
+            is another folder.
     """
     if not is_st_folder(root):
         raise BenchError(f"{root} has no modules.json", "Give a folder of sentence-transformers.")
+    files = {path.relative_to(root): path for path in list_files(root)}
     names = {
-        path.relative_to(root).as_posix(): path
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and path.suffix != ".md" and "/." not in path.as_posix()[len(str(root)) :]
+        inner.as_posix(): path
+        for inner, path in files.items()
+        # A hidden folder may be a module's, but git and the Hub's client keep files in these two.
+        if path.suffix != ".md" and path.name[0] != "." and inner.parts[0] not in (".git", ".cache")
     }
     for path in names.values():
         if path.name == ADAPTER_CONFIG:

@@ -9,12 +9,11 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from os.path import lexists  # a folder, or a link to nothing, is not read as if it were absent
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -36,10 +35,10 @@ from retrievers.models.card import (
     load_card,
 )
 
-# Classes that loading a folder may not import, and keys that lead to code or files outside of it.
-OTHER_CLASS = re.compile(r"(?!(sentence_transformers|torch\.nn)(\.\w+)+\Z).*\.", re.DOTALL)
+# Keys of classes, the classes that need no permission, and keys of code or files outside a folder.
 CLASS_KEYS = ("type", "tokenizer_class", "activation_function")
-OUTSIDE = ("auto_map", "tokenizer_name_or_path")
+LIBRARY_CLASS = re.compile(r"(sentence_transformers|torch\.nn)(\.\w+)+")
+AUTO_MAP, TOKENIZER_PATH = "auto_map", "tokenizer_name_or_path"
 COPY_AGAIN = "copy or download the checkpoint again"
 # Position 0 of these architectures is pad_token_id + 1, so that many positions cannot be used.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
@@ -339,8 +338,8 @@ def _read_settings(folder: Path) -> _Settings:
 
 
 def check_similarity(name: str, similarity: object) -> None:
-    """Raise if the model ``name`` ranks by a distance."""
-    if similarity in ("euclidean", "manhattan"):
+    """Raise if the model ``name`` states another similarity than cosine or the inner product."""
+    if similarity not in (None, "cosine", "dot"):
         raise BenchError(
             f"{name} states {similarity} similarity, but documents are ranked by inner product or "
             "cosine",
@@ -359,27 +358,65 @@ def refuse_own_code(folder: Path) -> None:
             )
 
 
-def find_code(folder: Path) -> str:
-    """Return what in ``folder`` names code, or files outside of it, or "".
+class CodeReference(NamedTuple):
+    """Text about a file that refers to code, and how to mend a reference to outside the folder."""
+
+    text: str
+    outside_hint: str = ""
+
+
+def find_code(folder: Path) -> CodeReference | None:
+    """Return the first reference in ``folder`` to custom code or outside files, or None.
 
     sentence-transformers and transformers would run the one and read the other without a hash.
+
+    Raises:
+        BenchError: a folder in it is a link.
     """
     found: list[str] = []
+    hints: list[str] = []
 
     def visit(item: dict[str, Any]) -> dict[str, Any]:
         types = item.get("types")
         named = [*map(item.get, CLASS_KEYS), *(types.values() if isinstance(types, dict) else ())]
-        found.extend(name for name in named if isinstance(name, str) and OTHER_CLASS.match(name))
-        found.extend(f"{key} = {item[key]}" for key in OUTSIDE if item.get(key))
+        found.extend(filter(_is_other_class, named))
+        found.extend(f"{key} = {item[key]}" for key in (AUTO_MAP, TOKENIZER_PATH) if item.get(key))
+        if "--" in str(item.get(AUTO_MAP)):
+            hints.append(f"Copy it into the folder, and remove everything up to -- in {AUTO_MAP}.")
+        if item.get(TOKENIZER_PATH):
+            hints.append(f"Copy the tokenizer into the folder, and remove {TOKENIZER_PATH}.")
         return item
 
-    for path in sorted(folder.rglob("*.json")):
-        if path.is_file() and path.name not in ("tokenizer.json", "vocab.json"):
-            with suppress(ValueError, RecursionError):  # no library can read it either
-                json.loads(path.read_bytes(), object_hook=visit)
+    for path in list_files(folder):
+        if path.suffix != ".json" or path.name in ("tokenizer.json", "vocab.json"):
+            continue
+        try:
+            json.loads(path.read_bytes(), object_hook=visit)
+        except RecursionError:  # with a larger stack, a library might read it
+            return CodeReference(f"{path} is nested too deeply to be searched for code")
+        except ValueError:  # no library can read it either
+            pass
         if found:
-            return f"{path} names {', '.join(found)}"
-    return ""
+            return CodeReference(f"{path} names {', '.join(found)}", " ".join(hints))
+    return None
+
+
+def _is_other_class(name: object) -> bool:
+    """Return whether ``name`` is the path of a class outside sentence-transformers and PyTorch."""
+    return isinstance(name, str) and "." in name and not LIBRARY_CLASS.fullmatch(name)
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Return all files in ``folder``, sorted.
+
+    Raises:
+        BenchError: a folder in it is a link, which this program does not follow, but libraries do.
+    """
+    paths = sorted(folder.rglob("*"))
+    for path in paths:
+        if path.is_symlink() and path.is_dir():
+            raise BenchError(f"{path} is a link to a folder", "Copy the folder there.")
+    return [path for path in paths if path.is_file()]
 
 
 def read_st_folder(folder: Path) -> Card:

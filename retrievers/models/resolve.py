@@ -6,7 +6,6 @@ vectors are made. A plain checkpoint does not and is refused, unless it is used 
 
 import importlib.util
 import logging
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
@@ -133,7 +132,9 @@ def resolve_model(
     """Find a model and everything that determines its vectors.
 
     Args:
-        model: card's name, ``.toml`` card, folder, Hub id, or URL of an endpoint.
+        model: card's name, ``.toml`` card, folder, Hub id, URL of an endpoint, or
+            ``path/to/file.py:Name`` for a class, function or object in a file of Python code, which
+            needs ``trust_code``.
         like: card whose recipe (pooling, prompts, lengths) a plain checkpoint or endpoint is used
             with.
         adapter: folder of an AdapterHub or PEFT adapter to attach. The model's name becomes
@@ -451,7 +452,7 @@ def _transformer_recipe(
 
 
 def _check_object_settings(card: Card, given: Collection[str]) -> None:
-    """Raise if a card, or the settings ``given``, have what an object or folder does not get."""
+    """Raise if a card or ``given`` set something that an object or folder decides itself."""
     plain = Card(name="", title="", missing="-")
     names = {name for name in card.usage if getattr(card, name) != getattr(plain, name)} | {*given}
     if not card.encoder:
@@ -467,10 +468,10 @@ def _resolve_library_folder(card: Card, base: Path, trust_code: bool) -> Model:
     """Resolve a folder that sentence-transformers encodes. Its dimension is known once opened."""
     root = locate_checkpoint(card.checkpoint, card.revision, base=base)
     checkpoint, code = read_library_folder(root), find_code(root)
-    if re.search(r" names .*(--|tokenizer_name_or_path)", code):
-        raise BenchError(f"{code}, outside of its folder", "Copy it into the folder.")
+    if code and code.outside_hint:
+        raise BenchError(f"{code.text}, outside of its folder", code.outside_hint)
     if code and not trust_code:
-        raise BenchError(f"{card.name} runs code of its own: {code}", TRUST)
+        raise BenchError(f"{card.name} runs code of its own: {code.text}", TRUST)
     name, revision = _describe_source(card.checkpoint, card.revision, base, checkpoint)
     versions = {each: library_version(each) for each in ("sentence-transformers", "transformers")}
     recipe = msgspec.structs.replace(
@@ -554,7 +555,7 @@ def _resolve_code(card: Card, base: Path, trust_code: bool) -> Model:
         raise BenchError(f"card {card.name}: options.dim, the dimension of its vectors, is missing")
     try:
         spec = importlib.util.find_spec(module)
-    except Exception:  # not a name, or the package around it is absent or cannot be imported
+    except (Exception, SystemExit):  # not a name, or its package is absent or cannot be imported
         spec = None
     if spec is None or spec.origin is None:
         raise BenchError(f"card {card.name}: there is no module {module!r}", "install it")

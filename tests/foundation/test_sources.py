@@ -70,6 +70,7 @@ def test_a_file_that_was_edited_runs_again_with_another_hash(
         (None, "cannot read .*No such file"),
         ("1 / 0", "cannot be run: ZeroDivisionError: division by zero"),
         ("def", "cannot be run: SyntaxError"),
+        ("raise SystemExit(0)", "cannot be run: SystemExit: 0"),
         (
             "from foundation.records import Record",
             "must define one subclass of Record; found: none",

@@ -177,6 +177,7 @@ def test_a_server_that_never_answers_in_time_is_an_error(server, monkeypatch):
         (Reply(200, b""), "no vectors .* begins ''"),
         (Reply(200, {"data": [{"index": 0, "embedding": [None]}]}), "no vectors"),
         (Reply(200, {"data": [{"index": 0, "embedding": "abc"}]}), "no vectors"),
+        (Reply(200, {"data": [{"index": 0, "embedding": ""}]}), "an empty vector"),
         (Reply(200, {"data": [{"index": 0, "embedding": "AADA/w=="}]}), "no vectors"),  # NaN
         (Reply(200, {"data": []}), "0 vectors for 1 texts"),
     ],

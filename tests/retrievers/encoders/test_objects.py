@@ -272,6 +272,24 @@ def test_names_of_other_code_and_files_are_found(
         resolve_model(str(folder), trust_code=trusted)
 
 
+def test_folders_that_only_libraries_would_enter_are_refused_or_hashed(
+    plain: Path, tmp_path: Path
+) -> None:
+    folder = save(plain, tmp_path / "st")
+    (folder / "1_Pooling").rename(folder / ".pooling")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = ".pooling"
+    tiny.write_json(folder / "modules.json", modules)
+    assert ".pooling/config.json" in resolve_model(str(folder)).recipe.files
+    (folder / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(BenchError, match=r"code of its own: .*deep\.json is nested too deeply"):
+        resolve_model(str(folder))
+    (folder / ".pooling").rename(tmp_path / "outside")
+    (folder / ".pooling").symlink_to(tmp_path / "outside")
+    with pytest.raises(BenchError, match=r"\.pooling is a link to a folder"):
+        resolve_model(str(folder), trust_code=True)
+
+
 def test_a_folder_may_not_ask_for_a_pickle(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +337,11 @@ ready = make()
 needs = lambda first, second: None
 class Needs:
     def __init__(self, path): pass
+class Cos(Letters):
+    similarity_fn_name = "cos"
+class Signed(Letters):
+    __signature__ = 3
+def leaves(): raise SystemExit(0)
 def fails(): raise RuntimeError("no weights")
 def flat(texts): return np.zeros(len(texts))
 def number(): return 3
@@ -370,6 +393,9 @@ def test_the_source_of_a_file_and_of_its_imports_is_part_of_the_fingerprint(file
         ("Needs", "Needs raised TypeError: .*missing 1 required positional argument: 'path'"),
         ("needs", "needs .* raised TypeError"),
         ("fails", "fails raised RuntimeError: no weights"),
+        ("leaves", "leaves raised SystemExit: 0"),
+        ("Signed", "Signed raised TypeError"),
+        ("Cos", "Cos states cos similarity, but"),
         ("flat", r"flat .* returned an array of shape \(1,\) for one text"),
         ("number", "int does not encode"),
     ],
@@ -408,6 +434,8 @@ def test_a_device_goes_to_code_that_takes_one(file: Path) -> None:
     assert sys.modules[str(file.parent / "other.py")].made == ["cpu"]
     with pytest.raises(BenchError, match="Letters has no parameter device for cuda"):
         open_encoder(resolve_model(f"{file}:Letters", trust_code=True), "cuda")
+    with pytest.raises(BenchError, match="ready has no parameter device for cuda"):
+        open_encoder(resolve_model(f"{file}:ready", trust_code=True), "cuda")
 
 
 def test_a_card_may_name_a_file_next_to_it(file: Path) -> None:
