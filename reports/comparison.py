@@ -133,7 +133,7 @@ def legend(resampling: Resampling) -> str:
 def holes_text(holes: Sequence[Holes], details: bool) -> str:
     """Return what unjudged documents can change, a line for each collection, and ``details``."""
     several = len({(each.a, each.b) for each in holes}) > 1
-    lines = [f"{each.a} − {each.b}, " * several + str(each) for each in holes]
+    lines = [f"{each.a} − {each.b}, {each}" if several else str(each) for each in holes]
     lines += [f"{each.collection}: warning: {text}" for each in holes for text in each.warnings]
     parts = ["Unjudged documents:", bullets(map(escape, lines))]
     rows = [each for each in holes if not each.missing]
@@ -149,12 +149,15 @@ def holes_text(holes: Sequence[Holes], details: bool) -> str:
         Column("outcome", lambda one: one.outcome),
         Column("judgements needed", lambda one: one.needed, fmt.count),
     ]
-    return "\n\n".join([*parts, *([Table(rows, columns).markdown()] if details and rows else [])])
+    if details and rows:
+        parts.append(Table(rows, columns).markdown())
+    return "\n\n".join(parts)
 
 
 def _label_range(value: tuple[float, float, bool]) -> str:
     low, high, exact = value
-    return f"{fmt.signed(low)} to {fmt.signed(high)}" + " (outer bounds)" * (not exact)
+    text = f"{fmt.signed(low)} to {fmt.signed(high)}"
+    return text if exact else f"{text} (outer bounds)"
 
 
 def changes_table(changes: ChangedQueries) -> str:

@@ -113,21 +113,24 @@ FROM_ADDRESS = re.compile(r"^\S+ from \S+: ")  # the file of one collection
 
 def gaps_list(gaps: Sequence[MissingEvaluation]) -> str:
     """Return the missing evaluations ``gaps`` by cause: a table, then a list of the causes."""
-    models: dict[str, dict[str, list[str]]] = {}
+    models: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for gap in gaps:
-        cause = escape(as_sentence(FROM_ADDRESS.sub("", gap.reason)))
-        cause += f" {as_sentence(gap.hint)}" if gap.hint else ""
-        cause = cause.replace(gap.collection, "NAME")  # the same for other collections
+        # The same cause for other collections. A name may be part of a longer word or option.
+        name = re.compile(rf"(?<![\w-]){re.escape(gap.collection)}(?![\w-])")
+        texts = FROM_ADDRESS.sub("", gap.reason), gap.hint
+        cause = tuple(name.sub("NAME", text) for text in texts)
         models.setdefault(cause, {}).setdefault(gap.collection, []).append(gap.model or "all")
     rows = [
         (name, ", ".join(failed), number)
         for number, collections in enumerate(models.values(), start=1)
         for name, failed in collections.items()
     ]
-    causes = [
-        fill(f"{number}. {cause}", WIDTH, subsequent_indent="   ", break_long_words=False)
-        for number, cause in enumerate(models, start=1)
-    ]
+    causes = []
+    for number, (cause, collections) in enumerate(models.items(), start=1):
+        name = next(iter(collections)) if len(collections) == 1 else "NAME"
+        reason, hint = (as_sentence(text.replace("NAME", name)) if text else "" for text in cause)
+        line = f"{number}. {escape(reason)} {hint}".rstrip()
+        causes.append(fill(line, WIDTH, subsequent_indent="   ", break_long_words=False))
     table = make_table(["not evaluated", "model", "cause"], rows).markdown()
     return "\n\n".join([table, "\n".join(causes)])
 

@@ -23,14 +23,25 @@ BEST_IN_BOLD = "The best score of a column is bold, the second underlined."
 NO_LIGATURE = "\u200b"
 LIGATURE = re.compile(r"(?<=[-`'?!,])(?=[-`'?!,])")  # as -- and ?`
 # Characters that LaTeX reads as commands, or that its standard fonts lack.
-SPECIAL = str.maketrans(
+SPECIAL = str.maketrans({letter: f"\\{letter}" for letter in "&%$#_{}"}) | str.maketrans(
     {
-        **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-        **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
-        **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
-        **{"−": "$-$", "±": r"$\pm$", "–": "--", "…": r"\ldots{}", "*": r"$^*$"},
-        **{"†": r"$^\dagger$", "‡": r"$^\ddagger$", "§": r"$^\S$", "¶": r"$^\P$"},
-        **{"[": "{[}", NO_LIGATURE: "{}"},  # a bracket after a line's end is a length
+        "\\": r"\textbackslash{}",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "−": "$-$",
+        "±": r"$\pm$",
+        "–": "--",
+        "…": r"\ldots{}",
+        "*": r"$^*$",
+        "†": r"$^\dagger$",
+        "‡": r"$^\ddagger$",
+        "§": r"$^\S$",
+        "¶": r"$^\P$",
+        "[": "{[}",  # a bracket after the end of a line is a length
+        NO_LIGATURE: "{}",
     }
 )
 
@@ -59,9 +70,11 @@ def table_of_scores(
         for line, (value, after) in zip(lines, cells, strict=True):
             score = "" if value is None else styles.get(round(value, 3), "%s") % f"{value:.3f}"
             line.append(score + _after_score(after))
+    label = re.sub(r"[^A-Za-z0-9-]+", "-", label)
     first, second = ([escape_latex(head[place]) for head in heads] for place in (0, 1))
-    body = [" & ".join(line) + r" \\" for line in [first, *([second] * any(second)), *lines]]
-    body.insert(1 + any(second), r"\midrule")
+    header = [first, second] if any(second) else [first]
+    body = [" & ".join(line) + r" \\" for line in [*header, *lines]]
+    body.insert(len(header), r"\midrule")
     return "\n".join(
         [
             *(r"\begin{table}", r"\centering", r"\setlength{\belowcaptionskip}{4pt}"),
@@ -101,8 +114,9 @@ def board_latex(board: Leaderboard, measure: str) -> str:
     caption = [
         f"{measures.pop() if len(measures) == 1 else 'Scores'} of {len(rows):,} models.",
         *(BEST_IN_BOLD, describe_daggers(board)),
-        "* marks collections that the model was trained on." * has_asterisk,
     ]
+    if has_asterisk:
+        caption.append("* marks collections that the model was trained on.")
     names = [row.name for row in rows]
     return table_of_scores(names, cells, " ".join(filter(None, caption)), "leaderboard")
 
@@ -113,9 +127,12 @@ def comparison_latex(comparison: Comparison, resampling: Resampling) -> str:
 
     def cells(row: ComparisonRow) -> list[Cell]:
         means = {"a": row.mean_a, "b": row.mean_b}.items()
-        scores = [GAP if m is None else (m, "†" * (row.verdict == side)) for side, m in means]
+        scores = [
+            GAP if mean is None else (mean, "†" if row.verdict == side else "")
+            for side, mean in means
+        ]
         if not row.paired:
-            return [*scores, *([GAP] * 3)]
+            return [*scores, GAP, GAP, GAP]
         pair = row.paired
         more = fmt.signed(pair.difference, 3), fmt.interval(pair, 3), fmt.p_value(pair.p_adjusted)
         return [*scores, *((None, text) for text in more)]
@@ -128,7 +145,7 @@ def comparison_latex(comparison: Comparison, resampling: Resampling) -> str:
         "Holm-corrected over the collections); intervals by bootstrap over queries."
     )
     names = [a, b, "difference", "95 % interval", "p (Holm)"]
-    return table_of_scores(names, columns, caption, "comparison")
+    return table_of_scores(names, columns, caption, f"{a}-{b}")
 
 
 def report_latex(report: Report) -> str:
@@ -153,8 +170,9 @@ def report_latex(report: Report) -> str:
         for name in reversed(report.collections)
     }
     test = "t test over seeds and queries" if seeds > 1 else "paired test over queries"
+    over = f", mean over {seeds} seeds ± 95 %" if seeds > 1 else ""
     caption = (
-        f"{report.title or report.name}{f', mean over {seeds} seeds ± 95 %' * (seeds > 1)}. "
+        f"{report.title or report.name}{over}. "
         f"{BEST_IN_BOLD} † marks a significant difference from the row that it was compared with, "
         f"usually {report.rows[0].name} ({test}, p at most .05, Holm-corrected over the rows)."
     )

@@ -165,6 +165,7 @@ def build_leaderboard(
     }
     names = [suite.name for suite in suites]
     resampling = Resampling(request.resamples, request.seed)
+    baselines = _find_baselines(request.baseline, by_row)
     groups = compute_rank_groups(by_row, wanted, names, resampling, advance)
     results = [entry.record for entries in by_column.values() for entry in entries]
     models = {result.model for result in results}
@@ -174,7 +175,6 @@ def build_leaderboard(
     rows = tuple(
         _build_row(name, cells, suites, groups, claims, cards) for name, cells in by_row.items()
     )
-    baselines = _find_baselines(request.baseline, by_row)
     settings = ComparisonSettings(request.measure or None, resampling=resampling)
     published = request.published is not None
     claimed = {request.suite, *(claim.name for claim in claims if published)}
@@ -196,9 +196,10 @@ def build_leaderboard(
 def _find_baselines(typed: Sequence[str], by_row: ByRow) -> list[str]:
     """Return the rows of the ``typed`` baselines: the names of rows, or of models with one row."""
     rows = []
-    if len(typed) > MOST_BASELINES:
-        raise BenchError(f"--baseline: {len(typed)} names, at most {MOST_BASELINES} are possible")
-    for name in typed:
+    names = dict.fromkeys(typed)
+    if len(names) > MOST_BASELINES:
+        raise BenchError(f"--baseline: {len(names)} models, at most {MOST_BASELINES} are possible")
+    for name in names:
         found = [row for row in by_row if name in (row, row.partition(SELECTOR)[0])]
         found = [name] if name in by_row else found
         if len(found) != 1:

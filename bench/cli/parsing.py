@@ -100,7 +100,7 @@ def parse_device(text: str) -> str:
 
 
 def parse_local_path(text: str) -> Path:
-    """Parse ``text`` as a local path, and refuse "", which is "$DIR" if DIR is not set."""
+    """Parse ``text`` as a local path, and refuse "" (an unset shell variable)."""
     if not text:
         raise ValueError("an empty path: name a folder or file")
     if "://" in text:

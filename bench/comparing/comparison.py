@@ -161,7 +161,7 @@ def compare(request: CompareRequest) -> ComparisonReport:
     )
     comparisons = tuple(compare_models(models, settings))
     changed = _find_changes(comparisons, models, opened, request.changed, workspace)
-    holes = _find_holes(comparisons, models, opened, request.holes, workspace)
+    holes = find_comparison_holes(comparisons, models, opened, request.holes, workspace)
     return ComparisonReport(resampling, comparisons, tuple(changed), tuple(holes))
 
 
@@ -312,7 +312,7 @@ def _find_changes(
             yield _find_changed_queries(names, (a, b), row.measure, changed, shown)
 
 
-def _find_holes(
+def find_comparison_holes(
     comparisons: Sequence[Comparison],
     models: Sequence[ComparedModel],
     given: OpenDataset | None,
@@ -329,10 +329,10 @@ def _find_holes(
         if row.protocol:
             continue
         shown = given.dataset if given else open_evaluated(a, workspace)
-        yield find_holes((a, b), (pair.a, pair.b), row.measure, shown, level_of(row), thorough)
+        yield find_holes((a, b), (pair.a, pair.b), row.measure, shown, _level_of(row), thorough)
 
 
-def level_of(row: ComparisonRow) -> float:
+def _level_of(row: ComparisonRow) -> float:
     """Return the significance level of a row, which is lower if several collections are tested."""
     test = row.paired
     return ALPHA * min(1.0, test.p / test.p_adjusted) if test and test.p_adjusted else ALPHA

@@ -184,14 +184,16 @@ def evaluate_run(
         official: whether the collection is the published one.
 
     Raises:
-        BenchError: the run has no query of the collection.
+        BenchError: the run has no documents, or no query of the collection.
     """
+    if not len(file.run):
+        raise BenchError(f"the run {name} is empty")
     if set(dataset.queries.ids).isdisjoint(file.run.query_ids):
-        found, wanted = (next(iter(ids), "") for ids in (file.run.query_ids, dataset.queries.ids))
+        found, wanted = file.run.query_ids[0], dataset.queries.ids[0]
         raise BenchError(
-            f"the run {name} has no query of {dataset.name}: its first is {found!r}, that of the "
+            f"no query of the run {name} is in {dataset.name}: the run has {found!r}, the "
             f"collection {wanted!r}",
-            "name the collection and the split of the run",
+            "check --dataset and --split",
         )
     names = resolve_measures(dataset, measures, depth)
     protocol = make_protocol(dataset, depth, corpus_sha256="", official=official)

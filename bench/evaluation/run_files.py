@@ -3,7 +3,7 @@
 Text has one document a line, in columns separated by tabs or blanks: six of TREC, three of Tevatron
 (with scores) or of MS MARCO (with ranks), or ColBERT's four. Predictions of mteb are one JSON
 document, those of sentence-transformers one JSON document a line. All may be compressed with gzip
-or zstd. What can mean one thing only is read, and the assumption is part of the `RunFile`.
+or zstd. Unambiguous files are read; the assumption made is recorded in the `RunFile`.
 
 Stored results have the columnar format, an Arrow IPC file (Feather) with the columns ``query``,
 ``document`` and ``score``. It stores each id once, in a dictionary, and the numbers compressed with
@@ -45,8 +45,10 @@ _COLUMNS = {
 _NUMBERS = ("rank", "score")
 _HINT = (
     "each line has the 6 columns of TREC (query Q0 document rank score tag), or all have 3 (query "
-    "document score, as of Tevatron, or query document rank, as of MS MARCO)"
+    "document score, as of Tevatron, or query document rank, as of MS MARCO) or ColBERT's 4 (query "
+    "document rank score)"
 )
+_JSON_HINT = 'Also accepted: {"QUERY": {"DOCUMENT": SCORE}}.'
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _RECORDS = re.compile(rb'\s*\{\s*"query_id"\s*:\s*["0-9]')  # of sentence-transformers
 _JSON = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:')
@@ -99,7 +101,8 @@ def read_run_file(path: Location, allow_pipe: bool = True, split: str = "") -> R
     with source.open() as file:
         head = file.read(_HEAD_BYTES).removeprefix(BOM_UTF8)
     if head.startswith(_ARROW):
-        run = _decode_columnar(path, content)
+        with source.open() as file:
+            run = _decode_columnar(path, file.read())
     elif _PICKLE.match(head):
         raise BenchError(
             f"run {path} is a pickle, which may run code and is never read",
@@ -142,8 +145,8 @@ def _decode_columnar(path: Location, content: bytes) -> Run:
         scores = round_scores(batch.column("score").to_numpy())
         return Run.from_columns(_id_column(batch, "query"), _id_column(batch, "document"), scores)
     except (pa.ArrowException, OSError, KeyError, TypeError, BenchError) as error:
-        reason = f"{path} is damaged, or no file of rankings: {error}"
-        raise BenchError(reason, "evaluate again, or name a TREC run file") from error
+        reason = f"{path} is damaged or not a file of rankings: {error}"
+        raise BenchError(reason, "evaluate again, or give another run file") from error
 
 
 def _id_column(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -172,17 +175,23 @@ def _read_predictions(source: "_Source", split: str) -> tuple[Run, str]:
         else:
             tree = decode(content)
             tree.pop(_ABOUT_MODEL, None)
-            tree, assumption = _choose_predictions(tree, source.path, split)
+            tree, assumption = _choose_predictions(tree, source, split)
         rankings = msgspec.convert(tree, dict[str, dict[str, float]])
+        rows = [(q, d, value) for q, ranked in rankings.items() for d, value in ranked.items()]
+        queries, documents = [row[0] for row in rows], [row[1] for row in rows]
+        return Run.from_rows(queries, documents, [row[2] for row in rows]), assumption
+    except UnicodeEncodeError as error:  # half of a character, which JSON can express
+        problem = f"run {source.path}: an id is not Unicode text: {error.object!r}"
+        raise BenchError(problem, "Rename it in the run and in the collection.") from error
     except (ValueError, LookupError, TypeError, RecursionError, msgspec.MsgspecError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise BenchError(
-            f"run {source.path} has no predictions of mteb or sentence-transformers: {reason}",
-            '{"QUERY": {"DOCUMENT": SCORE}} is read, too',
+            f"run {source.path} cannot be read as predictions of mteb or sentence-transformers: "
+            f"{reason}",
+            'Also accepted: {"QUERY": {"DOCUMENT": SCORE}}.',
         ) from error
-    rows = [(q, d, value) for q, ranked in rankings.items() for d, value in ranked.items()]
-    queries, documents = [row[0] for row in rows], [row[1] for row in rows]
-    return Run.from_rows(queries, documents, [row[2] for row in rows]), assumption
+    except BenchError as error:
+        raise BenchError(f"run {source.path}: {error}", error.hint) from error
 
 
 def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -194,7 +203,7 @@ def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _choose_predictions(tree: Any, path: Location, split: str) -> tuple[Any, str]:
+def _choose_predictions(tree: Any, source: "_Source", split: str) -> tuple[Any, str]:
     """Return the rankings in a JSON document, and the assumption if there are several.
 
     mteb writes ``{SUBSET: {SPLIT: {QUERY: {DOCUMENT: SCORE}}}}``, others the inner part only.
@@ -210,9 +219,10 @@ def _choose_predictions(tree: Any, path: Location, split: str) -> tuple[Any, str
     listed = ", ".join(map("/".join, entries))
     if len(chosen) != 1:
         keys = "".join(f"[{key!r}]" for key in next(iter(entries)))
-        code = f"import json; print(json.dumps(json.load(open({str(path)!r})){keys}))"
-        command = f"`python -c {shlex.quote(code)} > run.json`"
-        raise BenchError(f"run {path} has predictions for {listed}", f"choose one, as by {command}")
+        code = f"import json, sys; print(json.dumps(json.load(sys.stdin){keys}))"
+        command = f"`{source.reading} | python -c {shlex.quote(code)} > run.json`"
+        problem = f"run {source.path} has predictions for {listed}"
+        raise BenchError(problem, f"choose one, as by {command}")
     certain = len(entries) == 1 and split in ("", chosen[0][1])
     assumption = f"of its predictions ({listed}), {'/'.join(chosen[0])} is used"
     return entries[chosen[0]], "" if certain else assumption
@@ -240,13 +250,13 @@ def _parse_text(source: "_Source") -> tuple[Run, str]:
         raise BenchError(f"run {source.path} is empty", _HINT)
     if names == _COLUMNS[6]:
         return run, ""
-    has_ranks, assumption = _interpret(source.path, table)
+    has_ranks, assumption = _interpret(source, table)
     if has_ranks:
         run = Run.from_columns(table["query"], table["document"], -scores)
     return run, assumption
 
 
-def _interpret(path: Location, table: pa.Table) -> tuple[bool, str]:
+def _interpret(source: "_Source", table: pa.Table) -> tuple[bool, str]:
     """Return whether the last of 3 or 4 columns has ranks instead of scores, and the assumption.
 
     Raises:
@@ -266,20 +276,23 @@ def _interpret(path: Location, table: pa.Table) -> tuple[bool, str]:
     elif follows.any() and (values == places).all():
         return True, "the last of 3 columns counts from 1 for each query: ranks, as of MS MARCO"
     else:
-        counts_down = (values[np.lexsort((values, codes))] == places).all()
-        doubtful = rises | (follows & counts_down)
-        sound, last = "the last of 3 columns falls for each query: scores, as of Tevatron", "$3"
+        rising = values[np.lexsort((values, codes))]  # of each query
+        is_distinct = (np.diff(rising, prepend=0)[follows] > 0).all()
+        may_be_ranks = is_distinct and (values % 1 == 0).all() and (rising[starts] == 1).all()
+        doubtful = rises | (follows & may_be_ranks)
+        sound = "the last of 3 columns never rises within a query: read as scores, as of Tevatron"
+        last = "$3"
         problem = "3 columns, whose last may be scores (high is good) or ranks (1 is best)"
     if not doubtful.any():
         return False, sound
-    query, quoted = codes[doubtful.argmax()], shlex.quote(str(path))
+    query = codes[doubtful.argmax()]
     shown = ", ".join(f"{value:g}" for value in values[codes == query][:3])
     scores, ranks = (
-        f'`awk \'{{print $1, "Q0", $2, 0, {value}, "run"}}\' {quoted} > run.trec`'
+        f'`{source.reading} | awk \'{{print $1, "Q0", $2, 0, {value}, "run"}}\' > run.trec`'
         for value in (last, "-$3")
     )
     raise BenchError(
-        f"run {path} has {problem}: for query {query_ids[query].as_py()!r}, {shown}, ...",
+        f"run {source.path} has {problem}: for query {query_ids[query].as_py()!r}, {shown}, ...",
         f"write six columns: {scores} if they are scores, {ranks} if they are ranks",
     )
 
@@ -333,6 +346,13 @@ class _Source:
 
     path: Location
     content: bytes
+
+    @property
+    def reading(self) -> str:
+        """Command of a shell that prints the uncompressed content."""
+        programs = {_GZIP: "gzip -dc", _ZSTD: "zstd -dc"}
+        found = [each for magic, each in programs.items() if self.content.startswith(magic)]
+        return f"{found[0] if found else 'cat'} {shlex.quote(str(self.path))}"
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:

@@ -90,7 +90,9 @@ def explain(request: ExplainRequest) -> Answer | None:
     print(f"loading {request.model}", file=sys.stderr)
     workspace = open_workspace(request)
     model = _load(workspace, request.model, evolve(request, endpoint_model=None))  # of the server
-    server = request.served and open_endpoint(request.served, request.endpoint_model, model)
+    server = None
+    if request.served:
+        server = open_endpoint(request.served, request.endpoint_model, model)
     datasets = workspace.datasets(request.on)
     names = [dataset.name for dataset in datasets]  # of a folder, not its path
     typed = dict(zip(names, workspace.expand_names(request.on), strict=True))
@@ -100,13 +102,13 @@ def explain(request: ExplainRequest) -> Answer | None:
         lambda name, split: workspace.dataset(typed[name], split),
         workspace.device,
         _load_other(workspace, request, model),
-        announce=lambda line: print(line, file=sys.stderr),
-        length=find_length(server, model.model) if server else None,
+        announce=_announce,
+        length=find_length(server, model.model, _announce) if server else None,
     )
     if request.save_canary is not None:
         save_canary(request.save_canary, question.of_encoder(model.require_encoder(), "").given)
         print(f"{request.save_canary}: vectors of {model.name} saved", file=sys.stderr)
-    evidence = _evidence(request, question, server or None)
+    evidence = _evidence(request, question, server)
     if not evidence:
         return None
     answer = answer_question(question, evidence)
@@ -157,6 +159,11 @@ def _load_other(
 def _load(workspace: Workspace, name: str, fields: ModelFields) -> LoadedModel:
     (model,) = load_models(workspace, (name,), fields)
     return model
+
+
+def _announce(line: str) -> None:
+    """Print a line of progress on stderr."""
+    print(line, file=sys.stderr)
 
 
 def _evidence(
@@ -225,7 +232,7 @@ def examine_server(
         workspace.device,
         sampled_documents=SERVED_DOCUMENTS,
         sampled_queries=SERVED_QUERIES,
-        length=find_length(encoder, model.model),
+        length=find_length(encoder, model.model, _announce),
     )
     evidence = question.of_encoder(encoder, encoder.recipe.model)
     found = answer_question(question, [evidence], most_seconds=SEARCH_SECONDS)

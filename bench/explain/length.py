@@ -6,7 +6,7 @@ the vector of the last one. Words are single tokens, so lengths are exact, and a
 text, so a server that mixes up its answers misleads nobody.
 """
 
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from math import isqrt
@@ -55,11 +55,15 @@ class ServedLength:
         return self.tokens == self.stated or (not self.longer and self.stated > MOST_TOKENS)
 
 
-def find_length(server: EndpointEncoder, model: Model) -> ServedLength | None:
+def find_length(
+    server: EndpointEncoder, model: Model, announce: Callable[[str], None]
+) -> ServedLength | None:
     """Find the maximum length of a server by bisection, starting at its checkpoint's.
 
+    ``announce`` is called with a line of progress.
+
     Returns:
-        None if the checkpoint's words are no single tokens, or the server's vectors do not depend
+        None if the checkpoint's words are not single tokens, or the server's vectors do not depend
         on a text alone.
     """
     if model.recipe.kind != "transformer":
@@ -71,7 +75,7 @@ def find_length(server: EndpointEncoder, model: Model) -> ServedLength | None:
     recipe, around = model.recipe, tokenizer.num_special_tokens_to_add()
     stated = recipe.max_document_tokens or LONGEST
     stated = min(stated, model.checkpoint.position_limit or stated)
-    print("finding the length that the server reads", file=sys.stderr)
+    announce("finding the length that the server reads")
     low, high, longer = around, MOST_TOKENS + 1, ""  # read, and not read
     while high - low > 1:
         middle = max(low + 1, isqrt(low * high))

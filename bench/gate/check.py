@@ -7,7 +7,7 @@ The candidate is evaluated (`bench.gate.candidate`), or Python already has its e
 import math
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,19 @@ import numpy as np
 from attrs import evolve
 
 from bench.comparing.comparison import (
-    QUICK_COMPARISONS,
     check_scores_against_rankings,
+    find_comparison_holes,
     model_of,
-    open_evaluated,
     open_evaluated_dataset,
     score_run_file,
 )
-from bench.comparing.pairs import ComparedModel, ComparisonSettings, differing_recipes, read_scores
-from bench.comparing.settling import find_holes
+from bench.comparing.pairs import (
+    ComparedModel,
+    ComparisonSettings,
+    compare_models,
+    differing_recipes,
+    read_scores,
+)
 from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.judging import mean_weights
@@ -137,10 +141,10 @@ def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
     hints = [hint for other in scope.references if (hint := _hint_for_gaps(other, scope))]
     done = conclude(candidate, against, settings, (*hints, *recorded.texts), scope.left_out)
     explain = _explain_command(done, model, scope, request) if model else ""
-    holes = (
-        () if settings.expect_same else tuple(_describe_holes(candidate, done, scope, workspace))
-    )
-    return msgspec.structs.replace(done, explain=explain, holes=holes)
+    holes: Iterable[str] = ()
+    if not settings.expect_same:
+        holes = _describe_holes(candidate, done, scope, comparing, workspace)
+    return msgspec.structs.replace(done, explain=explain, holes=tuple(holes))
 
 
 def _find_run_file(request: CheckRequest) -> Path | None:
@@ -374,19 +378,26 @@ def check_against(
 
 
 def _describe_holes(
-    candidate: Candidate, done: Check, scope: Scope, workspace: Workspace
+    candidate: Candidate,
+    done: Check,
+    scope: Scope,
+    comparing: ComparisonSettings,
+    workspace: Workspace,
 ) -> Iterator[str]:
     """Yield what unjudged documents can change, for each collection shared with the baseline."""
-    baseline, verdict = scope.references[0], done.against[0]
-    rows = [row for row in verdict.rows if row.paired]
-    for row in rows if len(rows) <= QUICK_COMPARISONS else ():
-        ours, theirs = (each.results[row.name] for each in (candidate, baseline))
-        found = find_holes(
-            *((ours, theirs), (candidate.name, baseline.name), row.measure),
-            open_evaluated(theirs, workspace),
-            thorough=False,
-        )
-        yield from (str(found), *(f"{row.name}: warning: {text}" for text in found.warnings))
+    baseline = scope.references[0]
+    shared = [row.name for row in done.against[0].rows if row.paired]
+    if not shared:
+        return
+    label = CANDIDATE if candidate.name == baseline.name else candidate.name
+    models = [
+        ComparedModel(name, {each: results[each] for each in shared})
+        for name, results in ((label, candidate.results), (baseline.name, baseline.results))
+    ]
+    comparisons = compare_models(models, comparing)
+    for found in find_comparison_holes(comparisons, models, None, False, workspace):
+        yield str(found)
+        yield from (f"{found.collection}: warning: {text}" for text in found.warnings)
 
 
 def _is_same_model(a: Evaluation, b: Evaluation) -> bool:

@@ -186,10 +186,13 @@ def make_job(
     job |= {"probe": probe, "tokens": None, "texts": texts}
     if model is not None:
         recipe = model.recipe
-        if recipe.pooling not in ("cls", "mean", "last") or recipe.stages or model.query:
+        is_plain = recipe.title_join == "space" and recipe.truncation_side == "right"
+        is_plain = is_plain and not recipe.lower_case and not recipe.dataset_prompts
+        is_pooled = recipe.pooling in ("cls", "mean", "last") and not recipe.stages
+        if not (is_plain and is_pooled) or model.query:
             raise BenchError(
-                f"{recipe.model} is neither a folder of sentence-transformers nor pooled by cls, "
-                "mean or last token",
+                f"{recipe.model} is not a folder of sentence-transformers, and its card has more "
+                "than one encoder, prompts and pooling by cls, mean or last token",
                 "Save it as a folder of sentence-transformers.",
             )
         lengths = recipe.max_query_tokens, recipe.max_document_tokens

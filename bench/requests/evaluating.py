@@ -167,8 +167,8 @@ class ScoreRequest(ProtocolFields, FolderFields):
     """Score a ranking of another program by the collection's own protocol.
 
     Attributes:
-        run: Run file: six columns of TREC, three of Tevatron or MS MARCO, or predictions of mteb
-            or sentence-transformers; plain, .gz or .zst. In Python also a `Run`, or scores by
+        run: Run file: six columns of TREC, three of Tevatron or MS MARCO, four of ColBERT, or
+            predictions of mteb or sentence-transformers; plain, .gz or .zst. In Python also a `Run`, or scores by
             document id by query id, as in beir and pytrec_eval.
         dataset: Collection or folder with the judgements (see `list datasets`).
         measure: Further measure to report, instead of the collection's; several are possible (see

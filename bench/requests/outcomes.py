@@ -81,9 +81,12 @@ class MissingEvaluations:
         return {missing.collection: missing.reason for missing in self.missing}
 
     def require_any(self, left: bool) -> None:
-        """Raise the reason of the first error if nothing is ``left``."""
+        """Raise the reason of the first error if nothing is ``left``, after warnings of others."""
         if self.missing and not left:
-            first = self.missing[0]
+            first, *others = self.missing
+            for gap in others:
+                if self._listed and not gap.model:
+                    print(f"warning: {gap.collection}: {gap.reason}", file=sys.stderr)
             raise BenchError(
                 f"nothing was evaluated; {first.collection}: {first.reason}", first.hint
             )

@@ -25,7 +25,7 @@ from bench.evaluation.collection_search import (
     truncated_lengths,
 )
 from bench.evaluation.exact import ArrayVectors, exact_search
-from bench.evaluation.index_search import check_index_fits, default_budget
+from bench.evaluation.index_search import check_index_fits, default_budget, resident_bytes
 from bench.evaluation.pipeline import current_conditions
 from bench.requests.evaluating import SpeedRequest
 from bench.runner.workspace import Workspace, load_models, open_workspace
@@ -57,7 +57,7 @@ from bench.speed.speed_report import (
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
-from foundation.machine import processor_name
+from foundation.machine import format_size, processor_name
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.index.hits import Hits, recall_at_k, sort_canonically
@@ -142,7 +142,7 @@ class BenchmarkedModel:
 def speed(request: SpeedRequest, log: Log = lambda text: None) -> SpeedReport:
     """Measure one model, and with names of collections, compare it end to end with other tools.
 
-    Indexes are measured on the vectors of a named collection.
+    Given indexes are measured on the vectors of a named collection, the usual ones on others.
 
     Raises:
         BenchError: wrong input, or a tool is not installed or has nothing to do.
@@ -152,7 +152,7 @@ def speed(request: SpeedRequest, log: Log = lambda text: None) -> SpeedReport:
     _check_tools(request, parts)
     workspace = open_workspace(request)
     named = [workspace.dataset(name) for name in workspace.expand_names(request.names)]
-    indexed = named if "indexes" in parts else []
+    indexed = named if request.index else []
     if len(indexed) > 1:
         problem = f"indexes are measured on one collection, not on {len(indexed)}"
         raise BenchError(problem, "name one collection, or leave out --index")
@@ -162,6 +162,12 @@ def speed(request: SpeedRequest, log: Log = lambda text: None) -> SpeedReport:
     dim, rows = target.encoder.dim, len(indexed[0].corpus) if indexed else ROWS
     for spec in filter(lambda spec: spec.needs_faiss, target.indexes):
         check_index_fits(spec, rows, dim, default_budget(), loading=4 * rows * dim)
+    if (needed := resident_bytes() + 4 * rows * dim) > default_budget():
+        raise BenchError(
+            f"the vectors of {rows:,} documents need {format_size(needed)}, and "
+            f"{format_size(default_budget())} are free",
+            "name a smaller collection",
+        )
     if indexed:
         target = replace(target, vectors=_collection_vectors(target, indexed[0], workspace))
     raced = named if SCORES.keys() & set(request.against) or not indexed else []

@@ -65,19 +65,22 @@ function download() {
   URL.revokeObjectURL(link.href);
 }
 
+const DIGITS = report.grades.filter((each) => each < 10); // higher grades have buttons only
+
 function press(event) {
   if (event.ctrlKey || event.altKey || event.metaKey || event.target.tagName === "INPUT") return;
-  const digit = event.key.length === 1 ? report.grades.find((each) => String(each) === event.key) : undefined;
+  const key = event.key.toLowerCase();
+  const digit = DIGITS.find((each) => String(each) === key);
   if (digit !== undefined) grade(digit);
-  else if (event.key === "ArrowRight" || event.key === "j") move(1);
-  else if (event.key === "ArrowLeft" || event.key === "k") move(-1);
-  else if (event.key === "d") download();
+  else if (key === "arrowright" || key === "j") move(1);
+  else if (key === "arrowleft" || key === "k") move(-1);
+  else if (key === "d") download();
   else return;
   event.preventDefault();
 }
 
 element("heading").textContent = report.collection + ": " + report.holes.a + " and " + report.holes.b;
-element("help").textContent = "Keys: " + report.grades.join(", ") +
+element("help").textContent = "Keys: " + DIGITS.join(", ") +
   " grade, the same key again takes it back; ← → or K J move; D downloads. 0: not relevant.";
 for (const value of report.grades) {
   const button = document.createElement("button");

@@ -131,7 +131,7 @@ def test_unknown_ambiguous_and_too_many_baselines_are_refused(tmp_path):
     with pytest.raises(BenchError, match="no row is called minilm") as error:
         board_of(tmp_path, "minilm")
     assert "m0, m1" in error.value.hint
-    with pytest.raises(BenchError, match="5 names, at most 4 are possible"):
+    with pytest.raises(BenchError, match="5 models, at most 4 are possible"):
         board_of(tmp_path, *(f"m{number}" for number in range(5)))
 
 

@@ -24,6 +24,7 @@ from bench.requests.training import WatchRequest
 from bench.runner import run as run_case
 from bench.runner.run import announce_encoding
 from bench.speed import speed as speed_case
+from foundation.errors import BenchError
 from foundation.files import read_file, replace_file
 from reports.evaluation import collection_table, costs_table, gaps_list, means_table
 from reports.format import size
@@ -127,12 +128,16 @@ def speed(request: SpeedRequest, output: OutputOptions) -> int:
     Returns:
         The exit code of bad input if the tools disagree on scores: their times are not comparable.
     """
+    everything = not (request.parts or request.names)
+    if output.figure and not (everything or request.index or "indexes" in request.parts):
+        problem = "--figure draws indexes, which are not measured"
+        raise BenchError(problem, "Add --index, or --parts indexes.")
     report = speed_case.speed(request, lambda text: print(f"speed: {text}", file=sys.stderr))
     if not output.json:
         print(speed_tables(report), end="\n\n")
+    print(msgspec.json.encode(report).decode(), flush=True)
     if output.figure and report.indexes:
         draw_indexes(report.indexes, report.model, output.figure)
-    print(msgspec.json.encode(report).decode())
     return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT
 
 
