@@ -127,8 +127,8 @@ def gaps_list(gaps: Sequence[MissingEvaluation]) -> str:
     ]
     causes = []
     for number, (cause, collections) in enumerate(models.items(), start=1):
-        name = next(iter(collections)) if len(collections) == 1 else "NAME"
-        reason, hint = (as_sentence(text.replace("NAME", name)) if text else "" for text in cause)
+        meant = next(iter(collections)) if len(collections) == 1 else "NAME"
+        reason, hint = (as_sentence(text.replace("NAME", meant)) if text else "" for text in cause)
         line = f"{number}. {escape(reason)} {hint}".rstrip()
         causes.append(fill(line, WIDTH, subsequent_indent="   ", break_long_words=False))
     table = make_table(["not evaluated", "model", "cause"], rows).markdown()
