@@ -20,12 +20,15 @@ from foundation.records import Record, convert_table, decode_toml, read_toml
 
 SUITES = "suites.toml"
 ENVIRONMENT = "BENCH_DATA"
-REMOTE = {"hf://": "hf/", "ir_datasets:": "ir_datasets/"}  # prefixes of names, and in results
+HUB, IR_DATASETS = "hf://", "ir_datasets:"  # prefixes of names
+REMOTE = {HUB: "hf/", IR_DATASETS: "ir_datasets/"}  # with those in results
 
 TitleTrack = Literal["title", "no-title", ""]
 # the form of an ir_measures name, such as nDCG@10 or AP(rel=2)
 Measure = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z]+(\(\w+=\w+\))?(@[1-9][0-9]*)?$")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+# part of the name of a file
+Split = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}$)[^/\\\0]+$")]
 Weight = Annotated[float, msgspec.Meta(gt=0)]
 Md5 = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?$")]
 Url = Annotated[str, msgspec.Meta(pattern=r"^https?://[^/]+/.*[^/]$")]
@@ -110,7 +113,7 @@ class Facts(Record):
     layout: str
     title: str = ""
     version: str = ""
-    split: str = "test"
+    split: Split = "test"
     main_measure: Measure = "nDCG@10"
     measures: tuple[Measure, ...] = ("R@100",)
     depth: Annotated[int, msgspec.Meta(ge=1)] = 1000

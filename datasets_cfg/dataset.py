@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tqdm import tqdm
 
 from datasets_cfg.catalogue import (
+    HUB,
     Counts,
     Facts,
     dataset_names,
@@ -62,7 +63,7 @@ CORPORA = "corpora"  # folder of the cache
 QUICK_BYTES = 1 << 27  # size of documents that are read in seconds
 OTHERS_PER_QUERY = 10  # unjudged documents
 SHORT = 10  # characters of a document that says nearly nothing
-CUT, LONG = 5, 100  # so many texts of the same greatest length, in characters, suggest a limit
+CUT, LONG = 5, 100  # this many texts of one maximum length in characters suggest truncation
 INHERITED_FACTS = ("main_measure", "measures", "depth", "exclude_self", "title_track", "version")
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class Dataset:
         excluded: ids of documents that are removed from the ranking of a query, by its id.
         assumptions: what was assumed about the files of queries and judgements, with its count.
         overlay: hash of judgements in ``qrels`` that are not the collection's; "" without any.
+        overlaid: number of these, the last rows of ``qrels``.
     """
 
     facts: Facts
@@ -93,6 +95,7 @@ class Dataset:
     excluded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     assumptions: Mapping[str, int] = field(default_factory=dict)
     overlay: str = ""
+    overlaid: int = 0
 
     @classmethod
     def from_dicts(
@@ -158,8 +161,11 @@ class Dataset:
 
     @cached_property
     def qrels_sha256(self) -> str:
-        """Content hash of judgements, answers and exclusions, independent of their order."""
-        judged = sorted((query, document, str(grade)) for query, document, grade in self.qrels)
+        """Content hash of the collection's own judgements, answers and exclusions, independent of
+        their order.
+        """
+        own = list(self.qrels)[: len(self.qrels) - self.overlaid]
+        judged = sorted((query, document, str(grade)) for query, document, grade in own)
         answered = sorted((query, *texts) for query, texts in (self.answers or {}).items())
         excluded = sorted((query, "excluded", *sorted(ids)) for query, ids in self.excluded.items())
         return hash_records([*judged, *answered, *excluded])
@@ -172,9 +178,8 @@ class Dataset:
             (*self.qrels.doc_ids, *added.doc_ids),
             np.concatenate([self.qrels.grades, added.grades]),
         )
-        judged = replace(self, qrels=merged, overlay=hash_records(rows)[:12])
-        judged.__dict__["qrels_sha256"] = self.qrels_sha256
-        return judged
+        overlaid = self.overlaid + len(added)
+        return replace(self, qrels=merged, overlay=hash_records(rows)[:12], overlaid=overlaid)
 
     def count_unknown(self, ids: Sequence[str]) -> int:
         """Return how many of ``ids`` are not documents, or 0 if reading these would take long."""
@@ -276,10 +281,11 @@ def name_in_results(folder: Path) -> str:
 
     A snapshot in the cache of the Hugging Face Hub has the name of its repository.
     """
-    path = folder.resolve()
-    repository = path.parent.parent.name.removeprefix("datasets--").replace("--", "/")
-    name = remote_name(f"hf://{repository}") if path.parent.name == "snapshots" else path.name
-    return str(_read_facts_file(folder).get("name") or name)
+    path, stated = folder.resolve(), _read_facts_file(folder).get("name")
+    repository = path.parent.parent.name
+    if not stated and path.parent.name == "snapshots" and repository.startswith("datasets--"):
+        return remote_name(HUB + repository.removeprefix("datasets--").replace("--", "/"))
+    return stated or path.name
 
 
 def name_of_user(name: str, data_dir: Path | None = None) -> str:
@@ -291,7 +297,9 @@ def name_of_user(name: str, data_dir: Path | None = None) -> str:
 def _read_facts_file(folder: Path) -> dict[str, Any]:
     """Return the table of a folder's ``dataset.toml``, empty if there is none."""
     path = folder / FACTS_FILE
-    return read_toml(path, dict[str, Any]) if os.path.lexists(path) else {}
+    table = read_toml(path, dict[str, Any]) if os.path.lexists(path) else {}
+    convert_table({"name": "", "layout": "", **table}, Facts, path)  # check types
+    return table
 
 
 def facts_of_folder(folder: Path, split: str | None = None) -> Facts:
@@ -465,7 +473,7 @@ def take_first_queries(dataset: Dataset, count: int) -> Dataset:
         **{name: fact for name, fact in facts.items() if fact is not None},
     )
     excluded = {id_: names for id_, names in dataset.excluded.items() if id_ in qrels}
-    return replace(small, excluded=excluded)
+    return replace(small, excluded=excluded, assumptions=all_assumptions(dataset))
 
 
 def _first_documents(
@@ -658,18 +666,25 @@ def _copies(dataset: Dataset) -> Iterator[Finding]:
 
 def _cut_texts(dataset: Dataset) -> Iterator[Finding]:
     """Report documents that are nearly empty, and texts that end at the same length."""
-    columns = dataset.corpus.titles, dataset.corpus.texts
-    texts = pc.utf8_length(columns[1]).to_numpy()
-    used = sum(pc.utf8_length(pc.utf8_trim_whitespace(each)).to_numpy() for each in columns)
-    longest = int(texts.max())
-    for what, found, least in (
-        (f"fewer than {SHORT} characters", (used > 0) & (used < SHORT), 1),
-        (f"{longest:,} characters, as the longest: their texts may be cut", texts == longest, CUT),
-    ):
-        rows = np.flatnonzero(found)
-        if len(rows) >= least and (longest >= LONG or least == 1):
-            ids = dataset.corpus.ids.take(rows[:EXAMPLES]).to_pylist()
-            yield Finding("note", f"documents have {what}", len(rows), _first_ids(ids))
+    corpus = dataset.corpus
+    text_lengths, used_lengths = [], []
+    for batch in corpus.table.to_batches():
+        columns = batch.column("title"), batch.column("text")
+        title, text = (pc.utf8_length(pc.utf8_trim_whitespace(each)) for each in columns)
+        used_lengths.append(title.to_numpy() + text.to_numpy())
+        text_lengths.append(pc.utf8_length(columns[1]).to_numpy())
+        corpus.release_pages()
+    lengths, used = np.concatenate(text_lengths), np.concatenate(used_lengths)
+    longest = lengths.max()
+    short, cut = np.flatnonzero((used > 0) & (used < SHORT)), np.flatnonzero(lengths == longest)
+    if len(short):
+        ids = corpus.ids.take(short[:EXAMPLES]).to_pylist()
+        what = f"documents have fewer than {SHORT} characters"
+        yield Finding("note", what, len(short), tuple(ids))
+    if len(cut) >= CUT and longest >= LONG:
+        ids = corpus.ids.take(cut[:EXAMPLES]).to_pylist()
+        what = f"documents have exactly the maximum length, {longest:,} characters, so their texts"
+        yield Finding("note", f"{what} may be truncated", len(cut), tuple(ids))
 
 
 def _missing_documents(dataset: Dataset) -> Iterator[Finding]:

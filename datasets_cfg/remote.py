@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets_cfg.catalogue import remote_name
+from datasets_cfg.catalogue import HUB, IR_DATASETS, remote_name
 from datasets_cfg.readers.beir import write_collection
 from datasets_cfg.readers.reader import Document, Reader, assume
 from foundation.errors import BenchError, first_line, import_package
 from foundation.files import replace_folder
 
-HUB, IR_DATASETS = "hf://", "ir_datasets:"
+_IR_HINT = "see https://ir-datasets.com for ids and instructions"
 
 
 def fetch_remote(name: str, cache_dir: Path, download: bool) -> Path:
@@ -21,7 +21,7 @@ def fetch_remote(name: str, cache_dir: Path, download: bool) -> Path:
     """
     if name.startswith(HUB):
         return fetch_snapshot(name.removeprefix(HUB), Reader.patterns, download, name)
-    folder = cache_dir / "data" / remote_name(name)
+    folder = cache_dir / "data" / remote_name(name).replace("/", "--")  # an id may begin another
     if not folder.is_dir():
         if not download:
             problem = f"{name} is not in {folder}, and downloads are off"
@@ -39,6 +39,8 @@ def fetch_snapshot(repository: str, patterns: Sequence[str], download: bool, nam
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
+    # requests.HTTPError, or httpx.HTTPError since huggingface_hub 1, which is not an OSError
+    http_errors: tuple[Any, ...] = HfHubHTTPError.__bases__
     owner_and_name, _, revision = repository.partition("@")
     try:
         folder = snapshot_download(
@@ -46,9 +48,10 @@ def fetch_snapshot(repository: str, patterns: Sequence[str], download: bool, nam
             repo_type="dataset",
             revision=revision or None,
             allow_patterns=list(patterns),
+            ignore_patterns=["*.py"],
             local_files_only=not download,
         )
-    except (OSError, ValueError, HfHubHTTPError) as error:
+    except (OSError, ValueError, *http_errors) as error:
         raise BenchError(
             f"cannot get {HUB}{repository} from the Hugging Face Hub: {first_line(error)}",
             f"run `python -m bench fetch {name}` on a connected machine and copy its "
@@ -64,6 +67,10 @@ def _export(id_: str, folder: Path) -> None:
     package = import_package("ir_datasets", problem, hint)
     try:
         dataset = package.load(id_)
+    except KeyError as error:
+        problem = f"ir_datasets cannot read {id_!r}: there is no {error}"
+        raise BenchError(problem, _IR_HINT) from error
+    try:
         if missing := [part for part in ("docs", "queries", "qrels") if not dataset.has(part)]:
             raise BenchError(f"it has no {' and no '.join(missing)}", "choose one of its subsets")
         facts = {"name": remote_name(IR_DATASETS + id_), "layout": "beir", "split": "test"}
@@ -75,10 +82,9 @@ def _export(id_: str, folder: Path) -> None:
                 ((each.query_id, each.doc_id, each.relevance) for each in dataset.qrels_iter()),
                 {**facts, "version": f"ir_datasets {package.__version__}"},
             )
-    except Exception as error:
-        reason = f"there is no {error}" if isinstance(error, KeyError) else first_line(error)
-        hint = getattr(error, "hint", "see https://ir-datasets.com for ids and instructions")
-        raise BenchError(f"ir_datasets cannot read {id_!r}: {reason}", hint) from error
+    except (BenchError, OSError, RuntimeError, ValueError) as error:
+        problem = f"ir_datasets cannot read {id_!r}: {first_line(error)}"
+        raise BenchError(problem, getattr(error, "hint", _IR_HINT)) from error
 
 
 def _document(document: Any) -> Document:

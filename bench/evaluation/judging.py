@@ -31,8 +31,8 @@ def resolve_measures(
 ) -> tuple[str, ...]:
     """Return canonical measure names, the collection's main measure first.
 
-    If that cannot be computed with this depth or without judgements, the first ``wanted`` one is
-    the main measure.
+    If it cannot be computed at this depth or without judgements, the first measure in ``wanted``
+    becomes the main measure.
 
     Args:
         dataset: collection.
@@ -63,18 +63,21 @@ def resolve_measures(
 
 def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> None:
     """Raise if a cutoff exceeds the depth: R@100 of five documents would be R@5."""
-    cutoffs = {measure.name: measure.cutoff for measure in measures if measure.cutoff != NO_CUTOFF}
-    name, deepest = max(cutoffs.items(), key=lambda item: item[1], default=("", 0))
+    cutoffs = {one.name: 0 if one.cutoff == NO_CUTOFF else one.cutoff for one in measures}
+    main = cutoffs[measures[0].name]  # is always computed; others can be left out
+    name, deepest = max(cutoffs.items(), key=lambda item: item[1])
     if deepest <= depth:
         return
-    main = cutoffs.get(measures[0].name, 0)  # is always computed; others can be left out
-    least = max(main, depth)
-    within = [one.name for one in measures if cutoffs.get(one.name, 0) <= least]
-    options = [f"--measure {shlex.quote(name)}" for name in dict.fromkeys(within[1:] or within)]
-    fewer = " ".join([f", or --depth {main}" if main > depth else ", or", *options])
+    hint = f"use --depth {deepest}"
+    if main < deepest:
+        least = max(main, depth)
+        names = [name for name, cutoff in cutoffs.items() if cutoff <= least]
+        hint += f", or --depth {main}" if main > depth else ", or"
+        for further in names[1:] or names:
+            hint += f" --measure {shlex.quote(further)}"
     raise BenchError(
         f"{name} on {collection} needs {deepest:,} documents per query, and the depth is {depth:,}",
-        f"use --depth {deepest}{fewer if main < deepest else ''}",
+        hint,
     )
 
 
@@ -91,7 +94,9 @@ def check_relevant(dataset: Dataset) -> None:
 
 
 def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
-    """Return ``run`` without what ``dataset`` excludes, such as self-matches, cut at ``depth``."""
+    """Return ``run`` without the documents that ``dataset`` excludes for each query, cut at
+    ``depth``.
+    """
     queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
     kept = np.ones(len(run), dtype=bool)
     excluded = [

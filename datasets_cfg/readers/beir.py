@@ -97,10 +97,11 @@ def read_documents(path: Path) -> Iterator[Document]:
         BenchError: a malformed line or row, named with its number.
     """
     for number, line in read_records(path, _DocumentLine, _HINT):
-        title = line.title or ""
+        title = "" if line.title is None else line.title
         if not isinstance(title, str):
             if not math.isnan(title):
                 report_error(line_error(path, number, f"title is {title}: expected str", _HINT))
+                continue
             assume("titles that are NaN are read as no title")
             title = ""
         yield Document(_id(path, number, line), title, line.text)
@@ -118,6 +119,7 @@ def _id(path: Path, number: int, line: _QueryLine) -> str:
     value = line.other_id if line.id is None else line.id
     if value is None:
         report_error(line_error(path, number, "field '_id' is missing", _HINT))
+        return ""
     return read_id(path, number, value)
 
 

@@ -5,7 +5,8 @@ A file that can mean only one thing is read: columns by other names and in any o
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from datasets_cfg.readers.reader import (
     Qrels,
+    RepeatedError,
     assume,
     decode_line,
     line_error,
@@ -64,7 +66,7 @@ def _read_judgements(path: Path) -> Iterator[_Row]:
         return _by_column(path, read_json_lines(path, dict[str, Any], hint))
     number, line = next(read_lines(path), (1, b""))
     header = decode_line(path, number, line)
-    names = [name.strip() for name in header.rstrip().split("\t")]
+    names = [name.strip() for name in header.split("\t")]
     if _find_columns(names):
         rows = read_rows(path, len(names), "\t")
         next(rows)
@@ -89,7 +91,8 @@ def _read_without_header(path: Path, number: int, first: str) -> Iterator[_Row]:
             "document, grade and one more column"
         )
     elif len(fields) == 3 and graded[2]:
-        hint = f"if it is a judgement, run: sed -i '1i query-id\\tcorpus-id\\tscore' {path}"
+        advice = f"run: sed -i '1i query-id\\tcorpus-id\\tscore' {shlex.quote(str(path))}"
+        hint = f"if it is a judgement, {_HEADER_HINT if path.suffix == '.gz' else advice}"
         raise line_error(path, number, f"{found}, and may be a judgement", hint)
     raise line_error(path, number, found, _HEADER_HINT)
 
@@ -103,19 +106,21 @@ def _find_columns(names: Sequence[str]) -> tuple[str, str, str] | None:
         [name for name in names if re.fullmatch(pattern, name.strip().lower())]
         for pattern in _ROLES
     )
-    query, document = (
-        own if own in found else found[0] if len(found) == 1 else ""
-        for own, found in zip(BEIR_HEADER, (queries, documents), strict=False)
-    )
-    return (query, document, "".join(grades)) if query and document and len(grades) < 2 else None
+    for own, found in zip(BEIR_HEADER, (queries, documents), strict=False):
+        if own in found:
+            found[:] = [own]
+    if len(queries) != 1 or len(documents) != 1 or len(grades) > 1:
+        return None
+    return queries[0], documents[0], "".join(grades)
 
 
 def _by_column(path: Path, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[_Row]:
     """Yield query, document and grade of ``rows``, whose columns are those of the first row."""
     columns: tuple[str, str, str] | None = None
+    first: Set[str] = frozenset()
     for number, row in rows:
         if columns is None:
-            columns = _find_columns((*row,))
+            columns, first = _find_columns((*row,)), row.keys()
             if columns is None:
                 problem = f"the columns are {', '.join(row)}, not those of qrels"
                 raise line_error(path, number, problem, "call them query-id, corpus-id and score")
@@ -129,6 +134,10 @@ def _by_column(path: Path, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterat
         if missing := [name for name in columns if name and row.get(name) is None]:
             report_error(line_error(path, number, f"there is no {missing[0]}"))
             continue
+        if not grade and row.keys() != first and _find_columns((*row,)) != columns:
+            problem = f"the columns are {', '.join(row)}, unlike those of the first row"
+            report_error(line_error(path, number, problem, "give each judgement a grade"))
+            continue
         yield number, row[query], row[document], row[grade] if grade else 1
 
 
@@ -137,6 +146,8 @@ def _collect_qrels(rows: Iterable[tuple[Path, _Row]]) -> Qrels:
     grades: dict[tuple[str, str], int] = {}
     for path, (number, query, document, value) in rows:
         pair = (read_id(path, number, query), read_id(path, number, document))
+        if not all(pair):
+            continue
         match = _GRADE.fullmatch(str(value))
         if not match or isinstance(value, bool):
             report_error(line_error(path, number, f"the grade {value!r} is not an integer"))
@@ -146,7 +157,7 @@ def _collect_qrels(rows: Iterable[tuple[Path, _Row]]) -> Qrels:
         known = grades.setdefault(pair, int(match[1]))
         if known != int(match[1]):
             message = f"document {pair[1]!r} of query {pair[0]!r} has grades {known} and {match[1]}"
-            report_error(line_error(path, number, message))
+            report_error(RepeatedError(f"{path}:{number}: {message}"))
     return Qrels(
         query_ids=tuple(query for query, _ in grades),
         doc_ids=tuple(document for _, document in grades),

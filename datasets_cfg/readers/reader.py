@@ -1,6 +1,6 @@
 """Documents, queries and judgements, and the lines and tables that hold them.
 
-Every file may be gzip-compressed. Errors name the file and the line. What can mean only one thing
+Text files may be gzip-compressed. Errors name the file and the line. What can mean only one thing
 is read, and counted within `collect_assumptions`.
 """
 
@@ -35,6 +35,7 @@ from foundation.files import check_not_lfs_pointer
 from foundation.records import convert_table, decode_json
 
 Line = TypeVar("Line")
+Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 READER_VERSION = 1  # increase it if a reader yields different documents from the same files
 TEXT_FORMS = (
@@ -42,11 +43,13 @@ TEXT_FORMS = (
     ".parquet",
     ".arrow",
 )  # of documents and queries; the first one found is read
+_SUFFIXES = ("jsonl", "tsv", "csv", "txt", "xml", "trec", "qrels")  # of text files
 TABLE_ROWS = 1_024  # read at a time
 _SHARD = re.compile("(.+)-[0-9]{5}-of-([0-9]{5})")
 _LENIENT = re.compile(rb"\\u[dD][89a-fA-F]|NaN")  # in JSON that Python programs write
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LINE_BYTES = 1 << 28  # a compressed file of zeros is one line, a thousand times its size
+_ARROW_FILE = b"ARROW1"  # how Arrow files begin, but streams do not
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _assumptions: ContextVar[Counter[str] | None] = ContextVar("assumptions", default=None)
 
@@ -67,6 +70,10 @@ def assume(what: str, count: int | None = 1) -> None:
     counts = _assumptions.get()
     if counts is not None:
         counts[what] = 1 if count is None else counts[what] + count
+
+
+class RepeatedError(BenchError):
+    """Different contents with the same id, of which the first one is kept."""
 
 
 class Document(NamedTuple):
@@ -139,17 +146,19 @@ class Judgements:
         qrels: relevance judgements; empty if answers decide.
         answers: accepted answers of each query id; None if qrels decide.
         excluded: ids of documents that are removed from the ranking of a query, by its id.
+        unjudged: number of other queries, which have no judgements.
     """
 
     queries: Queries
     qrels: Qrels
     answers: Mapping[str, tuple[str, ...]] | None = None
     excluded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unjudged: int = 0
 
 
 @dataclass(frozen=True)
 class Reader(ABC):
-    """A reader of one split of a collection. Every file may be gzip-compressed.
+    """A reader of one split of a collection. Text files may be gzip-compressed.
 
     Attributes:
         corpus_names: files that hold only documents. The first one identifies the layout of a
@@ -165,7 +174,10 @@ class Reader(ABC):
     corpus_names: ClassVar[tuple[str, ...]]
     expected: ClassVar[str]
     answers_decide: ClassVar[bool] = False
-    patterns: ClassVar[tuple[str, ...]] = ("*.jsonl*", "*.parquet", "*.tsv*", "*.txt*")
+    patterns: ClassVar[tuple[str, ...]] = (
+        *(f"*.{suffix}{packed}" for suffix in _SUFFIXES for packed in ("", ".gz")),
+        *("*.parquet", "*.arrow", "topics*", "qrels*", "dataset.toml"),
+    )
 
     folder: Path
     split: str
@@ -248,7 +260,8 @@ def list_splits(
             form = next((form for form in forms if plain.endswith(form)), "")
             stem = plain.removesuffix(form)
             split = shard[1] if (shard := _SHARD.fullmatch(stem)) else stem
-            if form and path.is_file() and (len(parts) > 1 or split == name):
+            cached = form == ".arrow" and stem.startswith("cache-")  # by `datasets`
+            if form and not cached and path.is_file() and (len(parts) > 1 or split == name):
                 split = ("", split, *parts[1:-1])[len(parts) - 1]
                 found.setdefault(split, {}).setdefault(form, {}).setdefault(stem, path)
         if found:
@@ -257,14 +270,20 @@ def list_splits(
 
 
 def _first_form(found: Mapping[str, Mapping[str, Path]], forms: Sequence[str]) -> tuple[Path, ...]:
-    """Return the files of the first form, all of whose shards must be there."""
+    """Return the files of the first form, which are all shards of one export, or not shards."""
     first, *others = (found[form] for form in forms if form in found)
     paths = tuple(first.values())
     for path in (path for other in others for path in other.values()):
         assume(f"{path.name} is not read, because {paths[0].name} is", None)
-    shard = _SHARD.fullmatch(next(iter(first)))
+    shards = [_SHARD.fullmatch(stem) for stem in first]
+    shard, parent = shards[0], paths[0].parent
+    for path, other in zip(paths, shards, strict=True):
+        if (other and other.groups()) != (shard and shard.groups()):
+            problem = f"{parent} mixes {paths[0].name} with {path.name}"
+            raise MissingFileError(problem, "keep the files of one export")
     if shard and len(paths) != int(shard[2]):
-        problem = f"{paths[0].parent} has {len(paths)} files of {shard[1]}, and {paths[0].name}"
+        count = f"{format_count(len(paths), 'shard', 'shards')} of {shard[1]}"
+        problem = f"{parent} has {count}, but {paths[0].name} announces {int(shard[2])}"
         raise MissingFileError(problem, "download the folder again")
     return paths
 
@@ -279,9 +298,16 @@ def choose_split(
     Raises:
         MissingFileError: there are none, with ``missing`` as message. The hint names the splits.
     """
-    for wanted in ("", split) if only else (split, ""):
-        if wanted in found:
-            return found[wanted]
+    first, second = ("", split) if only else (split, "")
+    if first in found:
+        if second in found and first != second:
+            name = found[first][0].name
+            assume(f"{found[second][0].name} is not read, because {name} is", None)
+        return found[first]
+    if second in found:
+        if not only and split != "test":
+            assume(f"{found[second][0].name} is read as the split {split}", None)
+        return found[second]
     if only and len(found) == 1:
         return next(iter(found.values()))
     known = f"splits found: {', '.join(sorted(found))}"
@@ -366,7 +392,7 @@ def repair_text(value: Any) -> Any:
     return value
 
 
-def read_records(path: Path, kind: type[Line], hint: str = "") -> Iterator[tuple[int, Line]]:
+def read_records(path: Path, kind: type[Fields], hint: str = "") -> Iterator[tuple[int, Fields]]:
     """Yield ``(number, record)`` of each line or row of a file in a form of `TEXT_FORMS`.
 
     Raises:
@@ -375,28 +401,40 @@ def read_records(path: Path, kind: type[Line], hint: str = "") -> Iterator[tuple
     if path.suffix not in (".parquet", ".arrow"):
         yield from read_json_lines(path, kind, hint)
         return
-    for number, row in read_table(path):
+    fields = {field.encode_name for field in msgspec.structs.fields(kind)}
+    for number, row in read_table(path, fields):
         try:
             yield number, convert_table(row, kind, f"{path}:{number}")
         except BenchError as error:
             report_error(error)
 
 
-def read_table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield ``(row number, record)`` of each row of a Parquet or Arrow file."""
+def read_table(path: Path, columns: Collection[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield ``(row number, record)`` of each row of a Parquet or Arrow file.
+
+    Only those of ``columns`` are read that the file has; all if it has none of them.
+    """
     from pyarrow import parquet  # late: other commands do without it
 
     numbers = itertools.count(1)
     try:
         with path.open("rb") as opened:
+            batches: Iterable[pa.RecordBatch]
             if path.suffix == ".parquet":
-                batches = parquet.ParquetFile(opened).iter_batches(TABLE_ROWS)
+                table = parquet.ParquetFile(opened)
+                names = [name for name in table.schema_arrow.names if name in columns]
+                batches = table.iter_batches(TABLE_ROWS, columns=names or None)
+            elif opened.read(len(_ARROW_FILE)) == _ARROW_FILE:
+                file = pa.ipc.open_file(opened)
+                batches = map(file.get_batch, range(file.num_record_batches))
             else:
+                opened.seek(0)
                 batches = pa.ipc.open_stream(opened)
             for batch in batches:
-                for row in batch.to_pylist():
+                kept = [at for at, name in enumerate(batch.schema.names) if name in columns]
+                for row in (batch.select(kept) if kept else batch).to_pylist():
                     yield next(numbers), row
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise BenchError(f"{path} cannot be read: {error}") from error
 
 
@@ -410,12 +448,16 @@ def decode_line(path: Path, number: int, line: bytes) -> str:
 
 
 def check_id(path: Path, number: int, id_: str) -> str:
-    """Return an id, or raise if it is empty or contains NUL."""
+    """Return an id, or raise if it is empty or contains NUL.
+
+    Here and in `read_id`, an invalid id is "" within `collect_errors`.
+    """
     if not id_:
         report_error(line_error(path, number, "the id is empty", "give it an id"))
     if "\0" in id_:
         problem = f"the id {id_!r} contains NUL"
         report_error(line_error(path, number, problem, "check that the file is UTF-8"))
+        return ""
     return id_
 
 
@@ -426,7 +468,8 @@ def read_id(path: Path, number: int, value: Any) -> str:
         return str(value)
     if not isinstance(value, str):
         report_error(line_error(path, number, f"the id is {value!r}: expected str"))
-    return check_id(path, number, str(value))
+        return ""
+    return check_id(path, number, value)
 
 
 def line_error(path: Path, number: int, message: str, hint: str = "") -> BenchError:
@@ -457,7 +500,7 @@ def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgeme
         report_error(BenchError(problem, hint))
     ids, texts = queries.ids, queries.texts
     selected = Queries(tuple(ids[row] for row in kept), tuple(texts[row] for row in kept))
-    return Judgements(selected, qrels)
+    return Judgements(selected, qrels, unjudged=len(ids) - len(kept))
 
 
 def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries:
@@ -465,9 +508,12 @@ def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries
     texts: dict[str, str] = {}
     read = 0
     for number, id_, text in rows:
-        if texts.setdefault(check_id(path, number, id_), text) != text:
-            problem = f"query id {id_!r} occurs twice, with different texts"
-            report_error(line_error(path, number, problem, "remove or rename one of the two"))
+        if not check_id(path, number, id_):
+            continue
+        if texts.setdefault(id_, text) != text:
+            problem = f"{path}:{number}: query id {id_!r} occurs twice, with different texts"
+            report_error(RepeatedError(problem, "remove or rename one of the two"))
+            continue
         read += 1
     if repeated := read - len(texts):
         assume("queries that occur twice, with equal texts, are read once", repeated)

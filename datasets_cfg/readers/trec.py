@@ -27,11 +27,13 @@ from datasets_cfg.readers.reader import (
     line_error,
     read_lines,
 )
-from foundation.errors import report_error
+from foundation.errors import BenchError, format_names, report_error
 
 _TOPIC = re.compile(r"<top(?:ic)?(?:\s[^>]*)?>.*?</top(?:ic)?>", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<topic[^>]*\snumber=[\"']([^\"']+)", re.I)
-_TITLE = re.compile(r"<(?:title|query)>\s*(?:Topic:)?\s*([^<]+)", re.IGNORECASE)
+_TITLE = re.compile(
+    r"<(?:title|query)>\s*(?:Topic:)?\s*(.*?)\s*</?[a-z][^<>]*>", re.DOTALL | re.IGNORECASE
+)
 _ENDS = r"(?:txt|xml|tsv|trec|qrels|gz)"
 _NAME = re.compile(rf"(?:topics|qrels)(?:[.-](?!{_ENDS}(?:\.|$))(.*?))?(?:\.{_ENDS})*")
 
@@ -64,11 +66,16 @@ class TrecReader(Reader):
 
     def judgement_files(self) -> tuple[Path, ...]:
         """Return the files of the topics and of the qrels."""
-        missing = f"{self.folder} has no {{}} of the split {self.split}"
-        return (
-            *choose_split(self._found("topics"), self.split, missing.format("topics")),
-            *choose_split(self._found("qrels"), self.split, missing.format("qrels"), only=False),
-        )
+        files: list[Path] = []
+        for name in ("topics", "qrels"):
+            missing = f"{self.folder} has no {name} of the split {self.split}"
+            paths = choose_split(self._found(name), self.split, missing, only=name == "topics")
+            if len(paths) > 1:
+                names = format_names([path.name for path in paths])
+                problem = f"{self.folder} has several {name} of one split: {names}"
+                raise BenchError(problem, "keep one of them")
+            files += paths
+        return tuple(files)
 
     def judgements(self) -> Judgements:
         """Return topics and qrels of the split."""
@@ -76,9 +83,12 @@ class TrecReader(Reader):
         return keep_judged_queries(read_topics(topics), read_trec_qrels(qrels), qrels)
 
     def _found(self, name: str) -> dict[str, tuple[Path, ...]]:
-        paths = sorted(path for path in self.folder.glob(f"{name}*") if path.is_file())
-        matches = ((path, _NAME.fullmatch(path.name)) for path in paths)
-        return {match[1] or "": (path,) for path, match in matches if match}
+        found: dict[str, tuple[Path, ...]] = {}
+        for path in sorted(path for path in self.folder.glob(f"{name}*") if path.is_file()):
+            if match := _NAME.fullmatch(path.name):
+                split = match[1] or ""
+                found[split] = (*found.get(split, ()), path)
+        return found
 
 
 def read_topics(path: Path) -> Queries:
@@ -96,7 +106,7 @@ def read_topics(path: Path) -> Queries:
     rows = []
     for topic in topics:
         number, title = _NUMBER.search(topic), _TITLE.search(topic)
-        if number and title:
+        if number and title and title[1]:
             text = " ".join(html.unescape(title[1]).split())
             rows.append((0, number[1] or number[2], text))
         else:

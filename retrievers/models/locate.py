@@ -5,6 +5,7 @@ import site
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from foundation.errors import BenchError, did_you_mean, first_line
 from foundation.files import read_file, resolve_inside, sha256_of_file
@@ -150,6 +151,8 @@ def _download(repository: str, revision: str, wanted: tuple[str, ...]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
+    # requests.HTTPError, or httpx.HTTPError since huggingface_hub 1, which is not an OSError
+    http_errors: tuple[Any, ...] = HfHubHTTPError.__bases__
     try:
         folder = snapshot_download(
             repository,
@@ -157,7 +160,7 @@ def _download(repository: str, revision: str, wanted: tuple[str, ...]) -> Path:
             allow_patterns=list(wanted),
             ignore_patterns=list(SKIPPED),
         )
-    except (OSError, ValueError, HfHubHTTPError) as error:
+    except (OSError, ValueError, *http_errors) as error:
         raise BenchError(
             f"cannot get {repository}@{revision} from the Hugging Face Hub: {first_line(error)}",
             "run `python -m bench fetch --model NAME` on a connected machine and copy its cache "

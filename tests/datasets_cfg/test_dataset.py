@@ -1,7 +1,9 @@
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from datasets_cfg.catalogue import facts_for
@@ -14,6 +16,7 @@ from datasets_cfg.dataset import (
     open_remembered,
     remember_folder,
 )
+from datasets_cfg.readers.reader import Qrels
 from foundation.errors import BenchError
 
 HEADER = "query-id\tcorpus-id\tscore\n"
@@ -125,7 +128,32 @@ def test_no_folder_is_the_embedded_collection_or_a_suite(
         open_(folder)
 
 
-@pytest.mark.parametrize("text", ['nmae = "x"', "depth = 'many'", "depth ="])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("datasets--owner--set/snapshots/0a1b", "hf/owner/set"),
+        ("set/snapshots/monday", "monday"),
+    ],
+)
+def test_only_a_snapshot_in_the_cache_of_the_hub_has_the_name_of_its_repository(
+    place: str, name: str, tmp_path: Path, open_: Open
+) -> None:
+    assert open_(fill(tmp_path / place, FILES)).name == name
+
+
+def test_judgements_that_are_added_never_change_the_hash_of_the_own(
+    folder: Path, open_: Open
+) -> None:
+    dataset = open_(folder)
+    judged = dataset.with_judgements(Qrels(("q1",), ("d2",), np.array([1], dtype=np.int32)))
+    again = replace(judged.with_judgements(judged.qrels), assumptions={"x": 1})
+    assert judged.qrels_sha256 == again.qrels_sha256 == dataset.qrels_sha256
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['nmae = "x"', "depth = 'many'", "depth =", "layout = 5", 'name = ["a"]', 'split = ".."'],
+)
 def test_a_mistake_in_declared_facts_is_named(text: str, folder: Path, open_: Open) -> None:
     (folder / "dataset.toml").write_text(text)
     with pytest.raises(BenchError, match=r"dataset\.toml"):

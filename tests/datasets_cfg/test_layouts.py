@@ -9,10 +9,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils import filter_repo_objects
 from pyarrow import parquet
 
 from bench.evaluation.index_search import apply_exclude_self, search_depth
@@ -185,11 +188,19 @@ def test_a_missing_shard_is_not_a_smaller_collection_nor_an_old_one_a_larger(
     parquet_of_hub(tmp_path)
     second = tmp_path / "corpus/train-00001-of-00002.parquet"
     shutil.copy(second, tmp_path / "corpus/train-00000-of-00001.parquet")
-    with pytest.raises(BenchError, match="has 3 files of train, and train-00000-of-00001"):
+    with pytest.raises(BenchError, match=r"mixes train-00000-of-00001\S+ with train-00000-"):
         open_(tmp_path)
     (tmp_path / "corpus/train-00000-of-00001.parquet").unlink()
+    first = tmp_path / "corpus/train-00000-of-00002.parquet"
+    (tmp_path / "corpus/train").mkdir()
+    shutil.copy(first, tmp_path / "corpus/train/cache-0.arrow")
+    assert not any("cache-0" in each for each in open_(tmp_path).assumptions)
+    shutil.copy(first, tmp_path / "corpus/train.parquet")
+    with pytest.raises(BenchError, match=r"mixes train-\S+ with train.parquet"):
+        open_(tmp_path)
+    (tmp_path / "corpus/train.parquet").unlink()
     second.unlink()
-    with pytest.raises(BenchError, match="has 1 files of train, and train-00000-of-00002"):
+    with pytest.raises(BenchError, match=r"has 1 shard of train, but .*02\.parquet announces 2"):
         open_(tmp_path)
 
 
@@ -203,7 +214,14 @@ def test_files_of_beir_come_before_those_of_a_split_in_another_form(
     lines(tmp_path / "qrels/test.jsonl", JUDGED[:1])
     dataset = open_(tmp_path)
     assert hashes(dataset) == expected
-    assert dataset.assumptions == {"test.jsonl is not read, because test.tsv is": 1}
+    assert dataset.assumptions == {
+        "test.parquet is not read, because queries.jsonl is": 1,
+        "test.jsonl is not read, because test.tsv is": 1,
+        "qrels.jsonl is not read, because test.tsv is": 1,
+    }
+    (tmp_path / "qrels/test.tsv").unlink()
+    (tmp_path / "qrels/test.jsonl").unlink()
+    assert "qrels.jsonl is read as the split dev" in open_(tmp_path, split="dev").assumptions
 
 
 def test_a_split_that_was_asked_for_is_not_replaced(
@@ -238,6 +256,33 @@ def test_qrels_that_can_mean_two_things_are_refused_with_both(
     assert hint in caught.value.hint
 
 
+def test_a_command_in_a_hint_quotes_the_path_and_never_edits_a_compressed_file(
+    tmp_path: Path,
+) -> None:
+    for name, hint in (("a b.tsv", f"score' '{tmp_path}/a b.tsv'"), ("b.tsv.gz", "write the")):
+        content = b"q1\td1\t1\n"
+        (tmp_path / name).write_bytes(gzip.compress(content) if name[-1] == "z" else content)
+        with pytest.raises(BenchError) as caught:
+            read_qrels(tmp_path / name)
+        assert hint in caught.value.hint
+
+
+def test_judgements_of_one_file_have_the_same_columns(tmp_path: Path) -> None:
+    without = {key: value for key, value in JUDGED[0].items() if key != "score"}
+    lines(tmp_path / "test.jsonl", [without, {**JUDGED[1], "score": 3}])
+    with pytest.raises(BenchError, match=r"jsonl:2: .*score, unlike those of the first row"):
+        read_qrels(tmp_path / "test.jsonl")
+
+
+def test_a_header_may_end_in_a_tab_if_the_rows_do(tmp_path: Path) -> None:
+    path = tmp_path / "test.tsv"
+    path.write_text("query-id\tcorpus-id\tscore\t\nq\td\t1\t\n")
+    assert list(read_qrels(path)) == [("q", "d", 1)]
+    path.write_text("query-id\tcorpus-id\tscore\t\nq\td\t1\n")
+    with pytest.raises(BenchError, match="tsv:2: 3 columns instead of 4"):
+        read_qrels(path)
+
+
 def test_documents_with_one_id_and_two_texts_are_refused(
     tmp_path: Path, open_: Callable[..., Dataset]
 ) -> None:
@@ -252,7 +297,7 @@ def test_documents_with_one_id_and_two_texts_are_refused(
 
 TOPICS = """<top>
 <num> Number: 301
-<title> Wings &amp; lift
+<title> Wings &amp; lift < 3 kg
 
 <desc> Description:
 ignored
@@ -260,7 +305,7 @@ ignored
 """
 
 
-XML = '<topics><topic number="301"><query>Wings &amp; lift</query></topic></topics>'
+XML = '<topics><topic number="301"><query>Wings &amp; lift < 3 kg</query></topic></topics>'
 
 
 @pytest.mark.parametrize(
@@ -277,13 +322,16 @@ def test_trec_topics_are_asked_by_their_titles(
 ) -> None:
     (tmp_path / f"topics{name}").write_text(topics)
     (tmp_path / f"qrels{name}").write_text("301 0 FR-1 1\n301 0 FR-2 0\n")
-    assert open_(tmp_path, with_corpus=False).queries.texts == ("Wings & lift",)
+    assert open_(tmp_path, with_corpus=False).queries.texts == ("Wings & lift < 3 kg",)
     lines(tmp_path / "corpus.jsonl", [{"id": "FR-1", "title": "A", "text": "b"}])
     dataset = open_(tmp_path)
     assert (dataset.facts.layout, dataset.facts.split) == ("trec", split)
     assert dataset.corpus.titles.to_pylist() == ["A"]
     assert list(dataset.qrels) == [("301", "FR-1", 1), ("301", "FR-2", 0)]
     assert f"topics{name}: the titles of the topics are the queries" in dataset.assumptions
+    (tmp_path / f"qrels{name.removesuffix('.xml')}.trec").write_text("301 0 FR-1 1\n")
+    with pytest.raises(BenchError, match=r"several qrels of one split: qrels\S*, qrels"):
+        open_(tmp_path)
 
 
 # BRIGHT
@@ -391,20 +439,47 @@ def test_a_repaired_copy_is_clean_and_lists_what_was_changed(
 ) -> None:
     write_collection(tmp_path / "bad")
     with (tmp_path / "bad/corpus.jsonl").open("a") as file:
-        file.write('{"_id": "d1", "text": "another"}\n{"_id": "d2"\n')
+        file.write('{"_id": "d1", "text": "another"}\n{"_id": "d2"\n{"text": "no id"}\n')
+        file.write('{"_id": 2.5, "text": "x"}\n{"_id": "title", "title": 7, "text": "x"}\n')
+    with (tmp_path / "bad/queries.jsonl").open("a") as file:
+        file.write('{"_id": "unjudged", "text": "x"}\n{"_id": "q1", "text": "another"}\n')
+    (tmp_path / "bad/qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\n")
     with (tmp_path / "bad/qrels/test.tsv").open("a") as file:
-        file.write("q1\td1\t0\n")
+        file.write("q1\td1\t0\nunknown\td1\t1\n")
     with pytest.raises(BenchError):
         open_(tmp_path / "bad")
     changes = write_repaired(lambda: open_(tmp_path / "bad"), tmp_path / "good")
     good = open_(tmp_path / "good")
     assert (tmp_path / "good" / CHANGES_FILE).read_text() == "".join(f"- {c}\n" for c in changes)
-    assert len(changes) == 4
+    assert len(changes) == 11
+    assert sum(each.endswith(": the first one is kept: 1") for each in changes) == 2
+    assert "queries without judgements are left out: 2" in changes
+    assert changes[-1] == "splits that are left out: train"
     assert {each.severity for each in verify_dataset(good)} <= {"note", "warning"}
     assert good.corpus.texts.to_pylist() == [text for _, text in DOCUMENTS.values()]
     assert list(good.qrels) == [row for row in GRADES if row[1] != "not-here"]
     with pytest.raises(BenchError, match="exists already"):
         write_repaired(lambda: good, tmp_path / "good")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("queries.jsonl", "", r"copy/qrels/test.tsv has no judgements"),
+        ("corpus.jsonl", '{"_id": "a\\tb", "text": "x"}\n', r"id 'a\\tb' has a tab"),
+        ("dataset.toml", 'split = "../../../outside"', "split is '../../../outside': expected"),
+    ],
+)
+def test_a_copy_that_could_not_be_used_is_not_written(
+    file: str, content: str, problem: str, tmp_path: Path, open_: Callable[..., Dataset]
+) -> None:
+    folder = write_collection(tmp_path / "bad")
+    (folder / file).write_text(content)
+    with pytest.raises(BenchError, match=problem):
+        write_repaired(lambda: open_(folder), tmp_path / "copy")
+    with pytest.raises(BenchError, match="has the name of a declared collection or suite"):
+        write_repaired(lambda: open_(folder), tmp_path / "beir")
+    assert {path.name for path in tmp_path.iterdir()} <= {"bad", "cache"}
 
 
 @pytest.mark.parametrize(
@@ -444,7 +519,8 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     made = package.create_dataset(
         *(str(tmp_path / name) for name in ("docs.tsv", "queries.tsv", "qrels.txt"))
     )
-    monkeypatch.setitem(package.registry._registered, "mine/test", made)
+    for name in ("mine/test", "mine"):
+        monkeypatch.setitem(package.registry._registered, name, made)
     return "ir_datasets:mine/test"
 
 
@@ -462,6 +538,9 @@ def test_a_dataset_of_ir_datasets_is_that_of_its_files(
     assert open_(registered, download=False).name == dataset.name
     with pytest.raises(BenchError, match=r"cannot read 'mine/none': there is no .*mine/none"):
         open_("ir_datasets:mine/none")
+    assert open_("ir_datasets:mine").name == "ir_datasets/mine"
+    with pytest.raises(BenchError, match="is not in "):
+        open_(f"ir_datasets:../../../{tmp_path.name}/beir", download=False)
 
 
 # The Hugging Face Hub
@@ -503,6 +582,20 @@ def test_a_collection_of_the_hub_is_its_clone_at_a_commit_and_needs_no_network_l
     assert "cannot get hf://owner/other" in found["hf://owner/other"][0]["what"]
 
 
+def test_a_download_has_the_files_that_are_read_and_a_broken_one_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, open_: Callable[..., Dataset]
+) -> None:
+    broken = Mock(side_effect=HfHubHTTPError.__bases__[0]("broken"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
+    with pytest.raises(BenchError, match=r"cannot get hf://owner/name .*: broken"):
+        open_("hf://owner/name")
+    options = broken.call_args.kwargs
+    read = ["a/corpus.arrow", "nq-test.qa.csv.gz", "topics.301", "qrels/a.trec", "dataset.toml"]
+    names = [*read, "corpus.jsonl.py", "qrels.py", "model.bin"]
+    ignored, allowed = options["ignore_patterns"], options["allow_patterns"]
+    assert read == [*filter_repo_objects(names, allow_patterns=allowed, ignore_patterns=ignored)]
+
+
 def test_bytes_in_a_parquet_file_that_are_not_utf8_are_refused(
     tmp_path: Path, open_: Callable[..., Dataset]
 ) -> None:
@@ -513,3 +606,22 @@ def test_bytes_in_a_parquet_file_that_are_not_utf8_are_refused(
     parquet.write_table(pa.table(columns), tmp_path / "corpus.parquet")
     with pytest.raises(BenchError, match=r"corpus\.parquet cannot be read: .*utf-8"):
         _ = open_(tmp_path).corpus
+
+
+def test_only_columns_of_a_collection_are_read_from_parquet_and_both_formats_of_arrow(
+    tmp_path: Path, open_: Callable[..., Dataset]
+) -> None:
+    expected = open_(write_collection(tmp_path / "one")).corpus.sha256
+    (tmp_path / "one/corpus.jsonl").unlink()
+    no_date = pa.array([2**62] * len(CORPUS), pa.timestamp("us"))
+    rows = pa.Table.from_pylist(CORPUS).append_column("when", no_date)
+    parquet.write_table(rows, tmp_path / "one/corpus.parquet")
+    assert open_(tmp_path / "one").corpus.sha256 == expected
+    (tmp_path / "one/corpus.parquet").unlink()
+    for write in (pa.ipc.new_file, pa.ipc.new_stream):
+        with write(tmp_path / "one/corpus.arrow", rows.schema) as writer:
+            writer.write_table(rows)
+        assert open_(tmp_path / "one").corpus.sha256 == expected
+    parquet.write_table(rows.select(["when"]), tmp_path / "one/qrels/dev.parquet")
+    with pytest.raises(BenchError, match=r"dev\.parquet cannot be read: "):
+        open_(tmp_path / "one", split="dev")

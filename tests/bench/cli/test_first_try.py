@@ -1,13 +1,14 @@
 """A first try of a collection (--limit), and another prompt for queries."""
 
 import json
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from bench.cli.main import run_command
 from bench.evaluation.pipeline import in_domain
-from datasets_cfg.dataset import Dataset, take_first_queries
+from datasets_cfg.dataset import Dataset, all_assumptions, take_first_queries
 from retrievers.models.card import Prompts, load_card
 from retrievers.models.resolve import resolve_model, with_query_prompt
 
@@ -31,7 +32,8 @@ def run(capsys, tmp_path, dataset: Dataset, *words: str) -> dict:
 
 
 def test_a_limited_run_has_the_first_queries_their_judged_documents_and_the_first_others(whole):
-    small = take_first_queries(whole, 2)
+    small = take_first_queries(replace(whole, assumptions={"grades are text": 3}), 2)
+    assert all_assumptions(small) == {"grades are text": 3}
     assert small.name == "own/first2"
     assert small.queries.ids == ("q0", "q1")
     assert set(small.qrels) == {("q0", "d50", 2), ("q1", "d3", 1), ("q1", "d51", 0)}
