@@ -33,7 +33,7 @@ import pyarrow.csv as pa_csv
 
 from bench.evaluation.runs import Run, Strings, encode_strings, round_scores
 from datasets_cfg.dataset import WHITE_SPACE
-from foundation.errors import BenchError
+from foundation.errors import BenchError, format_count
 from foundation.files import Location, read_file
 
 # Columns of text by their number. The score of three columns may be a rank, see `_interpret`.
@@ -427,7 +427,7 @@ def _first_bad_line(source: _Source, names: list[str], error: Exception) -> Benc
 def _describe_problem(columns: list[bytes], names: list[str]) -> str:
     """Describe the error in the columns of a line, or return ""."""
     if len(columns) != len(names):
-        return f"{len(columns)} columns instead of {len(names)}"
+        return f"{format_count(len(columns), 'column', 'columns')} instead of {len(names)}"
     try:
         texts = dict(zip(names, [column.decode() for column in columns], strict=True))
     except UnicodeDecodeError:

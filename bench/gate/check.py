@@ -150,7 +150,7 @@ def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
 def _find_run_file(request: CheckRequest) -> Path | None:
     """Return the path of a candidate that is a run file, or None."""
     path = Path(request.candidate) if isinstance(request.candidate, str | Path) else Path()
-    if path.is_dir() or not path.exists() or is_card(str(path)):
+    if path.is_dir() or not path.exists() or is_card(str(path)) or path.suffix == ".py":
         return None
     if ignored := request.typed_settings():
         raise BenchError(
