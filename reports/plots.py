@@ -313,13 +313,14 @@ def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
     rows = [row for row in board.ranked(measure) if row.tokens_per_s or row.document_bytes]
     scored = [(row, score) for row in rows if (score := row.score_in(column, measure))]
     styles = [_point_style(place) for place in range(len(scored))]
+    known = {n: label for n, label in COSTS.items() if any(getattr(row, n) for row, _ in scored)}
     if not scored:
         hint = "Evaluate a model that encodes, with --cache-dir on an empty folder for its speed."
         raise BenchError(f"no result on {title} has a speed or vectors", hint)
 
     def fill(figure: "Figure") -> None:
-        figure.subplots(1, len(COSTS), sharey=True)
-        for axes, (name, label) in zip(figure.axes, COSTS.items(), strict=True):
+        figure.subplots(1, len(known), sharey=True)
+        for axes, (name, label) in zip(figure.axes, known.items(), strict=True):
             axes.set_xscale("log")
             drawn: list[float] = []
             for (row, score), style in zip(scored, styles, strict=True):
