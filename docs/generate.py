@@ -45,6 +45,7 @@ from bench.training.trainings import ComposedAdapter
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
 from datasets_cfg.dataset import Finding
 from foundation.files import RemotePath
+from foundation.records import PLAIN_TYPES
 from retrievers.models.card import (
     Card,
     CardAdapter,
@@ -125,7 +126,7 @@ start from. `--set optimizer.lr=1e-5` changes a field of a preset.
 A preset is a [Pretraining](#pretraining) or a [Finetuning](#finetuning), and a grid is a
 [Grid](#grid). The stages `[base]`, `[pretrain]`, `[adapt]` and `[finetune]` of a grid have `on`,
 `preset` and any field of the preset; `[adapt]` also has `method`, and `[finetune]` the fields of a
-[FinetuneSource](#finetunesource). A stage of another program is a
+[FinetuneSource](#finetunesource). A stage that runs another program has the fields of
 [CommandSettings](#commandsettings). `[evaluate]` is an [EvaluateSettings](#evaluatesettings), and
 its `view` a [View](#view). Where a field has one of several tables, `name` decides which.
 """
@@ -191,17 +192,15 @@ def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-PLAIN = {
+PLAIN: dict[Any, str] = {
+    **PLAIN_TYPES,
     type(None): "nothing",
     msgspec.UnsetType: "nothing",
     Any: "anything",
-    bool: "true or false",
-    str: "text",
-    int: "whole number",
-    float: "number",
     Path: "path",
     RemotePath: "URL",
 }
+PLURAL = ("text", "path", "whole number", "number")  # type names that get an s in lists
 
 
 def type_name(kind: Any) -> str:
@@ -216,10 +215,10 @@ def type_name(kind: Any) -> str:
     if str(origin) == "typing.Literal":
         return ", ".join(map(str, arguments))
     names = [type_name(part) for part in arguments if part is not Ellipsis]
-    if origin is list:
-        return f"several of: {names[0]}"
+    if origin is list or (origin is tuple and Ellipsis in arguments):
+        return f"list of {names[0]}{'s' * (names[0] in PLURAL)}"
     if origin is tuple:
-        return f"several of: {names[0]}" if Ellipsis in arguments else " and ".join(names)
+        return " and ".join(names)
     if origin is dict:
         return f"table of {names[1]} by {names[0]}"
     if "Union" in str(origin):
@@ -272,11 +271,16 @@ def record_table(record: type[msgspec.Struct]) -> str:
         default = "" if field.required else field.default
         if default is msgspec.NODEFAULT:
             default = "{}" if field.default_factory is dict else "..."
-        shown = "required" if field.required else code(repr(default)) if default != "" else '`""`'
-        if isinstance(default, msgspec.Struct):
+        if field.required:
+            shown = "required"
+        elif isinstance(default, msgspec.Struct):
             shown = "see below"
-        elif default is msgspec.UNSET:
+        elif default is None or default is msgspec.UNSET:
             shown = "not set"
+        elif isinstance(default, bool):
+            shown = code(str(default).lower())
+        else:
+            shown = code(repr(default)) if default != "" else '`""`'
         rows.append(
             (code(field.name), cell(type_name(field.type)), shown, cell(texts.get(field.name, "")))
         )

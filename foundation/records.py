@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -9,7 +10,7 @@ from itertools import repeat
 from pathlib import Path
 from reprlib import repr as short_repr
 from threading import Lock
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -34,8 +35,12 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Hook = Callable[[type, Any], Any] | None
 R = TypeVar("R", bound=msgspec.Struct)
 
-# in messages of msgspec
-_WORDS = (("`", ""), (" | null", ""), ("array", "a list"), ("object", "a table"))
+# Names of types for readers, and the words for the types in messages of msgspec.
+PLAIN_TYPES: Mapping[type, str] = MappingProxyType(
+    {bool: "true or false", str: "text", int: "whole number", float: "number"}
+)
+_WORDS = {kind.__name__: name for kind, name in PLAIN_TYPES.items()}
+_WORDS |= {"int": "a whole number", "float": "a number", "array": "a list", "object": "a table"}
 _INSPECTION_LOCK = Lock()
 _INSPECTED: set[type[Any]] = set()  # types that msgspec has inspected
 
@@ -340,7 +345,9 @@ def _describe_problem(
     literals = [each for each in _members(kind) if get_origin(each) is Literal]
     choices = sorted(str(each) for literal in literals for each in get_args(literal))
     hint = did_you_mean(str(content), choices, f"use one of {', '.join(map(repr, choices))}")
-    if isinstance(content, dict) and field and {list, tuple} & {*map(get_origin, _members(kind))}:
+    lists = [each for each in _members(kind) if get_origin(each) in (list, tuple)]
+    has_records = any(_is_record(each) for item in lists for each in _members(get_args(item)[0]))
+    if isinstance(content, dict) and len(path) == 1 and has_records:
         hint, choices = f"write [[{field}]] instead of [{field}]", [field]
     if path and not path[-1]:
         field = f"a key of {field}" if field else "a key"
@@ -356,13 +363,20 @@ def _describe_value(value: Any) -> str:
 
 
 def _reason(error: msgspec.ValidationError) -> str:
-    """Return the message of a check of ours, or that of msgspec in the words of TOML."""
+    """Return the message of a check of ours, or that of msgspec in plain words."""
     reason = str(error.__cause__ or error)
     if error.__cause__ is None and reason.startswith("Expected "):
         reason = f"e{reason.partition(', got ')[0][1:]}"
-        for old, new in _WORDS:
-            reason = reason.replace(old, new)
+        return re.sub("`(.*?)`", _name_types, reason, count=1)
+    if error.__cause__ is None and reason.startswith("Invalid enum value"):
+        return "unknown value"
     return reason
+
+
+def _name_types(found: re.Match[str]) -> str:
+    """Return the words for types that msgspec separates by ``|``."""
+    kinds = [kind for kind in found[1].split(" | ") if kind != "null"]
+    return " or ".join(_WORDS.get(kind, kind) for kind in kinds)
 
 
 def _parts(content: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:

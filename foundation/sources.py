@@ -74,7 +74,8 @@ def run_file(path: str) -> ModuleType:
     """Run a file as a module, unless this content has been run already.
 
     Raises:
-        BenchError: the file is missing or fails.
+        BenchError: the file is missing, fails, or imports a module of its folder whose name
+            another folder's module already has in this process.
     """
     file = Path(path).resolve()
     try:
@@ -97,6 +98,15 @@ def run_file(path: str) -> ModuleType:
         problem = f"{type(error).__name__}: {first_line(error)}"
         raise BenchError(f"{path} cannot be run: {problem}", "Fix the file.") from error
     _loaded[path], _sources[path] = module, (module, source)
+    for name in hash_sources(path).keys() - {file.name}:
+        own = file.parent.joinpath(*name.split("."))
+        other = _find_file(name)
+        for each in (own.with_suffix(SUFFIX), own / "__init__.py"):
+            if other and each.is_file() and not each.samefile(other):
+                raise BenchError(
+                    f"{path} imports {name}, which is {other} in this process, not {each}",
+                    "Rename one of the two files, or type one command for each model.",
+                )
     return module
 
 

@@ -193,6 +193,12 @@ def read_card_settings(typed: dict[str, Any]) -> dict[str, Any]:
     return {**typed, **msgspec.structs.asdict(fields)}
 
 
+class SavingSettings(Record):
+    """Field of a training that ``--set`` may set, although it is not in the preset."""
+
+    save_every: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
 METHOD, SAVE_EVERY = "method.", "save_every"
 LENGTHS = ("epochs", "tokens")
 
@@ -205,7 +211,8 @@ def read_training_changes(typed: dict[str, Any]) -> dict[str, Any]:
             raise BenchError(f"--steps and {length} both set the length", "give one of them")
         changes["steps"] = steps
     if SAVE_EVERY in changes:
-        typed[SAVE_EVERY] = changes.pop(SAVE_EVERY)
+        saving = {SAVE_EVERY: changes.pop(SAVE_EVERY)}
+        typed[SAVE_EVERY] = convert_table(saving, SavingSettings, "--set").save_every
     method = {name: changes.pop(name) for name in list(changes) if name.startswith(METHOD)}
     if "method" in typed:
         typed["method_settings"] = {

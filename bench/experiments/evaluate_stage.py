@@ -18,7 +18,7 @@ from bench.experiments.training_stages import read_sequence, rename_options, wri
 from bench.result_store.find import find_results
 from bench.result_store.result import save
 from bench.runner.workspace import Workspace
-from foundation.errors import BenchError
+from foundation.errors import BenchError, format_names
 from foundation.records import Record, convert_table
 from retrievers.encoders.transformer import open_encoder
 from retrievers.encoders.views import View, recipe_with_every_pooling
@@ -185,9 +185,17 @@ def read_scores(task: CellTask, out: Path) -> CellScores:
         found.setdefault(stored.record.model, {})[stored.dataset] = scored
     sequence = read_sequence(folder)
     models = 1 + len(sequence.checkpoints) if sequence else 1
-    if len(found) < models:
+    missing = sorted({name for each in found.values() for name in task.inputs.keys() - each.keys()})
+    problem = ""
+    if not found:
+        problem = "holds no results"
+    elif missing:
+        problem = f"lacks results for {format_names(missing)}"
+    elif len(found) < models:
+        problem = "lacks results of a checkpoint"
+    if problem:
         raise BenchError(
-            f"{folder} is a finished evaluation, but {'lacks' if found else 'holds no'} results",
+            f"{folder} is a finished evaluation, but {problem}",
             f"delete {folder} and type the same command",
         )
     if sequence is None:

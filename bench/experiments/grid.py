@@ -175,13 +175,6 @@ def load_grid(name_or_path: str, variant: str = "", seeds: Sequence[int] = ()) -
             grid.
     """
     path, grid = FILES.find(name_or_path), FILES.load(name_or_path)
-    shipped = FILES.folder / f"{grid.name}{SUFFIX}"
-    if shipped.is_file() and not shipped.samefile(path):
-        raise BenchError(
-            f"the grid in {path} is called {grid.name}, like the shipped one in {shipped}, and "
-            "their reports would have the same folder",
-            f"Change name in {path}.",
-        )
     table, source = msgspec.to_builtins(grid), name_or_path
     if variant:
         if variant not in grid.variants:
@@ -196,7 +189,25 @@ def load_grid(name_or_path: str, variant: str = "", seeds: Sequence[int] = ()) -
         table |= changes
     if seeds:
         table["seeds"] = seeds
+    shipped = _shipped_names().get(table["name"])
+    if shipped and not shipped.samefile(path):
+        raise BenchError(
+            f"the grid in {path} is called {table['name']}, like the shipped one in {shipped}, "
+            "and their reports would have the same folder",
+            f"Change name in {path}.",
+        )
     return FILES.convert(table, source)
+
+
+def _shipped_names() -> dict[str, Path]:
+    """Return the file of each shipped grid, and of each of their variants, by name."""
+    names: dict[str, Path] = {}
+    for path in sorted(FILES.folder.glob(f"*{SUFFIX}")):
+        grid = FILES.load(path)
+        names |= dict.fromkeys(
+            [grid.name, *(f"{grid.name}-{each}" for each in grid.variants)], path
+        )
+    return names
 
 
 def _find_axis(grid: Grid, axis: Any) -> Any:

@@ -100,7 +100,7 @@ def read_documents(path: Path) -> Iterator[Document]:
         title = "" if line.title is None else line.title
         if not isinstance(title, str):
             if not math.isnan(title):
-                report_error(line_error(path, number, f"title is {title}: expected str", _HINT))
+                report_error(line_error(path, number, f"title is {title}: expected text", _HINT))
                 continue
             assume("titles that are NaN are read as no title")
             title = ""

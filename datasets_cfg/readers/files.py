@@ -256,7 +256,7 @@ def _read_triples(file: Path, scored: tuple[str, ...]) -> Iterator[tuple[int, di
     for number, row in read_rows(file, len(scored) + len(TRIPLE), "\t"):
         fields = row[len(scored) :]
         try:
-            scores = dict(zip(scored, map(float, row), strict=False))
+            scores = dict(zip(scored, map(float, row[: len(scored)]), strict=True))
         except ValueError as error:
             problem = f"the first {len(scored)} of {len(row)} columns are not scores: {error}"
             raise line_error(file, number, problem) from error

@@ -467,7 +467,7 @@ def read_id(path: Path, number: int, value: Any) -> str:
         assume("ids that are integers are read as text")
         return str(value)
     if not isinstance(value, str):
-        report_error(line_error(path, number, f"the id is {value!r}: expected str"))
+        report_error(line_error(path, number, f"the id is {value!r}: expected text"))
         return ""
     return check_id(path, number, value)
 

@@ -107,9 +107,9 @@ def exclude_documents(hits: Hits, excluded: Int64Array, k: int) -> Hits:
         excluded: int64 ``(q, w)``, rows of documents, or -1; ``(q,)`` for one of each query.
         k: depth.
     """
-    if hits.rows.shape[1] <= k:
-        raise ValueError(f"depth {hits.rows.shape[1]} leaves fewer than {k} after exclusion")
     excluded = excluded.reshape(len(hits.rows), -1)
+    if hits.rows.shape[1] < k + excluded.shape[1]:
+        raise ValueError(f"depth {hits.rows.shape[1]} leaves fewer than {k} after exclusion")
     width = int(max(hits.rows.max(initial=0), excluded.max(initial=0))) + 1
     query = np.arange(len(hits.rows))[:, None] * width
     is_excluded = np.isin(hits.rows + query, (excluded + query)[excluded >= 0]) & (hits.rows >= 0)

@@ -41,9 +41,11 @@ def locate_model(name: str) -> Place:
     Raises:
         BenchError: there is no such model, or its card is not valid.
     """
-    if name.endswith(".toml"):
+    folder = Path(name).expanduser()
+    is_folder = folder.is_dir()  # which may have a name like that of a file
+    if name.endswith(".toml") and not is_folder:
         return Place(name, Path(name).resolve().parent, load_card(name))
-    if found := PYTHON_FILE.fullmatch(name):
+    if not is_folder and (found := PYTHON_FILE.fullmatch(name)):
         if not found[2]:
             add = f"Add the class, function or object in it that encodes: {name}:NAME"
             raise BenchError(f"{name} is a file of Python code", add)
@@ -52,11 +54,10 @@ def locate_model(name: str) -> Place:
         return Place(name, Path.cwd(), card)
     if name in card_names():
         return Place(name, Path.cwd(), load_card(name))
-    folder = Path(name).expanduser()
     if (folder / CARD_FILE).is_file():
         card, folder = load_card(folder / CARD_FILE), folder.resolve()
         return Place(name, folder, replace_fields(card, {"name": folder.name}))
-    if folder.is_dir():
+    if is_folder:
         return Place(name, Path.cwd(), folder=folder.resolve())
     if name.count("/") == 1 and not name.startswith((".", "~", "/")):
         return Place(name, Path.cwd())
@@ -114,8 +115,8 @@ def locate_checkpoint(
 def find_local(checkpoint: str, revision: str, package: str = "") -> Path | None:
     """Return the folder of a published checkpoint on this machine, or None if it is incomplete.
 
-    Only names are looked up, in an installed package and then in the Hub's cache, so that a list of
-    models appears at once.
+    An installed package comes before the Hub's cache. Of its weights, names and headers are read,
+    so that a list of models appears at once.
     """
     folder = _package_folder(package, "") or _cached_snapshot(checkpoint, revision)
     try:

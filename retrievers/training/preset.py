@@ -460,7 +460,7 @@ class Finetuning(Record, kw_only=True):
             if self.teacher is not None and self.teacher.margin is None:
                 raise ValueError("with a contrastive loss, a teacher needs a margin")
         elif self.teacher is None and any(mining.sources != ("file",) for mining in self.rounds):
-            raise ValueError("a distillation needs a [teacher]")
+            raise ValueError('a distillation needs a [teacher], such as teacher = {model = "DIR"}')
         if self.teacher is not None and not self.hard_negatives:
             raise ValueError("a teacher needs hard_negatives to score")
         if self.teacher is not None and any(mining.refresh_steps for mining in self.rounds):

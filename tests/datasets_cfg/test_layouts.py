@@ -178,7 +178,7 @@ def test_integer_ids_nan_titles_and_lone_surrogates_are_counted(
     }
     corpus = (tmp_path / "corpus.jsonl").read_text()
     (tmp_path / "corpus.jsonl").write_text(corpus.replace("NaN", "1.5"))
-    with pytest.raises(BenchError, match=r"corpus.jsonl:1: title is 1.5: expected str"):
+    with pytest.raises(BenchError, match=r"corpus.jsonl:1: title is 1.5: expected text"):
         _ = open_(tmp_path).corpus
 
 

@@ -49,6 +49,18 @@ def test_the_sources_are_the_file_and_what_it_imports_from_the_user(folder: Path
     assert hashes["main.py"] == hashlib.sha256(MAIN.encode()).hexdigest()
 
 
+def test_a_module_of_another_folder_with_the_same_name_is_refused(folder: Path) -> None:
+    load_class(str(folder / "main.py"), Record)
+    second = folder / "second"
+    second.mkdir()
+    (second / "own.py").write_text(MAIN.replace("main", "own"))
+    load_class(str(second / "own.py"), Record)
+    (second / "sources_helper.py").write_text("")
+    (second / "again.py").write_text(MAIN)
+    with pytest.raises(BenchError, match=r"imports sources_helper, which is .*, not .*second"):
+        load_class(str(second / "again.py"), Record)
+
+
 def test_a_file_that_was_edited_runs_again_with_another_hash(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

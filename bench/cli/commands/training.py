@@ -73,6 +73,11 @@ def finetune(request: FinetuneRequest, output: OutputOptions) -> int:
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
         _print_trained(trained, rounds, f"{trained.queries:,} queries", request.out, output)
         if not output.json:
+            if size := trained.size:
+                print(
+                    f"trained {size.trained:,} of {size.parameters:,} parameters "
+                    f"({100 * size.share:.3g} %); {size.saved_bytes:,} bytes of weights"
+                )
             workspace = open_workspace(request)
             typed = list(dict.fromkeys((*request.on, *request.held_out)))
             tested = open_test_sets(workspace.expand_names(typed, files=True), (), workspace)
@@ -118,17 +123,24 @@ def _show_progress(request: Training) -> Iterator[Training]:
 
     Above the first bar of steps, it says when checkpoints are written.
     """
-    every = f"{request.save_every:,} steps" if request.save_every else f"{SAVE_MINUTES} minutes"
-    lines = [f"a checkpoint every {every}; an interrupted training continues with the same command"]
+    when = f"every {SAVE_MINUTES} minutes"
+    if request.save_every:
+        when = (
+            "after every step" if request.save_every == 1 else f"every {request.save_every:,} steps"
+        )
+    is_announced = False
     with ExitStack() as open_bars:
         bars: dict[str, Any] = {}  # of the current stage
 
         def show(progress: Progress) -> None:
+            nonlocal is_announced
             if progress.stage not in bars:
                 open_bars.close()
                 bars.clear()
-                if progress.unit == "steps" and lines:
-                    print(lines.pop(), file=sys.stderr)
+                if progress.unit == "steps" and not is_announced:
+                    line = f"a checkpoint {when}; an interrupted training continues with the same"
+                    print(f"{line} command", file=sys.stderr)
+                    is_announced = True
                 # The first report of a stage says where it goes on from.
                 first = progress.done - 1 if progress.unit == "steps" else 0
                 bar = tqdm(
@@ -171,12 +183,6 @@ def _print_trained(
     resumed = f", resumed at {trained.resumed_at:,}" if trained.resumed_at else ""
     change = f"loss {first.losses['loss']:.3f} -> {last.losses['loss']:.3f}"
     print(f"{trained.folder}: {how}{trained.steps:,} steps{resumed}, {read}; {change}")
-    if size := getattr(trained, "size", None):  # of a fine-tuning
-        share = f"{100 * size.share:.3g} %"
-        print(
-            f"trained {size.trained:,} of {size.parameters:,} parameters ({share}); "
-            f"{size.saved_bytes:,} bytes of weights"
-        )
 
 
 def _format_usage(folder: Path) -> str:

@@ -88,12 +88,14 @@ def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) 
     card = model.card
     _check_trainable(model)
     names = ", ".join(trained_on[:2]) + (" and others" if len(trained_on) > 2 else "")
-    cut = "".join(f", {dimensions}" for dimensions in preset.loss.matryoshka or ())
+    loss = f"{preset.loss.__struct_config__.tag} loss"
+    if preset.loss.matryoshka:
+        sizes = (model.recipe.dim, *preset.loss.matryoshka)
+        loss += f" at {', '.join(map(str, sizes))} dimensions"
     trained = make_card_like(
         card,
         # Not the preset's title, which --set may contradict.
-        title=f"{card.name}, fine-tuned on {names} ({preset.loss.__struct_config__.tag} loss"
-        f"{cut and f' at {model.recipe.dim}{cut} dimensions'})",
+        title=f"{card.name}, fine-tuned on {names} ({loss})",
         checkpoint=".",
         dtype="float32",
         trained_on=tuple(dict.fromkeys((*card.trained_on, *trained_on))),
@@ -256,9 +258,9 @@ def _check_trainable(model: Model) -> None:
 def _check_dimensions(model: Model, card: Card, preset: Finetuning) -> None:
     """Raise if vectors cannot be cut to the dimensions of the loss."""
     whole, cut, name = model.recipe.dim, preset.loss.matryoshka, model.card.name
-    if cut and cut[0] > whole:
+    if cut and cut[0] >= whole:
         problem = f"loss.matryoshka has {cut[0]} dimensions, and vectors of {name} have {whole}"
-        raise BenchError(problem, f"Use less than {whole}.")
+        raise BenchError(problem, f"Use fewer than {whole}.")
     if cut and not card.normalize:
         problem = f"loss.matryoshka needs unit vectors, and {name} does not normalize them"
         raise BenchError(problem, "Use --set use.normalize=true --set use.similarity=cos.")

@@ -11,11 +11,13 @@ from bench.experiments.experiment import CellTask
 from bench.experiments.grid import load_grid
 from bench.experiments.training_stages import FinetuneStage, PretrainStage
 from bench.requests.outcomes import ExitCode
+from bench.result_store.result import save
 from bench.runner.workspace import Workspace, _opened_once
 from foundation.errors import BenchError
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection
 from tests.support.experiments import run_stages_in_this_process
+from tests.support.results import evaluation
 from tests.support.trainable import DOCUMENTS, WORDS, write_trainable
 
 GRID = """
@@ -142,6 +144,10 @@ def test_a_finished_evaluation_without_results_says_what_to_delete(tmp_path):
     with pytest.raises(BenchError, match=r"evaluate/key .* holds no results") as error:
         read_scores(task, tmp_path)
     assert error.value.hint == f"delete {task.folder(tmp_path)} and type the same command"
+    task = CellTask("evaluate", {}, "key", inputs={"beir/tiny": "rules", "mine": "rules"})
+    save(evaluation({"nDCG@10": [1.0, 0.0]}, ["q", "r"]), task.folder(tmp_path) / "results")
+    with pytest.raises(BenchError, match=r"evaluate/key .* lacks results for mine$"):
+        read_scores(task, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -245,12 +251,12 @@ def test_a_dry_run_checks_and_shows_the_plan_and_trains_nothing(bench, tmp_path)
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./yours"]', "no collection", ""),
         ('[evaluate]\n', '[evaluate]\nmeasure = 1\n', "measures is 1: expected a list", ""),
         ('[evaluate]\n', '[evaluate]\nmeasures = ["nDCG@x"]\n', "nDCG@x", ""),
-        ('[evaluate]\n', '[evaluate]\ndepth = -5\n', "depth is -5: expected int >= 1", ""),
+        ('[evaluate]\n', '[evaluate]\ndepth = -5\n', "depth is -5: expected a whole number", ""),
         ('"finetune.optimizer.lr"', '"pretrain.seed"', "is the same for all rows", "seeds"),
         ('preset = "pre.toml"', 'preset = "pre.toml"\nseed = 1', "use seeds", ""),
-        ('preset = "pre.toml"', "preset = 3", "error: [pretrain]: preset is 3: expected str", ""),
+        ('preset = "pre.toml"', "preset = 3", "error: [pretrain]: preset is 3: expected text", ""),
         ('[finetune]\npreset = "fine.toml"\non = ["./mine"]',
-         '[finetune]\npreset = "fine.toml"\non = [3]', "on.0 is 3: expected str", ""),
+         '[finetune]\npreset = "fine.toml"\non = [3]', "on.0 is 3: expected text", ""),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./mine", "./a/mine"]',
          "two of the collections are called mine", "dataset.toml of one"),
     ],

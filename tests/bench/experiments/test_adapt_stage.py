@@ -185,7 +185,7 @@ def test_a_repeated_command_trains_nothing_and_an_interrupted_one_continues(here
     [
         ('preset = "mlm-small"', 'preset = "mlm-smal"', "mlm-smal", "mlm-small"),
         ('preset = "mlm-small"', 'preset = "retromae-small"', "not retromae", "mlm"),
-        ("measured = 3", "measured = 0", "expected int >= 1", ""),
+        ("measured = 3", "measured = 0", "expected a whole number >= 1", ""),
         ("batch_size = 2", "metod = 'ewc'", "unknown field 'metod'", ""),
         ("batch_size = 2", "start = { model = 'minilm' }", "start is set", "model ="),
         ("max_tokens = 12\nsteps", "max_tokens = 900\nsteps", "positions, 64", ""),

@@ -100,7 +100,7 @@ def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
         ("seeds = [0, 1, 2]", "seeds = []", "seeds is []"),
         ("[finetune]\nsteps = 1", "[finetune]\nstep = 1", "unknown field `step`"),
         ("values = [0.2]", "values = [0.1]", "the axis lr does not change"),
-        ('name = "steps"', 'name = "../steps"', "name is '../steps': expected str matching"),
+        ('name = "steps"', 'name = "../steps"', "name is '../steps': expected text matching"),
         ("seeds =", "model = 'x'\nseeds =", "set either model or [pretrain]"),
         ('title = "How long"', "title =", "is not TOML"),
     ],
@@ -162,6 +162,17 @@ def test_a_variant_that_does_not_fit_the_file_is_refused(tmp_path, own, words):
     path.write_text(f"{GRID}\n[variants.odd]\n{own}\n")
     with pytest.raises(BenchError, match=f"variant odd: .*{words}"):
         load_grid(str(path), "odd")
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [("inference", ""), ("one-vector-one-gpu", ""), ("one-vector", "one-gpu")]
+)
+def test_a_grid_may_not_share_its_name_with_a_shipped_grid_or_variant(tmp_path, name, variant):
+    path = tmp_path / "own.toml"
+    text = GRID.replace('name = "steps"', f'name = "{name}"', 1)
+    path.write_text(f"{text}\n[variants.one-gpu]\nseeds = [1]\n")
+    with pytest.raises(BenchError, match="their reports would have the same folder"):
+        load_grid(str(path), variant)
 
 
 @pytest.mark.parametrize(

@@ -426,7 +426,8 @@ def test_a_file_needs_permission_a_name_and_working_code(file: Path) -> None:
 
 
 def test_a_device_goes_to_code_that_takes_one(file: Path) -> None:
-    name = "from encoder import Letters\nmade = []\n"
+    name = "from alphabet import Letters\nmade = []\n"
+    (file.parent / "alphabet.py").write_bytes(file.read_bytes())
     (file.parent / "other.py").write_text(
         f"{name}def make(device):\n    made.append(device)\n    return Letters()\n"
     )

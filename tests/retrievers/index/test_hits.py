@@ -83,6 +83,8 @@ def test_a_query_without_own_document_keeps_its_unfilled_ranks():
 def test_dropping_self_matches_needs_one_more_than_the_depth():
     with pytest.raises(ValueError, match="depth 2"):
         exclude_documents(hits_of([[3, 2]], [[7, 8]]), np.array([7]), 2)
+    with pytest.raises(ValueError, match="fewer than 2"):
+        exclude_documents(hits_of([[3, 2, 1]], [[7, 8, 9]]), np.array([[7, 8]]), 2)
 
 
 # Recall against exact

@@ -56,10 +56,10 @@ def test_a_card_is_read_from_its_file_and_written_so_that_it_is_the_same(tmp_pat
         ({"poolng": "cls"}, "unknown field 'poolng'"),
         ({"pooling": "max"}, "pooling"),
         ({"kind": "hash"}, "'hash'"),
-        ({"max_query_tokens": "32"}, "'32': expected int"),
+        ({"max_query_tokens": "32"}, "'32': expected a whole number"),
         ({"max_query_tokens": 0}, "from 1 to 1,000,000 tokens"),
         ({"max_document_tokens": 10**30}, "from 1 to 1,000,000 tokens"),
-        ({"normalize": 1}, "1: expected bool"),
+        ({"normalize": 1}, "1: expected true or false"),
         ({"similarity": "cos"}, "normalize = true"),
         ({"pooling": "none"}, "needs a pooling"),
         ({"pooling": "every"}, "pooling"),
@@ -71,7 +71,7 @@ def test_a_card_is_read_from_its_file_and_written_so_that_it_is_the_same(tmp_pat
         ({"prompts": {"qurey": "q: "}}, "unknown field 'qurey'"),
         ({"expected": [SCORE]}, "source"),
         *(
-            ({"source": "s", "expected": [SCORE | {field: value}]}, "expected float")
+            ({"source": "s", "expected": [SCORE | {field: value}]}, "expected a number")
             for field, value in [("value", -0.1), ("value", 1.01), ("tolerance", 0.051)]
         ),
         ({"name": "yours"}, "is named 'yours'"),
@@ -93,7 +93,7 @@ def test_a_published_score_or_tolerance_is_a_number(tmp_path: Path, field: str, 
     score = {"dataset": '"beir/nq"', "measure": '"R@5"', "value": "0.5"} | {field: value}
     lines = [f"{key} = {said}" for key, said in score.items()]
     path.write_text("\n".join([path.read_text(), "[[expected]]", *lines]))
-    with pytest.raises(BenchError, match=f"{field}.*expected float"):
+    with pytest.raises(BenchError, match=f"{field}.*expected a number"):
         load_card(path)
 
 

@@ -85,6 +85,12 @@ def test_like_uses_the_recipe_and_drops_what_belongs_to_the_other_checkpoint(
     assert "old news" not in caplog.text
 
 
+@pytest.mark.parametrize("name", ["model.py", "model.toml"])
+def test_a_folder_may_be_called_like_a_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    assert locate.locate_model(str(tmp_path / name)).folder == tmp_path / name
+
+
 def test_like_needs_a_card_of_one_transformer(tmp_path: Path, folder: Path) -> None:
     card = tiny.write_card(tmp_path / "gone.toml", missing="not published", pooling="cls")
     assert resolve_model(str(folder), like=str(card)).recipe.pooling == "cls"

@@ -123,8 +123,8 @@ def test_epochs_become_steps_of_whole_batches():
     ("changes", "message", "hint"),
     [
         ({"batchsize": 3}, "unknown field 'batchsize'", "batch_size"),
-        ({"batch_size": "3"}, "'3': expected int", ""),
-        ({"batch_size": 0}, "expected int >= 1", ""),
+        ({"batch_size": "3"}, "'3': expected a whole number", ""),
+        ({"batch_size": 0}, "expected a whole number >= 1", ""),
         ({"epochs": 2}, "one of steps, epochs and tokens", ""),
         ({"steps": None}, "one of steps, epochs and tokens", ""),
         ({"start": {}}, "either a model or scratch", ""),
@@ -150,11 +150,11 @@ def test_a_wrong_preset_for_pretraining_is_refused(changes, message, hint):
     [
         ("stepz = 3", "unknown field 'stepz'", "did you mean steps?"),
         ("[loss]\nname = 'klx'", "name is 'klx'", "kl"),
-        ("[loss]\nname = 'kl'", "needs a \\[teacher\\]", ""),
+        ("[loss]\nname = 'kl'", r"needs a \[teacher\], such as teacher = {model", ""),
         ("[loss]\nname = 'margin-mse'", "needs a \\[teacher\\]", ""),
         ("[loss]\nname = 'kl'\nmatryoshka = [64, 128]", "in descending order", ""),
         ("[loss]\nname = 'contrastive'\nmatryoshka = [64, 64]", "in descending order", ""),
-        ("[loss]\nname = 'contrastive'\nmatryoshka = [64, 0]", "expected int >= 1", ""),
+        ("[loss]\nname = 'contrastive'\nmatryoshka = [64, 0]", "expected a whole number >= 1", ""),
         ("epochs = 2.0", "either steps or epochs", ""),
         ("hard_negatives = 1", "or neither", ""),
         ("[[rounds]]\nsources = ['bm25']", "or neither", ""),
@@ -164,7 +164,7 @@ def test_a_wrong_preset_for_pretraining_is_refused(changes, message, hint):
         ("[optimizer]\nalgorithm = 'adam'", "algorithm is 'adam'", "adamw"),
         ("[teacher]\nmargin = 1.0", "needs hard_negatives", ""),
         ("rounds = []", "at least one round", ""),
-        ("batch_size = 1", "expected int >= 2", ""),
+        ("batch_size = 1", "expected a whole number >= 2", ""),
         (
             "hard_negatives = 1\n[[rounds]]\nsources = ['model']\nrefresh_steps = 2\n"
             "[loss]\nname = 'kl'\n[teacher]",

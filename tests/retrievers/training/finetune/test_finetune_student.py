@@ -140,7 +140,7 @@ def test_trained_dimensions_are_on_the_card_and_in_the_record(tmp_path):
         ({}, '[use]\nsimilarity = "cos"\n', "cos needs normalize"),
         ({"query_checkpoint": "start"}, "", "it has two encoders"),
         ({}, 'part = { name = "last-layers", layers = 3 }\n', "is 3, but the encoder has 2"),
-        ({}, NESTED.format("64, 4"), "64 dimensions, and vectors of start have 32"),
+        ({}, NESTED.format("32, 4"), "32 dimensions, and vectors of start have 32"),
         ({}, NESTED.format("8, 4"), "needs unit vectors, and start does not normalize"),
     ],
 )
