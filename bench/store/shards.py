@@ -46,7 +46,7 @@ KEY_BYTES = 16
 CORPUS_SUFFIX = ".corpus"  # keys of a corpus; a shard has a different suffix
 BATCH_DOCUMENTS = 1 << 13  # held as Python strings
 LOOKUP_CHUNK = 1 << 21  # keys looked up at once: 100 MB
-READERS = 8  # threads that read shards
+READERS = 8  # threads that read tiles for a device: one cannot fill its bus
 GAP_BYTES = 1 << 16  # reading over a smaller gap is cheaper than another read
 FORMAT = 1
 SUFFIXES: dict[StoreDtype, str] = {"float32": ".f32", "float16": ".f16"}
@@ -350,7 +350,7 @@ class StoredVectors:
         """Yield the same tiles of ``rows`` texts in the dtype in which they are stored."""
         dtype = DTYPES[self.shards[0].manifest.dtype] if self.shards else "<f4"
         for start in range(0, len(self.positions), rows):
-            yield start, self._gather(self.positions[start : start + rows], dtype)
+            yield start, self._gather(self.positions[start : start + rows], dtype, READERS)
 
     def rows(self, wanted: Int64Array) -> Float32Array:
         """Return the vectors of the rows ``wanted``, float32 ``(len(wanted), dim)``."""
@@ -361,7 +361,7 @@ class StoredVectors:
     def _starts(self) -> Int64Array:
         return np.cumsum([0, *(shard.rows for shard in self.shards)])
 
-    def _gather(self, positions: Int64Array, dtype: str) -> Any:
+    def _gather(self, positions: Int64Array, dtype: str, threads: int = 1) -> Any:
         vectors = np.empty((len(positions), self.dim), dtype)
         order = np.argsort(positions, kind="stable")
         ordered = positions[order]
@@ -373,10 +373,11 @@ class StoredVectors:
             _read_rows(self.shards[number], local, order[some], vectors)
 
         numbers = np.flatnonzero(np.diff(cuts)).tolist()
-        if len(numbers) == 1:
-            read(numbers[0])
-        elif numbers:  # one thread copies cached pages at a fraction of the memory's speed
-            with ThreadPoolExecutor(min(len(numbers), READERS)) as pool:
+        if threads == 1:
+            for number in numbers:
+                read(number)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
                 list(pool.map(read, numbers))
         return vectors
 
