@@ -245,7 +245,7 @@ function themeButton() {
   };
   button.addEventListener("click", () => {
     const now = THEMES.indexOf(document.documentElement.dataset.theme);
-    setTheme(THEMES[(now + 1) % THEMES.length]);
+    chooseTheme(THEMES[(now + 1) % THEMES.length]);
     showTheme();
   });
   showTheme();

@@ -12,7 +12,7 @@ function storedTheme() {
   }
 }
 
-function setTheme(theme) {
+function chooseTheme(theme) {
   document.documentElement.dataset.theme = theme;
   try {
     localStorage.setItem("theme", theme);
@@ -21,4 +21,5 @@ function setTheme(theme) {
   }
 }
 
-setTheme(storedTheme());
+// Only a choice is stored: a page that loads before the last choice arrived must not replace it.
+document.documentElement.dataset.theme = storedTheme();

@@ -85,12 +85,12 @@ def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
     done = bench(*command)
     assert done.code == 4, done.stderr
     assert load(bench.results("beir/nfcorpus", "hashing")).record.protocol.official
-    assert "| beir/nfcorpus" not in done.stdout.partition("not evaluated")[2]
-    assert "corpus.jsonl:" in done.stdout.partition("not evaluated")[2]
-    assert "downloads are off" in done.stdout.partition("not evaluated")[2]
+    gaps = done.stdout.partition("not evaluated")[2]
+    assert "| beir/nfcorpus" not in gaps
+    assert "corpus.jsonl:" in " ".join(gaps.split())
+    assert "downloads are off" in " ".join(gaps.split())
     assert "warning: 2 of 3 collections cannot be opened" in done.stderr
     assert "arguana" not in done.stderr
-    gaps = done.stdout.partition("not evaluated")[2]
     assert gaps.count("| beir/arguana ") == gaps.count("| beir/scifact ") == 1
     assert "--data-dir DIR" in " ".join(gaps.split())
 
