@@ -254,7 +254,7 @@ def test_a_training_collection_is_trained_on_and_not_evaluated(bench, tmp_path):
         (pretrain, "--set objective.name=retromea", "no pre-training objective", "retromae"),
         (pretrain, "--set max_tokens=17", "positions, 16", "max_tokens=16"),
         (pretrain, "--steps 1 --set epochs=2", "both set the length", "one of them"),
-        (pretrain, "--set save_every=0", "save_every=0", ""),
+        (pretrain, "--set save_every=0", "save_every is 0: expected a whole number", ""),
         (pretrain, "--start minilmm", "there is no model card and no folder 'minilmm'", "minilm"),
         (pretrain, "--on beir/scifcat", "beir/scifcat", "beir/scifact"),
         (adapt, "--method dsa", "dsa", "das"),
