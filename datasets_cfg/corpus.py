@@ -2,19 +2,20 @@
 
 A corpus is a folder with ``documents.arrow`` (an uncompressed Arrow IPC file, so that reading a
 text means reading its page), ``tie_rank.npy`` (the byte-order rank of each id), ``manifest.json``,
-and ``checksums.json`` with the checksum of every byte. Nothing is parsed or returned before its
-checksum was compared.
+and ``checksums.json`` with the checksum of every byte. No document is returned before all of them
+were compared with their checksums.
 """
 
 import dataclasses
 import hashlib
-import itertools
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +33,8 @@ DOCUMENTS_FILE = "documents.arrow"
 TIE_RANK_FILE = "tie_rank.npy"
 MANIFEST_FILE = "manifest.json"
 CHECKSUMS_FILE = "checksums.json"
-CHECKED_AT_OPEN = 64 << 20  # bytes of a corpus that is checked completely at open, in 0.1 s
+CHECKED_AT_OPEN = 64 << 20  # bytes of a corpus that is checked at open, in 0.1 s
+BLOCK_BYTES = 16 << 20
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.large_string(), nullable=False),
@@ -44,14 +46,10 @@ BATCH_BYTES = 16 * 2**20
 BATCH_DOCUMENTS = 2**16  # objects of short documents need more memory than their text
 
 
-class DamagedBlockError(Exception):
-    """A file differs from its checksum. The message says how."""
-
-
 class Block(Record):
     """A span of bytes of a file, from the end of the previous block to ``end``.
 
-    ``texts`` is true for a block that holds only titles and texts.
+    ``texts`` was used until version 0.3, and is ignored.
     """
 
     end: int
@@ -75,7 +73,7 @@ class Checksums(Record):
     sources: tuple[SourceChecksum, ...]
 
 
-_UNUSABLE_ERRORS = (DamagedBlockError, BenchError, OSError, ValueError, EOFError, pa.ArrowInvalid)
+_UNUSABLE_ERRORS = (BenchError, OSError, ValueError, EOFError, pa.ArrowException)
 
 
 class DamagedCorpusError(BenchError):
@@ -122,8 +120,7 @@ class CorpusManifest(Record):
 class Corpus:
     """Memory-mapped documents of a collection.
 
-    Ids and ranks are compared with their checksums at open, titles and texts on first use, about a
-    million passages per second.
+    Documents are compared with their checksums on first use, about a million passages per second.
 
     Attributes:
         folder: folder of the corpus.
@@ -139,7 +136,7 @@ class Corpus:
     mapped: mmap.mmap
     tie_rank: Int64Array
     _table: pa.Table
-    _texts_checked: Once = field(default_factory=Once)
+    _documents_checked: Once = field(default_factory=Once)
     _sources_checked: Once = field(default_factory=Once)
 
     def __len__(self) -> int:
@@ -147,14 +144,18 @@ class Corpus:
 
     @property
     def table(self) -> pa.Table:
-        """Columns ``id``, ``title``, ``text``, each a chunked ``large_string`` array."""
-        self.check_texts()
+        """Columns ``id``, ``title``, ``text``, each a chunked ``large_string`` array.
+
+        Raises:
+            DamagedCorpusError: they are damaged. The next use rebuilds the corpus.
+        """
+        self._documents_checked.do(self._check_documents)
         return self._table
 
     @property
     def ids(self) -> pa.ChunkedArray:
         """Document ids, ``large_string`` ``(n,)``."""
-        return self._table.column("id")
+        return self.table.column("id")
 
     @property
     def titles(self) -> pa.ChunkedArray:
@@ -171,48 +172,34 @@ class Corpus:
         """Content hash, see `CorpusManifest`."""
         return self.manifest.sha256
 
-    def check_texts(self) -> None:
-        """Compare titles and texts with their checksums, once per process.
-
-        Raises:
-            DamagedCorpusError: they differ. The next use of the collection rebuilds the corpus.
-        """
-        self._texts_checked.do(self._compare_texts)
-
     def check(self) -> None:
-        """Compare titles, texts and complete source files with their checksums, once per process.
+        """Compare documents and complete source files with their checksums, once per process.
 
         Called before a result is written, since a source may change and keep its size and time.
+
+        Raises:
+            DamagedCorpusError: one of them differs.
         """
-        self.check_texts()
-        self._sources_checked.do(self.check_sources)
+        self._documents_checked.do(self._check_documents)
+        self._sources_checked.do(self._check_sources)
 
-    def check_sources(self) -> None:
-        """Compare the complete source files with their checksums."""
-        with self._discarded_if_damaged():
-            for known in self.checksums.sources:
-                try:
-                    same = sha256_of_file(Path(known.path)) == known.sha256
-                except OSError as error:
-                    reason = f"{known.path} cannot be read: {error.strerror}"
-                    raise DamagedBlockError(reason) from error
-                if not same:
-                    reason = f"{known.path} has changed since the corpus was built from it"
-                    raise DamagedBlockError(reason)
+    def _check_documents(self) -> None:
+        if damage := _find_damage(self.mapped, self.checksums.documents):
+            self._refuse(damage)
 
-    def _compare_texts(self) -> None:
-        with self._discarded_if_damaged():
-            check_blocks(self.mapped, self.checksums.documents, texts=True)
+    def _check_sources(self) -> None:
+        for known in self.checksums.sources:
+            try:
+                if sha256_of_file(Path(known.path)) != known.sha256:
+                    self._refuse(f"{known.path} has changed since the corpus was built from it")
+            except OSError as error:
+                self._refuse(f"{known.path} cannot be read: {error.strerror}")
 
-    @contextmanager
-    def _discarded_if_damaged(self) -> Iterator[None]:
-        """Remove the checksums if damage is found, so that the next use rebuilds the corpus."""
-        try:
-            yield
-        except DamagedBlockError as error:
-            with suppress(OSError):
-                (self.folder / CHECKSUMS_FILE).unlink(missing_ok=True)
-            raise DamagedCorpusError(self.folder, str(error)) from error
+    def _refuse(self, reason: str) -> NoReturn:
+        """Remove the checksums, so that the next use rebuilds the corpus, and raise."""
+        with suppress(OSError):
+            (self.folder / CHECKSUMS_FILE).unlink(missing_ok=True)
+        raise DamagedCorpusError(self.folder, reason)
 
     def rows_of(self, ids: Sequence[str]) -> Int64Array:
         """Return the row of each of ``ids``, int64 ``(len(ids),)``, or -1 for an unknown id."""
@@ -279,9 +266,7 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: Path) -> "Corpus":
-        """Open the corpus in ``folder`` and compare it with its checksums.
-
-        For a large corpus only Arrow's metadata, the ids and the ranks are compared.
+        """Open the corpus in ``folder``. A small one is compared with its checksums at once.
 
         Raises:
             DamagedCorpusError: no corpus, a different format, or damage.
@@ -291,8 +276,7 @@ class Corpus:
         except _UNUSABLE_ERRORS as error:
             raise DamagedCorpusError(folder, str(error)) from error
         if len(corpus.mapped) <= CHECKED_AT_OPEN:
-            corpus.check_texts()
-            corpus.check_sources()
+            corpus.check()
         return corpus
 
 
@@ -313,33 +297,25 @@ def describe_damage(folder: Path) -> str:
     """Read the corpus in ``folder`` completely, and return its damage, or "" if it is intact."""
     try:
         corpus = _open(Corpus, folder)
-        check_blocks(corpus.mapped, corpus.checksums.documents, texts=True)
     except _UNUSABLE_ERRORS as error:
         return str(error)
-    return ""
+    return _find_damage(corpus.mapped, corpus.checksums.documents)
 
 
 def _open(kind: type[Corpus], folder: Path) -> Corpus:
     if not (folder / CHECKSUMS_FILE).is_file():
-        raise DamagedBlockError(f"it has no {CHECKSUMS_FILE}, like those of an older version")
+        raise ValueError(f"it has no {CHECKSUMS_FILE}, like those of an older version")
     checksums = read_json(folder / CHECKSUMS_FILE, Checksums)
     manifest_path, rank_path = folder / MANIFEST_FILE, folder / TIE_RANK_FILE
-    manifest = decode_json(
-        read_checked(manifest_path, checksums.manifest_sha256),
-        CorpusManifest,
-        manifest_path,
-    )
+    content = _read_checked(manifest_path, checksums.manifest_sha256)
+    manifest = decode_json(content, CorpusManifest, manifest_path)
     if manifest.schema_version != SCHEMA_VERSION:
-        raise DamagedBlockError(
-            f"its format is version {manifest.schema_version}, not {SCHEMA_VERSION}"
-        )
-    read_checked(rank_path, checksums.tie_rank_sha256)
+        raise ValueError(f"its format is version {manifest.schema_version}, not {SCHEMA_VERSION}")
+    _read_checked(rank_path, checksums.tie_rank_sha256)
     tie_rank = np.load(rank_path, mmap_mode="r", allow_pickle=False)
-    mapped = _map_file(folder / DOCUMENTS_FILE)
-    check_blocks(mapped, checksums.documents, texts=False)
-    table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
+    mapped, table = _map_table(folder / DOCUMENTS_FILE)
     if not table.schema.equals(SCHEMA) or not len(table) == len(tie_rank) == manifest.documents:
-        raise DamagedBlockError("its files belong to different corpora")
+        raise ValueError("its files belong to different corpora")
     return kind(folder, manifest, checksums, mapped, tie_rank, table)
 
 
@@ -369,7 +345,7 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
     checksums = Checksums(
         manifest_sha256=sha256_of_file(folder / MANIFEST_FILE),
         tie_rank_sha256=sha256_of_file(folder / TIE_RANK_FILE),
-        documents=hash_blocks(mapped, table, pa.py_buffer(mapped).address),
+        documents=_hash_blocks(mapped),
         sources=tuple(
             SourceChecksum(str(path.resolve()), sha256_of_file(path)) for path in sources
         ),
@@ -379,13 +355,9 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
     write_json(folder / CHECKSUMS_FILE, checksums)
 
 
-def _map_file(path: Path) -> mmap.mmap:
-    with open_file(path) as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
 def _map_table(path: Path) -> tuple[mmap.mmap, pa.Table]:
-    mapped = _map_file(path)
+    with open_file(path) as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return mapped, pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
 
 
@@ -459,50 +431,30 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[bytes, bytes,
         yield batch
 
 
-def hash_blocks(mapped: mmap.mmap, table: pa.Table, start_address: int) -> tuple[Block, ...]:
-    """Return checksums of a file, with separate blocks for the texts of each record batch.
-
-    Args:
-        mapped: the file.
-        table: of a corpus, with buffers in the mapped file. ``id`` is the first column.
-        start_address: address of the mapped file in memory.
-    """
-    ends = [0]
-    for batch in table.to_batches():
-        buffers = [buffer for column in batch.columns[1:] for buffer in column.buffers()]
-        used = [buffer for buffer in buffers if buffer is not None and buffer.size]
-        ends.append(min(buffer.address for buffer in used) - start_address)
-        ends.append(max(buffer.address + buffer.size for buffer in used) - start_address)
-    spans = itertools.pairwise([*ends, len(mapped)])
-    return tuple(
-        Block(end, _sha256(mapped, start, end), texts=number % 2 == 1)
-        for number, (start, end) in enumerate(spans)
-    )
+def _hash_blocks(mapped: mmap.mmap) -> tuple[Block, ...]:
+    ends = [*range(BLOCK_BYTES, len(mapped), BLOCK_BYTES), len(mapped)]
+    return tuple(Block(end, _sha256(mapped, start, end)) for start, end in pairwise([0, *ends]))
 
 
-def check_blocks(mapped: mmap.mmap, blocks: Sequence[Block], texts: bool) -> None:
-    """Compare the blocks of ``texts``, or the other ones, with their checksums.
-
-    Raises:
-        DamagedBlockError: a block differs, or the file has a different size.
-    """
+def _find_damage(mapped: mmap.mmap, blocks: Sequence[Block]) -> str:
+    """Return how a file differs from the checksums of its blocks, or "" if it does not."""
     expected = blocks[-1].end if blocks else 0
     if expected != len(mapped):
-        raise DamagedBlockError(
-            f"{DOCUMENTS_FILE} has {len(mapped):,} bytes instead of {expected:,}"
-        )
-    starts = [0, *(block.end for block in blocks)]
-    for start, block in zip(starts, blocks, strict=False):
-        if block.texts == texts and _sha256(mapped, start, block.end) != block.sha256:
+        return f"{DOCUMENTS_FILE} has {len(mapped):,} bytes instead of {expected:,}"
+    start = 0
+    for block in blocks:
+        if _sha256(mapped, start, block.end) != block.sha256:
             span = f"bytes {start:,} to {block.end:,}"
-            raise DamagedBlockError(f"{DOCUMENTS_FILE} has a different checksum in {span}")
+            return f"{DOCUMENTS_FILE} has a different checksum in {span}"
+        start = block.end
+    return ""
 
 
-def read_checked(path: Path, sha256: str) -> bytes:
+def _read_checked(path: Path, sha256: str) -> bytes:
     """Return the content of the small file ``path``, or raise if its checksum is not ``sha256``."""
     content = read_file(path, max_bytes=None)
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise DamagedBlockError(f"{path.name} has a different checksum")
+        raise ValueError(f"{path.name} has a different checksum")
     return content
 
 

@@ -1,6 +1,5 @@
 """Datasets: facts, queries, judgements and corpus of one split, and their checks."""
 
-import hashlib
 import logging
 import os
 from collections import Counter, defaultdict
@@ -34,10 +33,11 @@ from datasets_cfg.locate import (
     is_training_data,
     reader_of_layout,
 )
+from datasets_cfg.readers.beir import write_collection
 from datasets_cfg.readers.files import ExampleReader, TextReader, judge_examples
-from datasets_cfg.readers.qrels import BEIR_HEADER
 from datasets_cfg.readers.reader import (
     READER_VERSION,
+    Document,
     Qrels,
     Queries,
     Reader,
@@ -67,6 +67,11 @@ CUT, LONG = 5, 100  # this many texts of one maximum length in characters sugges
 INHERITED_FACTS = ("main_measure", "measures", "depth", "exclude_self", "title_track", "version")
 
 logger = logging.getLogger(__name__)
+
+
+class _DocumentTexts(msgspec.Struct):
+    text: str
+    title: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +128,20 @@ class Dataset:
         Raises:
             BenchError: an unknown fact, an empty id, or a text that is not a string.
         """
-        folder, cache = write_dicts(corpus, queries, qrels, name, cache_dir, facts)
+        texts = convert_table(corpus, dict[str, _DocumentTexts], "documents")
+        asked = convert_table(queries, dict[str, str], "queries")
+        if "" in texts or "" in asked:
+            raise BenchError("the id of a document or query is empty", "give it an id")
+        documents = [Document(id_, each.title or "", each.text) for id_, each in texts.items()]
+        judged = [(query, *pair) for query, grades in qrels.items() for pair in grades.items()]
+        declared = {"name": name, "layout": "beir", "split": "test", **facts}
+        parts = (documents, asked.items(), judged, declared.items())
+        content = [hash_records(map(str, row) for row in rows) for rows in parts]
+        cache = cache_folder(cache_dir)
+        folder = cache / "from-dicts" / hash_records([content])[:32]
+        if not folder.is_dir():
+            with replace_folder(folder) as unfinished:
+                write_collection(unfinished, documents, asked.items(), judged, declared)
         return open_dataset(str(folder), cache_dir=cache)
 
     @property
@@ -376,64 +394,6 @@ def _read_dataset(
     read = reader.judgements() if with_judgements else judge_examples(())
     parts = (read.queries, read.qrels, read.answers)
     return Dataset(facts, *parts, reader, cache_dir, read.excluded)
-
-
-def write_dicts(
-    corpus: Mapping[str, Mapping[str, str]],
-    queries: Mapping[str, str],
-    qrels: Mapping[str, Mapping[str, int]],
-    name: str,
-    cache_dir: Path | None,
-    facts: Mapping[str, Any],
-) -> tuple[Path, Path]:
-    """Write a collection below the cache, in a folder named after its content.
-
-    Returns:
-        The folder of the collection, and the cache folder.
-    """
-    cache = cache_folder(cache_dir)
-    declared = {"name": name, "layout": "beir", "split": "test", **facts}
-    parts = {
-        "corpus.jsonl": [
-            _line(f"document {id_!r}", id_, each.get("text"), each.get("title") or "")
-            for id_, each in corpus.items()
-        ],
-        "queries.jsonl": [_line(f"query {id_!r}", id_, text) for id_, text in queries.items()],
-        "qrels/test.tsv": ["\t".join(BEIR_HEADER)]
-        + [
-            f"{query}\t{document}\t{grade}"
-            for query, grades in qrels.items()
-            for document, grade in grades.items()
-        ],
-        "dataset.toml": [  # JSON texts and lists are valid TOML
-            f"{key} = {msgspec.json.encode(value).decode()}" for key, value in declared.items()
-        ],
-    }
-    content = hashlib.sha256()
-    for file, lines in parts.items():
-        content.update(msgspec.json.encode([file, lines]))
-    folder = cache / "from-dicts" / content.hexdigest()[:32]
-    if not folder.is_dir():
-        with replace_folder(folder) as unfinished:
-            (unfinished / "qrels").mkdir()
-            for file, lines in parts.items():
-                text = "".join(f"{line}\n" for line in lines)
-                (unfinished / file).write_text(text, encoding="utf-8")
-    return folder, cache
-
-
-def _line(what: str, id_: str, text: Any, title: Any = None) -> str:
-    """Return a document or query as a line of JSON."""
-    values = {"_id": id_, "title": title, "text": text}
-    for name, value in values.items():
-        if not isinstance(value, str) and not (name == "title" and value is None):
-            kind = type(value).__name__
-            raise BenchError(f"{what}: its {name} is not a string but {kind}: {value!r}")
-    if not id_:
-        raise BenchError(f"{what}: its id is empty")
-    return msgspec.json.encode(
-        {key: value for key, value in values.items() if value is not None}
-    ).decode()
 
 
 def take_first_queries(dataset: Dataset, count: int) -> Dataset:

@@ -326,10 +326,11 @@ def test_an_embedded_collection_has_the_declared_split_only(open_: Open) -> None
 @pytest.mark.parametrize(
     ("corpus", "queries", "message"),
     [
-        ({"d1": {"text": ["a"]}}, {"q": "a"}, "document 'd1': its text is not a string but list"),
-        ({"d1": {"text": "a", "title": 3}}, {"q": "a"}, "document 'd1': its title is not a string"),
-        ({"": {"text": "a"}}, {"q": "a"}, "document '': its id is empty"),
-        ({"d1": {"text": "a"}}, {"q": None}, "query 'q': its text is not a string but NoneType"),
+        ({"d1": {"text": ["a"]}}, {"q": "a"}, "documents: d1.text is a list: expected text"),
+        ({"d1": {"text": "a", "title": 3}}, {"q": "a"}, "documents: d1.title is 3: expected text"),
+        ({"d1": {}}, {"q": "a"}, "documents: the field 'text' is missing in d1"),
+        ({"": {"text": "a"}}, {"q": "a"}, "the id of a document or query is empty"),
+        ({"d1": {"text": "a"}}, {"q": None}, "queries: q is None: expected text"),
     ],
 )
 def test_errors_about_dictionaries_name_the_document(tmp_path, corpus, queries, message):
