@@ -162,11 +162,7 @@ def suite_names() -> tuple[str, ...]:
 
 
 def facts_for(name: str) -> Facts:
-    """Return the facts of the declared collection ``name``.
-
-    Raises:
-        BenchError: the name is unknown, or its file is invalid.
-    """
+    """Return the facts of the declared collection ``name``."""
     if is_suite(name):
         members = ", ".join(suite_for(name).members[:3])
         raise BenchError(
@@ -189,11 +185,7 @@ def is_suite(name: str) -> bool:
 
 
 def suite_for(name: str) -> Suite:
-    """Return the declared suite ``name``, or the suite of the user in that file.
-
-    Raises:
-        BenchError: the suite is unknown, or its file is invalid.
-    """
+    """Return the declared suite ``name``, or the suite of the user in that file."""
     if name in _suites():
         return _suites()[name]
     if not is_suite(name):
@@ -293,9 +285,6 @@ def data_folders(data_dir: Path | None) -> list[Path]:
 def expand_names(names: Iterable[str], data_dir: Path | None = None) -> list[str]:
     """Return the collections that a user asked for, each once. Suites are replaced by their
     members.
-
-    Raises:
-        BenchError: an unknown name.
     """
     members = (member for name in names for member in _expand_name(name, data_dir))
     return list(dict.fromkeys(members))

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from datasets_cfg.readers.reader import Document, collect_assumptions
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from foundation.files import add_to_hash, open_file, read_file, replace_folder, sha256_of_file
+from foundation.files import add_to_hash, replace_folder, sha256_of_file
 from foundation.machine import Once
 from foundation.records import Record, decode_json, read_json, write_json
 
@@ -144,11 +144,7 @@ class Corpus:
 
     @property
     def table(self) -> pa.Table:
-        """Columns ``id``, ``title``, ``text``, each a chunked ``large_string`` array.
-
-        Raises:
-            DamagedCorpusError: they are damaged. The next use rebuilds the corpus.
-        """
+        """Columns ``id``, ``title``, ``text``, each a chunked ``large_string`` array."""
         self._documents_checked.do(self._check_documents)
         return self._table
 
@@ -176,9 +172,6 @@ class Corpus:
         """Compare documents and complete source files with their checksums, once per process.
 
         Called before a result is written, since a source may change and keep its size and time.
-
-        Raises:
-            DamagedCorpusError: one of them differs.
         """
         self._documents_checked.do(self._check_documents)
         self._sources_checked.do(self._check_sources)
@@ -246,18 +239,9 @@ class Corpus:
     def build(
         cls, documents: Iterable[Document], folder: Path, sources: Sequence[Path] = ()
     ) -> "Corpus":
-        """Write documents to a folder as they arrive, and open the result.
+        """Write documents, read from ``sources``, to a folder as they arrive, and open the result.
 
         The corpus appears when it is complete and replaces an older one.
-
-        Args:
-            documents: documents in order.
-            folder: folder to make.
-            sources: files from which the documents are read.
-
-        Raises:
-            BenchError: no documents, a duplicate id, a source that changes meanwhile, or a failure
-                to write, such as a full disk.
         """
         with replace_folder(folder) as unfinished:
             _write(documents, unfinished, sources)
@@ -266,11 +250,7 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: Path) -> "Corpus":
-        """Open the corpus in ``folder``. A small one is compared with its checksums at once.
-
-        Raises:
-            DamagedCorpusError: no corpus, a different format, or damage.
-        """
+        """Open the corpus in ``folder``. A small one is compared with its checksums at once."""
         try:
             corpus = _open(cls, folder)
         except _UNUSABLE_ERRORS as error:
@@ -356,17 +336,13 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
 
 
 def _map_table(path: Path) -> tuple[mmap.mmap, pa.Table]:
-    with open_file(path) as file:
+    with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return mapped, pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
 
 
 def _sort_ids(table: pa.Table) -> tuple[Int64Array, Int64Array]:
-    """Return the rows in UTF-8 byte order of the ids, and the rows that repeat an earlier document.
-
-    Raises:
-        BenchError: two documents have the same id, but different titles or texts.
-    """
+    """Return the rows in byte order of the ids, and the rows that repeat an earlier document."""
     ids = table.column("id").combine_chunks()
     rows = pc.sort_indices(ids)
     ordered = ids.take(rows)
@@ -394,7 +370,7 @@ def _without(table: pa.Table, rows: Int64Array) -> Iterator[Document]:
 
 
 def write_documents(documents: Iterable[Document], path: Path) -> tuple[int, int, str]:
-    """Write ``documents`` to ``path`` in record batches of about 16 MiB of text.
+    """Write documents in record batches of about 16 MiB of text.
 
     Returns:
         The number of documents, the number without title and text, and the content hash.
@@ -452,7 +428,7 @@ def _find_damage(mapped: mmap.mmap, blocks: Sequence[Block]) -> str:
 
 def _read_checked(path: Path, sha256: str) -> bytes:
     """Return the content of the small file ``path``, or raise if its checksum is not ``sha256``."""
-    content = read_file(path, max_bytes=None)
+    content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ValueError(f"{path.name} has a different checksum")
     return content

@@ -47,14 +47,7 @@ from datasets_cfg.readers.reader import (
 from datasets_cfg.remote import fetch_remote
 from foundation.arrays import Int64Array
 from foundation.errors import BadLines, BenchError, collect_errors, raise_collected
-from foundation.files import (
-    cache_folder,
-    clean_up,
-    hash_records,
-    read_file,
-    replace_file,
-    replace_folder,
-)
+from foundation.files import cache_folder, clean_up, hash_records, replace_file, replace_folder
 from foundation.records import convert_table, read_toml
 
 FACTS_FILE = "dataset.toml"
@@ -403,13 +396,6 @@ def take_first_queries(dataset: Dataset, count: int) -> Dataset:
     estimate those on the full collection, whose distractors are nearly all missing. The name is the
     collection's with ``/firstN`` appended, so that prompts and training collections still apply and
     results stay separate.
-
-    Args:
-        dataset: collection with judgements.
-        count: number of queries, at most all of the collection's.
-
-    Raises:
-        BenchError: relevance is decided by accepted answers, so relevant documents are unknown.
     """
     if dataset.answers is not None:
         raise BenchError(
@@ -465,7 +451,7 @@ def open_remembered(
 ) -> Dataset | None:
     """Open the collection with this content if its last folder still holds it, else return None."""
     try:
-        folder = os.fsdecode(read_file(_memory_file(queries_sha256, qrels_sha256, cache_dir)))
+        folder = os.fsdecode(_memory_file(queries_sha256, qrels_sha256, cache_dir).read_bytes())
         dataset = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)
     except (OSError, ValueError, BenchError):  # unknown, moved or changed
         return None
@@ -515,11 +501,8 @@ class Finding:
 def verify_dataset(dataset: Dataset | Callable[[], Dataset]) -> list[Finding]:
     """Check the counts, documents, queries and judgements of ``dataset``, or of what it opens.
 
-    Builds the corpus if necessary. Wrong lines are counted by kind. A missing or unreadable file,
-    wrong lines of documents, and duplicate ids prevent the checks that need them.
-
-    Returns:
-        Findings, errors first; [] for data without peculiarities.
+    Wrong lines are counted by kind. A missing or unreadable file, wrong lines of documents, and
+    duplicate ids prevent the checks that need them. Errors come first.
     """
     findings: list[Finding] = []
     bad_lines: BadLines = {}
@@ -559,13 +542,8 @@ def all_assumptions(dataset: Dataset) -> dict[str, int]:
 def check_counts(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = True) -> bool:
     """Return whether ``dataset`` has the published counts. Counts that nobody published match.
 
-    Args:
-        dataset: collection to check.
-        allow_mismatch: return False for a mismatch instead of raising.
-        with_corpus: compare the number of documents, too, which builds the corpus if necessary.
-
-    Raises:
-        BenchError: a count differs, and ``allow_mismatch`` is off.
+    A mismatch is an error unless ``allow_mismatch``. The number of documents is compared only
+    ``with_corpus``, which builds the corpus if necessary.
     """
     different = count_differences(dataset, with_corpus)
     if different and not allow_mismatch:

@@ -64,11 +64,7 @@ _ARCHIVE_ERRORS = (
 
 
 def reader_of_layout(name: str) -> type[Reader]:
-    """Return the reader of the layout ``name``.
-
-    Raises:
-        BenchError: the layout is unknown.
-    """
+    """Return the reader of the layout ``name``."""
     if name not in READERS:
         hint = did_you_mean(name, READERS, f"layouts: {', '.join(READERS)}")
         raise BenchError(f"there is no layout {name!r}", hint)
@@ -76,11 +72,7 @@ def reader_of_layout(name: str) -> type[Reader]:
 
 
 def detect_layout(folder: Path) -> str:
-    """Return the layout of ``folder``, identified by its files.
-
-    Raises:
-        BenchError: the folder has no layout, or several.
-    """
+    """Return the layout of ``folder``, identified by its files."""
     found = [name for name, kind in READERS.items() if kind.recognises(folder)]
     if "trec" in found:  # whose documents may be in a file of another layout
         return "trec"
@@ -124,17 +116,7 @@ def find_files(
 
     The order is ``data_dir``, BENCH_DATA, the cache, a download to the cache. In the first two, the
     files may lie in ``<name>``, in a folder called like the last parts of the name (``scifact``),
-    or at the top.
-
-    Args:
-        facts: of a declared collection.
-        data_dir: folder given by the user, if any.
-        cache_dir: folder for downloads.
-        fetch: whether the network may be used.
-        with_corpus: whether documents are needed, or only queries and judgements.
-
-    Raises:
-        BenchError: the files are missing. The hint says how to obtain them.
+    or at the top. Without ``with_corpus``, queries and judgements suffice.
     """
     given = data_folders(data_dir)
     for root in given:
@@ -260,17 +242,8 @@ def download(url: str, target: Path, md5: str = "", size: int = 0) -> Path:
     """Download a file over HTTP and return its path.
 
     Bytes go to ``target`` + ".part", which a later call resumes. Broken connections are retried.
-
-    Args:
-        url: http or https.
-        target: file to make. Missing parent folders are made.
-        md5: expected checksum, 32 hexadecimal digits; "" for none.
-        size: expected size in bytes; 0 if unknown. The limit is twice this size, else the size that
-            the server states, else half of the free disk.
-
-    Raises:
-        BenchError: the server refuses or cannot be reached, the checksum is wrong, or the file is
-            too large for the disk or its size.
+    The limit is twice the published ``size`` in bytes, if that is not 0, else the size that the
+    server states, else half of the free disk.
     """
     part = target.with_name(f"{target.name}.part")
     try:
@@ -302,16 +275,8 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
     """Extract files of a zip or tar.gz into a folder.
 
     A new folder appears when it is complete. Other files of an existing folder stay. Links and
-    devices are skipped, and nothing is written outside of ``folder``.
-
-    Args:
-        archive: file to unpack, which is not changed.
-        folder: folder for the files.
-        inside: folder inside the archive whose content is extracted; "" for its top.
-        wanted: paths below ``inside`` to extract; empty for all.
-
-    Raises:
-        BenchError: the archive is damaged or lacks a wanted file, or the disk is full.
+    devices are skipped, and nothing is written outside of ``folder``. The ``wanted`` files, or all,
+    are those below the folder ``inside`` the archive.
     """
     into = replace_entries if folder.exists() else replace_folder
     with into(folder) as unfinished, temporary_folder(folder.parent) as temporary:

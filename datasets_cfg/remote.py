@@ -14,11 +14,7 @@ _IR_HINT = "see https://ir-datasets.com for ids and instructions"
 
 
 def fetch_remote(name: str, cache_dir: Path, download: bool) -> Path:
-    """Return the folder of the collection ``name``, after downloading it if necessary.
-
-    Raises:
-        BenchError: the collection is unknown, or is not on this machine and cannot be downloaded.
-    """
+    """Return the folder of the collection ``name``, after downloading it if necessary."""
     if name.startswith(HUB):
         return fetch_snapshot(name.removeprefix(HUB), Reader.patterns, download, name)
     folder = cache_dir / "data" / remote_name(name).replace("/", "--")  # an id may begin another

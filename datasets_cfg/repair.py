@@ -19,19 +19,7 @@ def write_repaired(open_collection: Callable[[], Dataset], folder: Path) -> list
 
     Lines that cannot be read are left out, as are judgements of unknown queries and documents,
     queries without judgements, and other splits. The first of several documents, queries or grades
-    with the same id is kept.
-
-    Args:
-        open_collection: opens the collection.
-        folder: new folder. Its last part is the name of the copy in results.
-
-    Returns:
-        What was changed, a sentence each.
-
-    Raises:
-        BenchError: the folder exists or has the name of a declared collection, a file is missing or
-            has an unclear header, nothing usable is left, or the collection has what BEIR's layout
-            cannot hold: answers, excluded documents, or ids with a tab or a line break.
+    with the same id is kept. Returned is what was changed, a sentence each.
     """
     if folder.exists():
         raise BenchError(f"{folder} exists already", "choose a new folder for the copy")

@@ -72,16 +72,7 @@ def raise_collected(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def import_package(name: str, problem: str, hint: str) -> Any:
-    """Import the package ``name``, which not every installation has.
-
-    Args:
-        name: name to import.
-        problem: message if that fails, which the reason follows.
-        hint: command that installs it.
-
-    Raises:
-        BenchError: it is not installed, or does not fit other packages.
-    """
+    """Import a package that not every installation has, or raise ``problem`` and the reason."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

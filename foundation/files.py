@@ -1,8 +1,7 @@
 """Atomic writes, content hashes, locks, and locations in object stores.
 
 Files and folders are written under a temporary name and renamed when they are complete, so that a
-reader finds a complete file or none. Locks are held by the kernel: they end with their process,
-however it ends.
+reader finds a complete file or none. Locks are held by the kernel and end with their process.
 
 A local location is a plain `pathlib.Path`. An object of a store, such as ``s3://bucket/prefix``, is
 a `RemotePath`, which has the methods of a path that results need. A store has neither folders nor
@@ -19,15 +18,13 @@ import posixpath
 import re
 import secrets
 import shutil
-import stat
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import platformdirs
 
@@ -35,8 +32,6 @@ from foundation.errors import BenchError, file_error, name_path_in_errors
 
 _TEMPORARY = re.compile(r"\..+\.writing-[0-9a-f]{8}(-[0-9a-f]{8})?")  # older versions append more
 _DAY_S = 86_400
-_UNLOCKED_S = 60.0  # much longer than it takes to lock a new folder
-_MAX_BYTES = 1 << 28  # bytes of a record or another small file
 LONGEST_NAME = 255  # bytes, of a file
 _ATTEMPTS = 20  # to replace a folder that other processes replace, too
 
@@ -44,29 +39,35 @@ _cleaned: set[Path] = set()  # folders that this process has cleaned
 
 
 @contextmanager
-def replace_file(path: Path) -> Iterator[BinaryIO]:
+def replace_file(path: "Location") -> Iterator[BinaryIO]:
     """Open a temporary file that replaces ``path`` when the block ends without an error.
 
-    The bytes are on disk before the rename. Missing parent folders are made.
-
-    Raises:
-        OSError: as ``open`` and ``write`` do, with ``path`` as file name.
+    The bytes are on disk before the rename. Missing parent folders are made. An object of a store
+    is created at the end, and never replaces another.
     """
     with replace_files([path]) as (file,):
         yield file
 
 
 @contextmanager
-def replace_files(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
+def replace_files(paths: Sequence["Location"]) -> Iterator[list[BinaryIO]]:
     """Open a temporary file for each of ``paths`` and rename all of them, in order, at the end.
 
     For files that must fit each other. If writing one of them fails, all old files stay.
     """
+    remote = [path for path in paths if isinstance(path, RemotePath)]
+    if remote:
+        contents = [io.BytesIO() for _ in remote]
+        yield list(contents)
+        for place, content in zip(remote, contents, strict=True):
+            place.create(content.getvalue())
+        return
+    local = [path for path in paths if isinstance(path, Path)]
     temporary: list[Path] = []
     try:
-        with name_path_in_errors(paths[0]), ExitStack() as opened:
+        with name_path_in_errors(local[0]), ExitStack() as opened:
             files: list[BinaryIO] = []
-            for path in paths:
+            for path in local:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _clean_up_once(path.parent)
                 temporary.append(_temporary_name(path))
@@ -75,7 +76,7 @@ def replace_files(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
             for file in files:
                 file.flush()
                 os.fsync(file.fileno())
-            for name, path in zip(temporary, paths, strict=True):
+            for name, path in zip(temporary, local, strict=True):
                 name.replace(path)
     except BaseException:
         for name in temporary:
@@ -110,9 +111,6 @@ def replace_folder(folder: Path) -> Iterator[Path]:
     """Open an empty folder that replaces ``folder`` when the block ends without an error.
 
     If two processes write at the same time, the last one wins.
-
-    Raises:
-        BenchError: the system refuses, as on a full disk. Nothing is left behind.
     """
     temporary = folder
     try:
@@ -129,23 +127,15 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder inside ``parent`` that is removed when the block ends.
-
-    The folder is locked, so that `clean_up` can tell when its process was killed.
-    """
+    """Make a folder inside ``parent`` that is removed when the block ends."""
     parent.mkdir(parents=True, exist_ok=True)
     clean_up(parent)
     temporary = _temporary_name(parent / "files")
     temporary.mkdir()
-    in_use: FolderLock | None = None
-    with suppress(OSError):  # without locks, leftovers are removed a day later
-        in_use = FolderLock.shared(temporary)
     try:
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        if in_use:
-            in_use.release()
 
 
 def reset_permissions(folder: Path) -> None:
@@ -164,8 +154,7 @@ def clean_up(folder: Path, unwritten_s: float = _DAY_S) -> None:
     Args:
         folder: folder to clean, not searched recursively.
         unwritten_s: seconds since the last write after which a file counts as abandoned. Pass 0 if
-            you hold a lock that keeps others from writing there. A folder that is no longer locked
-            is removed after a minute.
+            you hold a lock that keeps others from writing there.
     """
     with suppress(OSError):
         for entry in list(folder.iterdir()):
@@ -175,13 +164,12 @@ def clean_up(folder: Path, unwritten_s: float = _DAY_S) -> None:
 
 
 def _remove_if_abandoned(path: Path, unwritten_s: float) -> None:
-    written = [inner.stat().st_mtime for inner in (path, *path.rglob("*"))]
-    age_s = time.time() - max(written)
-    if not path.is_dir():
-        if age_s > unwritten_s:
+    written = max(inner.stat().st_mtime for inner in (path, *path.rglob("*")))
+    if time.time() - written > unwritten_s:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
             path.unlink()
-    elif age_s > unwritten_s or (age_s > _UNLOCKED_S and FolderLock.try_exclusive(path)):
-        shutil.rmtree(path)
 
 
 def _move_into_place(finished: Path, folder: Path) -> None:
@@ -227,11 +215,7 @@ def hash_records(records: Iterable[Iterable[str]]) -> str:
 
 
 def resolve_inside(root: Path, name: str) -> Path:
-    """Return ``root / name``.
-
-    Raises:
-        BenchError: ``name`` leads out of ``root``, or cannot be a file name.
-    """
+    """Return ``root / name``."""
     path = Path(name)
     if path.is_absolute() or ".." in path.parts:
         raise BenchError(f"{name!r} leads out of {root}")
@@ -244,71 +228,16 @@ def resolve_inside(root: Path, name: str) -> Path:
     return root / name
 
 
-class Readable(Protocol):
-    """A local path or an object of an object store."""
-
-    def read_bytes(self) -> bytes:
-        """Return the content."""
-
-
-def read_file(
-    path: Readable, max_bytes: int | None = _MAX_BYTES, allow_pipe: bool = False
-) -> bytes:
-    """Return the content of a small file, such as a record or a ranking.
-
-    Pipes and devices are refused, since they may never end.
-
-    Args:
-        path: local path or object of a store.
-        max_bytes: largest size accepted; None for files that grow with the collection.
-        allow_pipe: accept a pipe, for a path that the user typed.
-
-    Raises:
-        OSError: the file cannot be read, is not a regular file, or is too large.
-    """
-    if isinstance(path, Path):
-        status = path.stat()
-        may_end = stat.S_ISREG(status.st_mode) or (allow_pipe and stat.S_ISFIFO(status.st_mode))
-        if not (may_end or stat.S_ISDIR(status.st_mode)):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if max_bytes is not None and status.st_size > max_bytes:
-            raise OSError(
-                errno.EINVAL, f"{status.st_size:,} bytes, at most {max_bytes:,}", str(path)
-            )
-    return path.read_bytes()
-
-
 def check_not_lfs_pointer(path: object, content: bytes) -> None:
-    """Raise if the file ``path`` with this ``content`` is a Git LFS pointer.
-
-    Raises:
-        BenchError: the content begins like a pointer.
-    """
+    """Raise if the file ``path`` with this ``content`` is a Git LFS pointer."""
     if content.startswith(b"version https://git-lfs"):
         problem = f"{path} is a Git LFS pointer instead of the file itself"
         raise BenchError(problem, "run `git lfs pull` in its repository")
 
 
-def open_file(path: Path) -> BufferedReader:
-    """Open a large file for reading in binary mode, unless ``path`` is a pipe or a device.
-
-    Raises:
-        OSError: the file cannot be opened, or is not a regular file.
-    """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # or a pipe would wait for its writer
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return os.fdopen(handle, "rb")
-
-
 def sha256_of_file(path: Path) -> str:
-    """Return the SHA-256 of the file ``path`` as 64 hexadecimal digits.
-
-    Raises:
-        OSError: the file cannot be read, or is not a regular file.
-    """
-    with open_file(path) as file:
+    """Return the SHA-256 of the file ``path`` as 64 hexadecimal digits."""
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -377,9 +306,6 @@ def _open_locked(path: Path, flags: int, kind: int) -> int:
     """Open and lock a file or folder, and return its handle.
 
     The holder of the lock may have removed the path meanwhile. It is then opened again.
-
-    Raises:
-        BlockingIOError: another process holds the lock, and ``kind`` asks not to wait.
     """
     while True:
         handle = os.open(path, flags, 0o666)
@@ -469,20 +395,12 @@ class RemotePath:
         return [RemotePath(f"{scheme}://{key}") for key in keys if posixpath.basename(key) == name]
 
     def read_bytes(self) -> bytes:
-        """Return the content of the object.
-
-        Raises:
-            FileNotFoundError: the object does not exist.
-        """
+        """Return the content of the object."""
         content: bytes = self._request(lambda store: store.cat_file(self.url))
         return content
 
     def create(self, content: bytes) -> None:
-        """Write a new object with this ``content``.
-
-        Raises:
-            BenchError: the object exists with different content, or the store refuses.
-        """
+        """Write a new object with this ``content``."""
         if not self.exists():
             with self._check_bucket():
                 self._request(lambda store: store.pipe_file(self.url, content))
@@ -507,12 +425,7 @@ class RemotePath:
             raise BenchError(problem, "create it first, or choose another") from error
 
     def _request(self, ask: Callable[[Any], Answer]) -> Answer:
-        """Return the answer of the store, whose package retries if it is overloaded.
-
-        Raises:
-            FileNotFoundError: the object does not exist.
-            BenchError: the store refuses, or cannot be reached.
-        """
+        """Return the answer of the store, whose package retries if it is overloaded."""
         try:
             return ask(_file_system(self))
         except FileNotFoundError as error:
@@ -548,11 +461,7 @@ Location = Path | RemotePath
 
 
 def parse_location(text: str) -> Location:
-    """Return a local path or a remote location for ``text``.
-
-    Raises:
-        BenchError: a URL without a bucket, with a missing slash, or of an unsupported store.
-    """
+    """Return a local path or a remote location for ``text``."""
     if match := _COLLAPSED.fullmatch(text):
         raise BenchError(f"{text} has one slash too few", f"{match[1]}://{match[2]}")
     if not (match := _URL.fullmatch(text)):
@@ -578,41 +487,8 @@ def files_below(location: Location, name: str) -> list[Location]:
     return sorted(location.rglob(name), key=lambda file: file.as_posix().split("/"))
 
 
-@contextmanager
-def write_location(location: Location) -> Iterator[BinaryIO]:
-    """Open a file that appears at ``location`` when the block ends without an error.
-
-    A local file replaces an older one. An object of a store never does.
-    """
-    with write_locations([location]) as (file,):
-        yield file
-
-
-@contextmanager
-def write_locations(locations: Sequence[Location]) -> Iterator[list[BinaryIO]]:
-    """Open a file for each of ``locations``, all in one folder or store, and write them at the end.
-
-    Local files are replaced together or not at all. Objects are created in this order.
-    """
-    local = [location for location in locations if isinstance(location, Path)]
-    if len(local) == len(locations):
-        with replace_files(local) as files:
-            yield files
-        return
-    contents = [
-        (location, io.BytesIO()) for location in locations if isinstance(location, RemotePath)
-    ]
-    yield [content for _, content in contents]
-    for location, content in contents:
-        location.create(content.getvalue())
-
-
 def cache_folder(given: str | Path | None = None) -> Path:
-    """Return the cache folder: ``given``, else BENCH_CACHE, else the user's cache folder.
-
-    Raises:
-        BenchError: it is a URL.
-    """
+    """Return the cache folder: ``given``, else BENCH_CACHE, else the user's cache folder."""
     named = str(given or os.environ.get("BENCH_CACHE") or "")
     if "://" in named:
         raise BenchError(

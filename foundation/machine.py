@@ -95,11 +95,7 @@ UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of ``text``: ``2GB`` (10^9), ``1.5GiB`` (2^30), ``800MB``, or a number.
-
-    Raises:
-        BenchError: the text is not a size, or less than one byte.
-    """
+    """Return the bytes of ``text``: ``2GB`` (10^9), ``1.5GiB`` (2^30), ``800MB``, or a number."""
     match = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{0,9})\s*([A-Za-z]*)", text.strip())
     factor = UNITS.get(match[2].upper()) if match else None
     has_number = match and match[1].strip(".")

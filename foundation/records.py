@@ -26,7 +26,7 @@ from typing import (
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.files import Readable, check_not_lfs_pointer, read_file, replace_file
+from foundation.files import Location, check_not_lfs_pointer, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -53,21 +53,13 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 T = TypeVar("T")
 
 
-def read_json(path: Readable, kind: type[T], hint: str = "") -> T:
-    """Return the record of type ``kind`` in a JSON file. ``hint`` is shown if the file is damaged.
-
-    Raises:
-        BenchError: the file cannot be read, is not JSON, or does not hold such a record.
-    """
+def read_json(path: Location, kind: type[T], hint: str = "") -> T:
+    """Return the record of type ``kind`` in a JSON file. A damaged file has the ``hint``."""
     return decode_json(_read_content(path), kind, path, hint)
 
 
 def read_toml(path: Path, kind: type[T]) -> T:
-    """Return the record of type ``kind`` in the TOML file ``path``.
-
-    Raises:
-        BenchError: the file cannot be read, is not TOML, or does not hold such a record.
-    """
+    """Return the record of type ``kind`` in the TOML file ``path``."""
     return decode_toml(_read_content(path), kind, path)
 
 
@@ -75,9 +67,6 @@ def read_object(path: Path, hint: str = "") -> dict[str, Any]:
     """Return the JSON object in a file of another program, whatever its fields are.
 
     NaN and Infinity are accepted: they are not JSON, but Python programs write them.
-
-    Raises:
-        BenchError: the file cannot be read, is not JSON, or does not hold an object.
     """
     content = _read_content(path)
     value: Any = _decode(lambda _: json.loads(content), dict, path, "JSON", hint)
@@ -93,20 +82,12 @@ def write_json(path: Path, record: msgspec.Struct | Mapping[str, Any]) -> None:
 
 
 def decode_json(content: bytes, kind: type[T], source: object, hint: str = "") -> T:
-    """Decode a record of type ``kind`` from JSON, called ``source`` in messages.
-
-    Raises:
-        BenchError: the content is not JSON, or not such a record.
-    """
+    """Decode a record of type ``kind`` from JSON, called ``source`` in messages."""
     return _decode(lambda to: msgspec.json.decode(content, type=to), kind, source, "JSON", hint)
 
 
 def decode_toml(content: bytes, kind: type[T], source: object, hint: str = "") -> T:
-    """Decode a record of type ``kind`` from TOML, called ``source`` in messages.
-
-    Raises:
-        BenchError: the content is not TOML, or not such a record. The hint names the closest field.
-    """
+    """Decode a record of type ``kind`` from TOML, called ``source`` in messages."""
     return _decode(lambda to: msgspec.toml.decode(content, type=to), kind, source, "TOML", hint)
 
 
@@ -116,17 +97,7 @@ def convert_table(
     source: object,
     dec_hook: Hook = None,
 ) -> T:
-    """Convert a decoded ``table``, called ``source`` in messages, into a record of type ``kind``.
-
-    Args:
-        table: keys and values.
-        kind: type of the record.
-        source: name of the table in messages.
-        dec_hook: see `msgspec.convert`. A BenchError that it raises is not changed.
-
-    Raises:
-        BenchError: the table is not such a record. The hint names the closest field.
-    """
+    """Convert a decoded ``table``, called ``source`` in messages, into a record."""
     plain = dict(table)
 
     def convert(kind: Any) -> Any:
@@ -151,9 +122,9 @@ def find_differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], above: str =
     return names
 
 
-def _read_content(path: Readable) -> bytes:
+def _read_content(path: Location) -> bytes:
     try:
-        content = read_file(path)
+        content = path.read_bytes()
     except OSError as error:
         raise BenchError(f"cannot read {path}: {error.strerror}", "check that file") from error
     check_not_lfs_pointer(path, content)
@@ -223,12 +194,7 @@ class TomlFiles(Generic[R]):
         return tuple(sorted(path.stem for path in self.folder.glob(f"*{SUFFIX}")))
 
     def load(self, name_or_path: str | Path) -> R:
-        """Return the record of a shipped file (with or without ``.toml``) or of a file of the user.
-
-        Raises:
-            BenchError: an unknown name, a file that is not TOML, an unknown field, or a wrong
-                value.
-        """
+        """Return the record of a shipped file (with or without ``.toml``) or of the user."""
         path = self.find(str(name_or_path))
         return self.parse(_read_content(path), str(path))
 
@@ -248,9 +214,6 @@ class TomlFiles(Generic[R]):
             changes: values by dotted name: ``seed``, ``optimizer.lr``, ``rounds.0.depth``. Another
                 `choice` drops the fields of the old one, whatever the order.
             source: origin of the changes, for messages.
-
-        Raises:
-            BenchError: an unknown name, or a wrong value.
         """
         table = msgspec.to_builtins(record)
         for name in sorted(changes, key=lambda name: name != self.choice):
@@ -268,11 +231,7 @@ class TomlFiles(Generic[R]):
         return self.convert(table, source)
 
     def find(self, name: str) -> Path:
-        """Return the path of a shipped name or of a file. A name with suffix prefers the file.
-
-        Raises:
-            BenchError: there is neither.
-        """
+        """Return the path of a shipped name or of a file. A name with suffix prefers the file."""
         path, stem = Path(name), name.removesuffix(SUFFIX)
         if stem in self.names() and (stem == name or not path.is_file()):
             if Path(f"{stem}{SUFFIX}").is_file():

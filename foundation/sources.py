@@ -40,9 +40,6 @@ def load_class(path: str, base: type[T]) -> type[T]:
     run.
 
     The class's ``__module__`` is ``path``. The file can import modules of its folder.
-
-    Raises:
-        BenchError: the file is missing, fails, or does not define exactly one such public class.
     """
     values = [value for value in vars(run_file(path)).values() if isinstance(value, type)]
     own = [each for each in values if each.__module__ == path and each.__name__[0] != "_"]
@@ -57,11 +54,7 @@ def load_class(path: str, base: type[T]) -> type[T]:
 
 
 def load_name(path: str, name: str) -> Any:
-    """Return the object ``name`` of a Python file of the user, which is run.
-
-    Raises:
-        BenchError: the file is missing, fails, or does not define the name.
-    """
+    """Return the object ``name`` of a Python file of the user, which is run."""
     values = vars(run_file(path))
     if name not in values:
         own = [n for n, v in values.items() if getattr(v, "__module__", None) == path]
@@ -71,12 +64,7 @@ def load_name(path: str, name: str) -> Any:
 
 
 def run_file(path: str) -> ModuleType:
-    """Run a file as a module, unless this content has been run already.
-
-    Raises:
-        BenchError: the file is missing, fails, or imports a module of its folder whose name
-            another folder's module already has in this process.
-    """
+    """Run a file as a module, unless this content has been run already."""
     file = Path(path).resolve()
     try:
         source = file.read_bytes()

@@ -6,7 +6,7 @@ from string import Template
 import msgspec
 
 from bench.comparing.judging_list import JudgeReport, PairToJudge, RescoredResult
-from foundation.files import Location, write_locations
+from foundation.files import Location, replace_files
 from reports import format as fmt
 from reports.leaderboard import csp_source, read_asset, script_json
 from reports.table import Column, Table, code, escape
@@ -27,7 +27,7 @@ def write_list(report: JudgeReport, out: Location) -> None:
         Column("copies", lambda pair: " ".join(pair.copies)),
     ]
     lines = b"".join(msgspec.json.encode(pair) + b"\n" for pair in report.pairs)
-    with write_locations([out / name for name in (CSV_FILE, LINES_FILE, PAGE_FILE)]) as opened:
+    with replace_files([out / name for name in (CSV_FILE, LINES_FILE, PAGE_FILE)]) as opened:
         opened[0].write(Table(report.pairs, columns).csv().encode())
         opened[1].write(lines)
         opened[2].write(judging_page(report).encode())

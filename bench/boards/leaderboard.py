@@ -61,12 +61,7 @@ Advance = Callable[[int, int], None]  # called after each column with 1 and the 
 
 
 def leaderboard(request: LeaderboardRequest, advance: Advance = lambda *_: None) -> Leaderboard:
-    """Build the leaderboard of stored results, whose rankings are scored again.
-
-    Raises:
-        BenchError: there are no results, one is damaged or contradicts its ranking, or a name is
-            unknown.
-    """
+    """Build the leaderboard of stored results, whose rankings are scored again."""
     shown = _select_results(find_distinct_results(*request.results), request)
     check_scores_against_rankings(shown, open_workspace(request))
     return build_leaderboard(shown, all_cards(), request, advance)

@@ -291,10 +291,6 @@ def compute_rank_groups(
 
     ``wanted`` are the measures of each column. ``advance`` is called after each column with 1 and
     the number of columns.
-
-    Raises:
-        BenchError: per-query scores are damaged or of different queries, or there are too few
-            resamples for so many models.
     """
     most = max(sum(column in cells for cells in by_row.values()) for column in wanted)
     resampling.check_enough(most - 1)  # with fewer, all models would form one group

@@ -69,12 +69,7 @@ class ParsedCommand:
 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
-    """Parse and run one command, and return its exit code.
-
-    Raises:
-        BenchError: an unknown command or option, or an invalid value.
-        UnicodeEncodeError: a word is not in the encoding of the locale.
-    """
+    """Parse and run one command, and return its exit code."""
     parsed = parse_command(list(sys.argv[1:] if arguments is None else arguments))
     if parsed is None:  # only help was asked for
         return 0
@@ -87,12 +82,7 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_command(words: Sequence[str]) -> ParsedCommand | None:
-    """Parse a command line, or print help and return None.
-
-    Raises:
-        BenchError: an unknown command or option, an invalid value, or an option without effect.
-        UnicodeEncodeError: a word is not in the encoding of the locale.
-    """
+    """Parse a command line, or print help and return None."""
     words = _replace_former_option(words)
     for word in words:
         word.encode()  # Python decodes invalid bytes to surrogates, which no record can hold
@@ -183,9 +173,6 @@ def refuse_ignored_options(
     """Raise if an option was typed and would be ignored, by the conditions of its command.
 
     The command line in ``words`` shows an option that was typed with the value of its default.
-
-    Raises:
-        BenchError: an option has no effect with the values of the others.
     """
     typed = {word.partition("=")[0] for word in words}
     for name, conditions in command.only_if.items():
@@ -204,11 +191,7 @@ def refuse_ignored_options(
 
 
 def check_outputs(options: Any, values: Mapping[str, Any]) -> None:
-    """Check that each output in ``values`` can be written and that the device exists.
-
-    Raises:
-        BenchError: an output cannot be written, or there is no such device.
-    """
+    """Check that each output in ``values`` can be written and that the device exists."""
     for option in options:
         value = values.get(option.name)
         if value is None:

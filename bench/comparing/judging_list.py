@@ -29,7 +29,7 @@ from bench.result_store.result import save
 from bench.runner.workspace import Workspace, open_workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, format_names
-from foundation.files import Location, parse_location, read_file
+from foundation.files import Location, parse_location
 from foundation.records import Record
 
 PAIRS_FOLDER, RESULTS_FOLDER = "to-judge", "judged"
@@ -193,7 +193,7 @@ class _Line:
 def _read_list(path: Path) -> Iterator[_Line]:
     """Yield the rows of a judged list: CSV with commas or semicolons, or JSON lines."""
     try:
-        text = read_file(path, None).decode("utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"cannot read {path}: {error}", "name a list of `judge export`") from error
     if text.lstrip().startswith("{"):

@@ -38,10 +38,6 @@ def resolve_measures(
         dataset: collection.
         wanted: further measures; None for the collection's.
         depth: documents per query; None for the collection's.
-
-    Raises:
-        BenchError: an unknown measure, one that needs judgements where answer strings decide, or a
-            cutoff beyond the depth.
     """
     further = dataset.facts.measures if wanted is None else wanted
     measures = [parse_measure(name) for name in (dataset.facts.main_measure, *further)]
@@ -175,11 +171,7 @@ def make_protocol(
 def common_measure(
     datasets: Sequence[Dataset], wanted: str | None, depth: int | None = None
 ) -> str:
-    """Return the measure to compare collections by: the wanted one, or their main measure.
-
-    Raises:
-        BenchError: the main measures differ, or a collection does not support the measure.
-    """
+    """Return the measure to compare collections by: the wanted one, or their main measure."""
     mains = sorted({dataset.facts.main_measure for dataset in datasets})
     if wanted is None and len(mains) > 1:
         raise BenchError(

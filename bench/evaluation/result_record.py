@@ -20,7 +20,7 @@ from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores
 from datasets_cfg.readers.reader import Qrels
 from foundation.errors import BenchError
-from foundation.files import Location, read_file
+from foundation.files import Location
 from foundation.records import Record, decode_json
 from retrievers.models.card import Recipe
 from retrievers.models.read_checkpoint import Parameters
@@ -264,7 +264,7 @@ class Evaluation:
     def has_ranking(self) -> bool:
         """True if the file of the ranking exists and is the one written with the record."""
         try:
-            content = read_file(self.run_file, max_bytes=None)
+            content = self.run_file.read_bytes()
         except (OSError, BenchError):
             return False
         return self.record.run_sha256 == hashlib.sha256(content).hexdigest()
@@ -278,7 +278,7 @@ class Evaluation:
         """
         if self._run is not None:
             return self._run
-        file = read_run_file(self.run_file, allow_pipe=False)
+        file = read_run_file(self.run_file)
         if self.record.run_sha256 != file.sha256:
             raise BenchError(
                 f"{self.run_file} is not the file that was written with its result",
@@ -307,7 +307,7 @@ def read_overlay(path: Location) -> Qrels:
         BenchError: a line is damaged.
         OSError: the file cannot be read.
     """
-    lines = read_file(path, max_bytes=None).splitlines()
+    lines = path.read_bytes().splitlines()
     return as_qrels(decode_json(line, ImportedJudgement, path) for line in lines)
 
 

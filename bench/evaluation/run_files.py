@@ -34,7 +34,7 @@ import pyarrow.csv as pa_csv
 from bench.evaluation.runs import Run, Strings, encode_strings, round_scores
 from datasets_cfg.dataset import WHITE_SPACE
 from foundation.errors import BenchError, format_count
-from foundation.files import Location, read_file
+from foundation.files import Location
 
 # Columns of text by their number. The score of three columns may be a rank, see `_interpret`.
 _COLUMNS = {
@@ -75,7 +75,7 @@ class RunFile:
     assumption: str = ""
 
 
-def read_run_file(path: Location, allow_pipe: bool = True, split: str = "") -> RunFile:
+def read_run_file(path: Location, split: str = "") -> RunFile:
     """Read a run file in any of the formats above. The content decides, not the name.
 
     Columns of text are separated by white space. As in trec_eval, documents are ranked by score as
@@ -84,16 +84,10 @@ def read_run_file(path: Location, allow_pipe: bool = True, split: str = "") -> R
 
     Args:
         path: file, plain or compressed with gzip or zstd.
-        allow_pipe: accept a pipe.
         split: split to choose from the predictions of mteb, which may be for several.
-
-    Raises:
-        BenchError: the file does not exist, is empty, damaged or a pickle, or can be read in two
-            ways; or a line is wrong: its number of columns, a score that is not a finite float32,
-            or a document that repeats within the query. The message has the line number.
     """
     try:
-        content = read_file(path, None, allow_pipe)
+        content = path.read_bytes()
     except OSError as error:
         reason = f"cannot read run {path}: {error.strerror or error}"
         raise BenchError(reason, "check the path") from error
@@ -257,11 +251,7 @@ def _parse_text(source: "_Source") -> tuple[Run, str]:
 
 
 def _interpret(source: "_Source", table: pa.Table) -> tuple[bool, str]:
-    """Return whether the last of 3 or 4 columns has ranks instead of scores, and the assumption.
-
-    Raises:
-        BenchError: it may be either, or the ranks contradict the scores.
-    """
+    """Return whether the last of 3 or 4 columns has ranks instead of scores, and the assumption."""
     codes, query_ids = encode_strings(table["query"])
     order = np.argsort(codes, kind="stable")
     codes, values = codes[order], table["score"].to_numpy()[order]
@@ -301,9 +291,6 @@ def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
     """Write the lines of a TREC run file to a binary file, optionally compressed with gzip.
 
     Scores have enough digits to read back the same float32. Queries without documents have no line.
-
-    Raises:
-        BenchError: the tag or an id is empty or contains white space.
     """
     check_writable(pa.array([tag], pa.large_string()), "tag")
     query_ids = pa.array(run.query_ids, pa.large_string())

@@ -318,11 +318,9 @@ class VectorEvidence(SetupEvidence):
     name: str = "vectors"
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return the fit of the items, or of the probe, to a set-up."""
         return noise_fit(np.concatenate([self._errors(setup, role, probe) for role in self.given]))
 
     def detail(self, setup: EvaluationSetup) -> str:
-        """Return a remark, or ""."""
         if not setup.shuffled:
             return ""
         moved = []
@@ -393,7 +391,6 @@ class RunEvidence(SetupEvidence):
         return _sample_pairs(self.run, self.dataset)
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return the fit of the items, or of the probe, to a set-up."""
         pairs = self._pairs.first(PROBE_RUN) if probe else self._pairs
         if setup.shuffled:
             return noise_fit(np.full(len(pairs.texts), np.inf))
@@ -408,7 +405,6 @@ class RunEvidence(SetupEvidence):
         return noise_fit(errors)
 
     def detail(self, setup: EvaluationSetup) -> str:
-        """Return a remark, or ""."""
         return "its scores are ranks, so only the order was compared" if self.ranks_only else ""
 
     @cached_property

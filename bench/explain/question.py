@@ -36,7 +36,7 @@ from bench.explain.scored import CollectionScores, PublishedEvidence, PublishedN
 from bench.explain.setup import SPLITS, EvaluationSetup, Observation, make_setup
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, name_path_in_errors
-from foundation.files import open_file, read_file, replace_file
+from foundation.files import replace_file
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.card import Role
 
@@ -87,7 +87,7 @@ def read_query_scores(path: Path, default: str) -> tuple[str, dict[str, float], 
     found: dict[str, dict[str, float]] = {}
     digits = 0
     with _refuse_unreadable(path, "is not a text file in UTF-8", QUERY_LINES):
-        lines = read_file(path).decode().splitlines()
+        lines = path.read_bytes().decode().splitlines()
     for line in lines:
         *measure, query, written = ["", *re.split(r"[\s,]+", line.strip())][-3:]
         if re.fullmatch(r"[01]?\.\d+|[01]", written) and query != "all":
@@ -147,8 +147,8 @@ def _read_arrays(path: Path) -> tuple[Any, list[str] | None]:
         raise BenchError(f"{path} is not a file of vectors", FORMATS)
     with _refuse_unreadable(path, f"is not a complete {path.suffix} file of numbers", FORMATS):
         ids_file = Path(f"{path}.ids.txt")
-        lines = read_file(ids_file).decode().splitlines() if ids_file.exists() else None
-        with open_file(path) as file:
+        lines = ids_file.read_bytes().decode().splitlines() if ids_file.exists() else None
+        with path.open("rb") as file:
             arrays = dict(READERS[path.suffix](file))
     name = next((name for name in NAMES if name in arrays), None)
     if name is None:
@@ -190,7 +190,7 @@ def read_canary(path: Path) -> dict[Role, GivenVectors]:
     roles: tuple[Role, ...] = ("document", "query")
     with (
         _refuse_unreadable(path, "is not a canary", "Save one with --save-canary"),
-        open_file(path) as file,
+        path.open("rb") as file,
     ):
         saved = np.load(file, allow_pickle=False)
         for role in roles:

@@ -182,7 +182,6 @@ class QueryEvidence(SetupEvidence):
     needs_collection: bool = True
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return the fit of the items, or of the probe, to a set-up."""
         queries, rows = self.collection.pool if probe else (None, None)
         if not self._shared.intersection(queries or self._shared):
             queries, rows = None, None  # few were given, and none of them is in the pool
@@ -224,7 +223,6 @@ class PublishedEvidence(SetupEvidence):
     needs_collection: bool = True
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return the fit of the items, or of the probe, to a set-up."""
         rows = [
             # One unit of the last digit: half of it is rounding, half another machine's.
             (number.value, mean, 10.0**-number.digits + doubt)
@@ -233,7 +231,6 @@ class PublishedEvidence(SetupEvidence):
         return value_fit(*np.array(rows).T)
 
     def detail(self, setup: EvaluationSetup) -> str:
-        """Return a remark, or ""."""
         predicted = self._predict(setup, False)
         return "gives " + ", ".join(f"{number.measure} {mean:.4f}" for number, mean, _ in predicted)
 

@@ -21,7 +21,7 @@ from bench.result_store.find import choose_results, expand_collections, find_nam
 from bench.result_store.result import result_folder
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
-from foundation.files import Location, read_file, write_location
+from foundation.files import Location, replace_file
 
 LANGUAGE = "eng-Latn"  # the language of all collections below, as mteb writes it
 META_FILE = "model_meta.json"
@@ -104,9 +104,9 @@ def _run_files(name: str, stored: Mapping[str, Evaluation]) -> Iterator[tuple[st
 def _write_once(file: Location, content: bytes) -> Location:
     """Write a file, or raise if it exists with other content."""
     if not file.exists():
-        with write_location(file) as opened:
+        with replace_file(file) as opened:
             opened.write(content)
-    elif read_file(file, max_bytes=None) != content:
+    elif file.read_bytes() != content:
         raise BenchError(f"{file} exists already, with different content", "choose another --out")
     return file
 

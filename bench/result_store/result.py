@@ -47,14 +47,7 @@ from bench.evaluation.run_files import check_writable, encode_columnar
 from bench.evaluation.scoring import Scores, score
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError, format_names
-from foundation.files import (
-    LONGEST_NAME,
-    Location,
-    RemotePath,
-    files_below,
-    read_file,
-    write_locations,
-)
+from foundation.files import LONGEST_NAME, Location, RemotePath, files_below, replace_files
 from foundation.records import decode_json
 
 RESULT_FILE = "result.json"
@@ -100,7 +93,7 @@ def save(evaluation: Evaluation, out: Location, overlay: bytes = b"") -> Evaluat
     contents = {RUN_FILE: ranking, SCORES_FILE: values.getbuffer()}
     contents |= {OVERLAY_FILE: overlay} if overlay else {}
     contents[RESULT_FILE] = content  # last, since it states the hashes of the others
-    with write_locations([folder / name for name in contents]) as files:
+    with replace_files([folder / name for name in contents]) as files:
         for file, written in zip(files, contents.values(), strict=True):
             file.write(written)
     return Evaluation(result, scores, folder=folder)
@@ -156,7 +149,7 @@ def _read_checked(path: Location, ids: Ids) -> Evaluation:
     result = _read_record(path)
     values = path.parent / SCORES_FILE
     try:
-        content = read_file(values, max_bytes=None)
+        content = values.read_bytes()
     except FileNotFoundError:
         raise _contradiction_error(path, f"{SCORES_FILE} is missing") from None
     except OSError as error:
@@ -181,7 +174,7 @@ class _Head(msgspec.Struct):
 def _read_record(path: Location) -> Result:
     """Read a record and check everything that can be checked without other files."""
     try:
-        content = read_file(path)
+        content = path.read_bytes()
     except OSError as error:
         raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
     head = decode_json(content, _Head, path, _recovery_hint(path.parent))

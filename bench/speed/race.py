@@ -228,9 +228,6 @@ def race_tools(
 
     Without ``tools`` from `SCORES`, ours is timed alone, with ``arguments`` of ``run``. Writing to
     the disk of ``scratch`` is part of the race.
-
-    Raises:
-        BenchError: the collection is judged by answer strings, or a tool fails.
     """
     with tempfile.TemporaryDirectory(dir=scratch) as temporary:
         folder = write_beir_folder(dataset, Path(temporary))
@@ -296,11 +293,7 @@ def _run_peer(tool: str, job: PeerJob) -> TimedPass:
 
 
 def run_process(command: Sequence[str], threads: int, what: str) -> TimedPass:
-    """Run a command to its end, with ``threads`` as OMP_NUM_THREADS. The result is its stdout.
-
-    Raises:
-        BenchError: ``what`` failed. The hint has its last lines.
-    """
+    """Run a command to its end, with ``threads`` as OMP_NUM_THREADS. The result is its stdout."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     settings = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
     environment = {**os.environ, **settings, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}

@@ -143,9 +143,6 @@ def speed(request: SpeedRequest, log: Log = lambda text: None) -> SpeedReport:
     """Measure one model, and with names of collections, compare it end to end with other tools.
 
     Given indexes are measured on the vectors of a named collection, the usual ones on others.
-
-    Raises:
-        BenchError: wrong input, or a tool is not installed or has nothing to do.
     """
     parts = request.parts or (() if request.names or request.index else PARTS)
     parts = tuple(dict.fromkeys([*parts, "indexes"])) if request.index else parts

@@ -37,7 +37,7 @@ import numpy.typing as npt
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float16Array, Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
-from foundation.files import FileLock, read_file, replace_file, replace_files, sha256_of_file
+from foundation.files import FileLock, replace_file, replace_files, sha256_of_file
 from foundation.records import Record, decode_json
 from retrievers.encoders.protocol import Callback
 from retrievers.models.card import Recipe, Role, StoreDtype
@@ -95,7 +95,7 @@ def corpus_keys(corpus: Corpus, folder: Path) -> UInt64Array:
 
 def read_keys(path: Path) -> UInt64Array:
     """Return the keys in ``path``, a file of `corpus_keys`, or raise if it is damaged."""
-    content = read_file(path, max_bytes=None)
+    content = path.read_bytes()
     kept = memoryview(content)[KEY_BYTES:]
     if content[:KEY_BYTES] != _checksum(kept):
         raise BenchError(f"{path.name} has a different checksum")
@@ -234,12 +234,12 @@ def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
         BenchError: the manifest or the keys are damaged.
         FileNotFoundError: the manifest does not exist.
     """
-    manifest = decode_json(read_file(manifest_path), ShardManifest, manifest_path.name)
+    manifest = decode_json(manifest_path.read_bytes(), ShardManifest, manifest_path.name)
     if manifest.format != FORMAT:
         raise BenchError(f"{manifest_path.name} has format {manifest.format}, not {FORMAT}")
     shard = Shard(manifest_path, manifest)
     try:
-        content = read_file(shard.keys_path)
+        content = shard.keys_path.read_bytes()
     except FileNotFoundError as error:
         raise BenchError(f"{shard.keys_path.name} is missing") from error
     size, sha256 = shard.rows * KEY_BYTES, hashlib.sha256(content).hexdigest()

@@ -43,7 +43,7 @@ from bench.store.shards import (
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array, UInt64Array
 from foundation.errors import BenchError, DriftError
-from foundation.files import FolderLock, read_file, replace_file
+from foundation.files import FolderLock, replace_file
 from foundation.machine import library_version
 from foundation.records import Record, decode_json, write_json
 from retrievers.encoders.preflight import BATCH_TOLERANCE
@@ -279,7 +279,7 @@ def fact_file_name(about: str) -> str:
 
 def read_fact(path: Path) -> dict[str, Any]:
     """Return the fact in the file ``path``, or raise a `BenchError` if it is damaged."""
-    kept = decode_json(read_file(path), _StoredFact, path.name)
+    kept = decode_json(path.read_bytes(), _StoredFact, path.name)
     whole = hashlib.sha256(kept.value).hexdigest() == kept.sha256
     if not whole or fact_file_name(kept.about) != path.name:
         raise BenchError(f"{path.name} is damaged")

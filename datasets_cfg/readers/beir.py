@@ -54,28 +54,22 @@ class BeirReader(Reader):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Return whether ``folder`` has a corpus."""
         return bool(list_splits(folder, ["corpus"]))
 
     def splits(self) -> Collection[str]:
-        """Return the splits that the folder has judgements for."""
         return list_splits(self.folder, _QRELS, QRELS_FORMS)
 
     def corpus_files(self) -> tuple[Path, ...]:
-        """Return the files of the documents."""
         return self._texts("corpus")
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents."""
         for path in self.corpus_files():
             yield from read_documents(path)
 
     def judgement_files(self) -> tuple[Path, ...]:
-        """Return the files of the queries, then those of the qrels."""
         return *self._texts(*_QUERIES), *self._qrels()
 
     def judgements(self) -> Judgements:
-        """Return queries and qrels of the split."""
         queries = read_queries(*self._texts(*_QUERIES))
         qrels = self._qrels()
         return keep_judged_queries(queries, read_qrels(*qrels), qrels[0])
@@ -91,11 +85,7 @@ class BeirReader(Reader):
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Yield the documents in ``path``, with ``_id`` or ``id``, ``text`` and maybe ``title``.
-
-    Raises:
-        BenchError: a malformed line or row, named with its number.
-    """
+    """Yield the documents in ``path``, with ``_id`` or ``id``, ``text`` and maybe ``title``."""
     for number, line in read_records(path, _DocumentLine, _HINT):
         title = "" if line.title is None else line.title
         if not isinstance(title, str):
@@ -130,15 +120,7 @@ def write_collection(
     qrels: Iterable[tuple[str, str, int]],
     facts: Mapping[str, Any],
 ) -> None:
-    """Write a collection into an empty ``folder``: BEIR's files of one split, and its facts.
-
-    Args:
-        folder: existing folder.
-        documents: documents in order.
-        queries: ids and texts.
-        qrels: query, document and grade.
-        facts: fields of `datasets_cfg.catalogue.Facts`, with ``split``.
-    """
+    """Write a collection into an empty ``folder``: BEIR's files of one split, and its facts."""
     encode = msgspec.json.encode
     (folder / "qrels").mkdir()
     rows = (f"{query}\t{document}\t{grade}".encode() for query, document, grade in qrels)

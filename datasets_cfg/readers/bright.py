@@ -49,25 +49,20 @@ class BrightReader(Reader):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Return whether ``folder`` has documents and examples."""
         return all(list_splits(folder, [name]) for name in ("documents", "examples"))
 
     def splits(self) -> Collection[str]:
-        """Return the domains."""
         return list_splits(self.folder, ["examples"])
 
     def corpus_files(self) -> tuple[Path, ...]:
-        """Return the files of the passages."""
         return self._files("documents")
 
     def documents(self) -> Iterator[Document]:
-        """Yield the passages."""
         for path in self.corpus_files():
             for number, row in read_records(path, _DocumentRow):
                 yield Document(check_id(path, number, row.id), "", row.content)
 
     def judgement_files(self) -> tuple[Path, ...]:
-        """Return the files of the queries."""
         return self._files("examples")
 
     def judgements(self) -> Judgements:

@@ -42,21 +42,17 @@ class DprReader(Reader):
     answers_decide = True
 
     def splits(self) -> Collection[str]:
-        """Return the splits that have accepted answers."""
         names = (path.name.removesuffix(".gz") for path in self.folder.glob("nq-*.qa.csv*"))
         return {name.removeprefix("nq-").removesuffix(".qa.csv") for name in names}
 
     def defaults(self) -> dict[str, Any]:
-        """Return the measures and depth of DPR's evaluation."""
         measures = ["Success@5", "Success@100"]
         return {"main_measure": "Success@20", "measures": measures, "depth": 100}
 
     def corpus_files(self) -> tuple[Path, ...]:
-        """Return the file of the passages."""
         return (find_file(self.folder, self.corpus_names),)
 
     def documents(self) -> Iterator[Document]:
-        """Yield the passages."""
         return read_passages(*self.corpus_files())
 
     def judgement_files(self) -> tuple[Path]:
@@ -78,11 +74,7 @@ class DprReader(Reader):
 
 
 def read_passages(path: Path) -> Iterator[Document]:
-    """Yield the passages in ``path``.
-
-    Raises:
-        BenchError: a wrong header, or a row without exactly three columns.
-    """
+    """Yield the passages in ``path``."""
     rows = _csv_rows(path, 3)
     number, header = next(rows, (1, []))
     if header != _HEADER:
@@ -95,10 +87,6 @@ def read_questions(path: Path) -> Judgements:
     """Return the questions and answers in ``path``. The id of a question is its row from 0.
 
     The typographic apostrophe becomes ``'``, as DPR does before encoding.
-
-    Raises:
-        BenchError: no questions, a row without exactly two columns, or answers that are not a list
-            of strings.
     """
     texts, answers = [], {}
     for row, (number, (question, literal)) in enumerate(_csv_rows(path, 2)):

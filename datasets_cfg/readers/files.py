@@ -96,12 +96,7 @@ def list_files(path: Path) -> tuple[Path, ...]:
 
 
 def read_examples(path: Path) -> Iterator[TrainingExample]:
-    """Yield the records of a training file, or of the files of a folder, which have one layout.
-
-    Raises:
-        BenchError: an unknown layout, or a malformed record, named with its file and line (its row
-            in a Parquet or Arrow file).
-    """
+    """Yield the records of a training file, or of the files of a folder, which have one layout."""
     layout: Layout | None = None
     scored: bool | None = None
     for file in list_files(path):
@@ -309,11 +304,9 @@ class ExampleReader(Reader):
     expected = "queries with the texts of passages"
 
     def corpus_files(self) -> tuple[Path, ...]:
-        """Return the training files."""
         return list_files(self.folder)
 
     def judgement_files(self) -> tuple[Path, ...]:
-        """Return the training files."""
         return list_files(self.folder)
 
     def documents(self) -> Iterator[Document]:
@@ -326,15 +319,10 @@ class ExampleReader(Reader):
                     yield document
 
     def judgements(self) -> Judgements:
-        """Return the queries with their relevant passages."""
         return judge_examples(self.examples())
 
     def examples(self) -> Iterator[TrainingExample]:
-        """Yield the records with ids made from their texts.
-
-        Raises:
-            BenchError: a malformed record, or a file with ids instead of texts.
-        """
+        """Yield the records with ids made from their texts."""
         for example in read_examples(self.folder):
             if not example.query:
                 raise BenchError(
@@ -380,7 +368,6 @@ class TextReader(Reader):
     expected = "one document a line"
 
     def corpus_files(self) -> tuple[Path, ...]:
-        """Return the file."""
         return (self.folder,)
 
     def documents(self) -> Iterator[Document]:
@@ -395,9 +382,7 @@ class TextReader(Reader):
                 yield Document(str(number), "", text)
 
     def judgement_files(self) -> tuple[Path, ...]:
-        """Return no files."""
         return ()
 
     def judgements(self) -> Judgements:
-        """Return no queries."""
         return judge_examples(())

@@ -43,7 +43,6 @@ class MsmarcoReader(Reader):
     expected = "collection.tsv, queries and qrels (and para.title.txt for the title track)"
 
     def splits(self) -> Collection[str]:
-        """Return the splits whose qrels are in the folder."""
         files = {path.name.removesuffix(".gz") for path in self.folder.glob("*qrels*")}
         known = {name: split for split, names in _QRELS.items() for name in names}
         return {
@@ -58,17 +57,14 @@ class MsmarcoReader(Reader):
         return {} if graded else {"main_measure": "RR@10", "measures": ["R@1000", "R@50"]}
 
     def corpus_files(self) -> tuple[Path, ...]:
-        """Return the collection file and, for the title track, the file of titles."""
         names = self.corpus_names if self.with_titles else self.corpus_names[:1]
         return tuple(find_file(self.folder, [name]) for name in names)
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents."""
         collection, *titles = self.corpus_files()
         return read_titled_passages(collection, *titles) if titles else read_passages(collection)
 
     def judgement_files(self) -> tuple[Path, Path]:
-        """Return the files of the queries and of the qrels."""
         split = self.split
         queries = [*_QUERIES.get(split, []), f"queries.{split}.tsv"]
         qrels = [*_QRELS.get(split, []), f"qrels.{split}.tsv", f"qrels.{split}.txt"]
@@ -76,7 +72,6 @@ class MsmarcoReader(Reader):
         return find_file(self.folder, queries, splits), find_file(self.folder, qrels, splits)
 
     def judgements(self) -> Judgements:
-        """Return queries and qrels of the split."""
         queries, qrels = self.judgement_files()
         return keep_judged_queries(read_tsv_queries(queries), read_trec_qrels(qrels), qrels)
 
@@ -91,9 +86,6 @@ def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
     """Yield the passages of ``collection`` joined with their ``titles``, which may be missing.
 
     Both files are read in parallel and must have the same order.
-
-    Raises:
-        BenchError: a title is left over, because the orders differ or the files do not match.
     """
     rows = read_rows(titles, 2, "\t")
     number, (wanted, title) = next(rows, _NO_MORE)

@@ -39,12 +39,7 @@ _Row = tuple[int, Any, Any, Any]  # number, query, document and grade
 
 
 def read_qrels(*paths: Path) -> Qrels:
-    """Return the qrels in ``paths``, files in a form of `QRELS_FORMS`.
-
-    Raises:
-        BenchError: unknown or missing columns, a grade that is not an integer, or a pair with two
-            grades.
-    """
+    """Return the qrels in ``paths``, files in a form of `QRELS_FORMS`."""
     return _collect_qrels((path, row) for path in paths for row in _read_judgements(path))
 
 

@@ -219,11 +219,7 @@ class Reader(ABC):
 
 
 def find_file(folder: Path, names: Sequence[str], splits: Collection[str] = ()) -> Path:
-    """Return the first of ``names`` in ``folder``, plain or with ``.gz``.
-
-    Raises:
-        MissingFileError: the folder holds none of them. The hint names the ``splits`` it has.
-    """
+    """Return the first of ``names`` in ``folder``, plain or with ``.gz``."""
     for name in names:
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
@@ -242,15 +238,8 @@ def list_splits(
     """Return the files of one part of a collection by split.
 
     ``corpus.jsonl`` has the split "". ``corpus/test.jsonl``, ``corpus/test-00000-of-00001.parquet``
-    and ``corpus/test/0000.parquet`` are of the split test. All may also lie below ``data``.
-
-    Args:
-        folder: folder of the collection.
-        names: names of the part. Files of the first one found are returned.
-        forms: suffixes without ``.gz``. Of each split, files of the first one found are returned.
-
-    Raises:
-        MissingFileError: a shard is missing.
+    and ``corpus/test/0000.parquet`` are of the split test. All may also lie below ``data``. The
+    first of ``names`` that is found is read, and of each split the first of ``forms``.
     """
     for name, base in itertools.product(names, (folder, folder / "data")):
         found: dict[str, dict[str, dict[str, Path]]] = {}  # by split, form and stem
@@ -294,9 +283,6 @@ def choose_split(
     """Return the files of ``split``, or those without a split.
 
     With ``only``, those without a split come first, and those of the only split will do.
-
-    Raises:
-        MissingFileError: there are none, with ``missing`` as message. The hint names the splits.
     """
     first, second = ("", split) if only else (split, "")
     if first in found:
@@ -318,10 +304,6 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     r"""Yield ``(line number from 1, line)`` of ``path`` without line end and byte order mark.
 
     Only ``\n`` ends a line, since other Unicode line separators occur inside passages.
-
-    Raises:
-        BenchError: the file cannot be read, its gzip data are cut or corrupt, or a line is longer
-            than any document.
     """
     number = 0
     try:
@@ -360,11 +342,7 @@ def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple
 
 
 def read_json_lines(path: Path, kind: type[Line], hint: str) -> Iterator[tuple[int, Line]]:
-    """Yield ``(line number, record)`` of each line that is not blank, one JSON object a line.
-
-    Raises:
-        BenchError: a line that is not such a record, or not in UTF-8. It has the ``hint``.
-    """
+    """Yield ``(line number, record)`` of each line that is not blank, one JSON object a line."""
     decode = msgspec.json.Decoder(kind).decode
     for number, line in read_lines(path):
         if line.strip():
@@ -393,11 +371,7 @@ def repair_text(value: Any) -> Any:
 
 
 def read_records(path: Path, kind: type[Fields], hint: str = "") -> Iterator[tuple[int, Fields]]:
-    """Yield ``(number, record)`` of each line or row of a file in a form of `TEXT_FORMS`.
-
-    Raises:
-        BenchError: a line or row that is not such a record, with the ``hint``.
-    """
+    """Yield ``(number, record)`` of each line or row of a file in a form of `TEXT_FORMS`."""
     if path.suffix not in (".parquet", ".arrow"):
         yield from read_json_lines(path, kind, hint)
         return
@@ -478,11 +452,7 @@ def line_error(path: Path, number: int, message: str, hint: str = "") -> BenchEr
 
 
 def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgements:
-    """Keep the queries that have judgements in the file ``source``.
-
-    Raises:
-        BenchError: no judged document is relevant, or a judged query has no text.
-    """
+    """Keep the queries that have judgements in the file ``source``."""
     if not qrels and not errors_were_counted():  # wrong lines explain why there are none
         hint = "write a line for each judged pair of query and document"
         report_error(BenchError(f"{source} has no judgements", hint))

@@ -52,20 +52,16 @@ class TrecReader(Reader):
         return has == [True, True, False]
 
     def splits(self) -> Collection[str]:
-        """Return the splits that the folder has judgements for."""
         return self._found("qrels")
 
     def corpus_files(self) -> tuple[Path, ...]:
-        """Return the file of the documents."""
         return (find_file(self.folder, self.corpus_names),)
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents."""
         (path,) = self.corpus_files()
         return (read_documents if ".jsonl" in path.name else read_passages)(path)
 
     def judgement_files(self) -> tuple[Path, ...]:
-        """Return the files of the topics and of the qrels."""
         files: list[Path] = []
         for name in ("topics", "qrels"):
             missing = f"{self.folder} has no {name} of the split {self.split}"
@@ -78,7 +74,6 @@ class TrecReader(Reader):
         return tuple(files)
 
     def judgements(self) -> Judgements:
-        """Return topics and qrels of the split."""
         topics, qrels = self.judgement_files()
         return keep_judged_queries(read_topics(topics), read_trec_qrels(qrels), qrels)
 
@@ -92,11 +87,7 @@ class TrecReader(Reader):
 
 
 def read_topics(path: Path) -> Queries:
-    """Return the titles of the topics in ``path``.
-
-    Raises:
-        BenchError: there are none, or one has no number or title.
-    """
+    """Return the titles of the topics in ``path``."""
     lines = (decode_line(path, number, line) for number, line in read_lines(path))
     topics = _TOPIC.findall("\n".join(lines))
     if not topics:

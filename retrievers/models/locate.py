@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError, did_you_mean, first_line
-from foundation.files import read_file, resolve_inside, sha256_of_file
+from foundation.files import resolve_inside, sha256_of_file
 from retrievers.models.card import BRANCH, CARD_FILE, Card, card_names, load_card, replace_fields
 from retrievers.models.read_checkpoint import find_weights, weight_files
 
@@ -131,7 +131,7 @@ def _cached_snapshot(repository: str, revision: str) -> Path | None:
 
     cached = Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
     with suppress(OSError):
-        revision = read_file(cached / "refs" / revision).decode().strip()
+        revision = (cached / "refs" / revision).read_text("utf-8").strip()
     folder = cached / "snapshots" / revision
     return folder if folder.is_dir() else None
 

@@ -20,7 +20,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from foundation.errors import BenchError
-from foundation.files import read_file, resolve_inside
+from foundation.files import resolve_inside
 from foundation.machine import library_version
 from foundation.records import read_json, read_object
 from retrievers.models.card import (
@@ -235,7 +235,7 @@ def stated_positions(config: Mapping[str, Any]) -> int | None:
 def _refuse_other_kinds(folder: Path, typed: str, saved_by_st: bool) -> None:
     """Raise if ``folder`` holds a sparse, late-interaction or cross-encoder model."""
     names = SETTINGS_FILES[:2] if saved_by_st else SETTINGS_FILES[1:]
-    contents = [read_file(folder / name) for name in names if (folder / name).is_file()]
+    contents = [(folder / name).read_bytes() for name in names if (folder / name).is_file()]
     lines = [path.name.encode() for path in folder.iterdir()]
     text = b"\n".join([*lines, *contents]).decode(errors="replace")
     for kind, marks in OTHER_KINDS.items():

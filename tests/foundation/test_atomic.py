@@ -81,28 +81,6 @@ def test_temporary_files_of_a_killed_process_are_removed_a_day_later(writer, tmp
     assert names(tmp_path) == {"a.json"}
 
 
-@pytest.mark.slow
-def test_the_temporary_folder_of_a_killed_process_is_removed_and_one_in_use_is_kept(tmp_path):
-    script = (
-        "import sys, time; from pathlib import Path\n"
-        "from foundation.files import temporary_folder\n"
-        "with temporary_folder(Path(sys.argv[1])): print(flush=True); time.sleep(60)"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
-    process.stdout.readline()
-    (left,) = tmp_path.iterdir()
-    (left / "half").touch()
-    for path in (left, left / "half"):
-        os.utime(path, (time.time() - 100,) * 2)
-    clean_up(tmp_path)
-    assert left.is_dir(), "it may still be written"
-    process.kill()
-    process.wait()
-    clean_up(tmp_path)
-    assert not left.exists()
-
-
 def test_other_files_are_not_removed(tmp_path):
     kept = [".a.json.original", "a.writing-00000000", ".writing-12345678", ".a.writing-x"]
     for name in kept:

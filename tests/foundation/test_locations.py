@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
-from foundation.files import RemotePath, files_below, parse_location, write_location
+from foundation.files import RemotePath, files_below, parse_location, replace_file
 from tests.support import s3
 
 
@@ -88,7 +88,7 @@ def test_local_paths_and_the_options_of_every_command_import_no_fsspec():
 
 def test_an_object_is_read_as_it_was_written(bucket):
     place = parse_location("s3://bucket/read/one.bin")
-    with write_location(place) as file:
+    with replace_file(place) as file:
         file.write(b"\0some bytes")
     assert place.read_bytes() == b"\0some bytes"
     assert (bucket / "read" / "one.bin").read_bytes() == b"\0some bytes"
@@ -102,7 +102,7 @@ def test_an_object_is_read_as_it_was_written(bucket):
 
 def test_nothing_is_written_where_the_block_fails(bucket):
     place = parse_location("s3://bucket/failed")
-    with pytest.raises(TypeError), write_location(place) as file:
+    with pytest.raises(TypeError), replace_file(place) as file:
         file.writelines([b"half", None])
     assert not place.exists()
     with pytest.raises(FileNotFoundError, match="s3://bucket/failed"):

@@ -25,7 +25,7 @@ from bench.runner import run as run_case
 from bench.runner.run import announce_encoding
 from bench.speed import speed as speed_case
 from foundation.errors import BenchError
-from foundation.files import read_file, replace_file
+from foundation.files import replace_file
 from reports.evaluation import collection_table, costs_table, gaps_list, means_table
 from reports.format import size
 from reports.plots import draw_indexes, draw_quality, load_library
@@ -159,7 +159,7 @@ def _write_curve(curve: Curve, out: Path) -> None:
     """Write the table, picture and data of a curve, unless they are up to date."""
     content = msgspec.json.format(msgspec.json.encode(curve), indent=1)
     path = out / "curve.json"
-    if path.exists() and read_file(path) == content:
+    if path.exists() and path.read_bytes() == content:
         return
     draw_quality(curve, out / "curve")
     for file, text in ((out / "curve.md", curve_markdown(curve).encode()), (path, content)):

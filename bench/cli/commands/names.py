@@ -159,11 +159,7 @@ def show(request: ShowRequest, output: OutputOptions) -> int:
 
 
 def describe(name: str) -> tuple[msgspec.Struct, str]:
-    """Return the record of ``name`` and its text for the terminal.
-
-    Raises:
-        BenchError: nothing has this name, or the file of a suite is invalid.
-    """
+    """Return the record of ``name`` and its text for the terminal."""
     if name in dataset_names():
         return facts_for(name), declaration_text(name)
     if is_suite(name):

@@ -152,21 +152,6 @@ def code_in_modules(folder: Path) -> None:
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
-def a_pipe(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-
-
-def a_link_to_zeros(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.symlink_to("/dev/zero")
-
-
-def a_file_of_terabytes(path: Path) -> None:
-    path.touch()
-    os.truncate(path, 2**42)
-
-
 BAD_CHECKPOINTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
     "no tokenizer": (without_tokenizer, ("no tokenizer", "save_pretrained")),
     "cut weights": (cut_weights, ("model.safetensors", "not a complete safetensors")),
@@ -220,18 +205,6 @@ def test_a_plain_checkpoint_runs_like_a_card_as_the_error_says(
     assert recipe.pooling == "cls"
 
 
-@pytest.mark.parametrize("spoil", [a_pipe, a_link_to_zeros, a_file_of_terabytes])
-@pytest.mark.parametrize("name", ["checkpoint/modules.json", "tiny/dataset.toml", "result.json"])
-def test_a_file_that_never_ends_is_refused_by_name(
-    bench: Bench, tiny: Path, checkpoint: Path, tmp_path: Path, name: str, spoil: Spoil
-) -> None:
-    spoil(tmp_path / name)
-    path = tmp_path / name
-    command = ["show", path] if name == "result.json" else ["run", tiny, "--model", checkpoint]
-    problem = "at most 268,435,456" if spoil is a_file_of_terabytes else "not a regular file"
-    assert_refused(bench(*command), bench, f"{path}: ", problem)
-
-
 class Executed:
     """Unpickles to the creation of a folder."""
 
@@ -282,9 +255,6 @@ def test_an_archive_is_downloaded_and_no_member_climbs_out_of_its_folder(
         assert bench("run", "beir/scifact", "--model", "hashing").code == 0
     unpacked = bench.cache / "data" / "beir" / "scifact"
     assert list(tmp_path.rglob("out-of-it")) == [unpacked / "out-of-it"]
-
-
-# Extremes that are no mistakes
 
 
 # Places that cannot be written

@@ -1,7 +1,6 @@
 """`explain` names planted deviations, which transformers and plain NumPy apply here."""
 
 import json
-import os
 import random
 import shutil
 import time
@@ -585,7 +584,6 @@ def test_the_report_of_a_server_names_it_and_explains(bench, folder, oracle):
         (("--vectors", "short.npy"), "3 vectors"),
         (("--vectors", "nan.npy"), "finite"),
         (("--vectors", "pickle.npy"), "pickle.npy"),
-        (("--vectors", "pipe.npy"), "regular file"),
         *((("--vectors", f"damaged{suffix}"), "damaged") for suffix in READERS),
         (("--vectors", "shifted.trec"), ".safetensors"),
         (("--per-query", "damaged.npy"), "UTF-8"),
@@ -606,7 +604,6 @@ def test_bad_evidence_is_refused_by_name(bench, folder, tmp_path, monkeypatch, w
     np.save("nan.npy", np.full((5, 32), np.nan))
     np.save("pickle.npy", np.array([{}] * 5, dtype=object))
     np.savez("half.npz", **{"document.vectors": np.zeros((5, 32))})
-    os.mkfifo("pipe.npy")
     for suffix in READERS:
         Path(f"damaged{suffix}").write_bytes(b"\xff damaged")
     done = bench("explain", folder / "tiny.toml", "--on", tmp_path / "numbers", *words)
