@@ -217,13 +217,12 @@ def _check_members(members: Sequence[str], weights: Sequence[float], path: str) 
         )
 
 
-def collections_of(suite: str) -> list[str]:
-    """Return the collections of ``suite`` by their names in results."""
-    inner = (
-        collections_of(member) if member in _suites() else [member]
-        for member in suite_for(suite).members
-    )
-    return list(dict.fromkeys(name for names in inner for name in names))
+def collections_of(name: str) -> list[str]:
+    """Return the collections of a suite by their names in results, or a collection itself."""
+    if not is_suite(name):
+        return [name]
+    names = (inner for member in suite_for(name).members for inner in collections_of(member))
+    return list(dict.fromkeys(names))
 
 
 def user_members(suite: str, data_dir: Path | None = None) -> dict[str, Path]:
@@ -272,12 +271,9 @@ def data_folders(data_dir: Path | None) -> list[Path]:
     folders = {source: Path(value).expanduser() for source, value in named.items() if value}
     for source, folder in folders.items():
         if not folder.is_dir():
-            advice = "use the folder that holds the collections, such as DIR in DIR/beir/scifact"
-            near = {each.name: str(each) for each in _folders_in(folder.parent)}
-            meant = " or ".join(near[each] for each in closest_names(folder.name, near))
             raise BenchError(
                 f"{source} is {folder}, which is not a folder",
-                f"did you mean {meant}?" if meant else advice,
+                "use the folder that holds the collections, such as DIR in DIR/beir/scifact",
             )
     return list(folders.values())
 

@@ -184,15 +184,11 @@ def _query(query: ChangedQuery, changes: ChangedQueries) -> str:
     columns: list[Column[ShownDocument]] = [
         Column("document", lambda document: document.doc_id),
         Column("grade", lambda document: document.grade, fmt.count),
-        Column(f"rank in {changes.a}", lambda document: document.rank_a, _rank),
-        Column(f"rank in {changes.b}", lambda document: document.rank_b, _rank),
+        Column(f"rank in {changes.a}", lambda document: document.rank_a or "-", "{}".format),
+        Column(f"rank in {changes.b}", lambda document: document.rank_b or "-", "{}".format),
         Column("text", lambda document: document.text, fmt.short_text),
     ]
     parts.append(Table(query.documents, columns).markdown())
     if query.more_judged:
         parts.append(f"and {query.more_judged:,} more relevant documents")
     return "\n\n".join(parts)
-
-
-def _rank(rank: int | None) -> str:
-    return "-" if rank is None else str(rank)

@@ -29,7 +29,7 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
     columns: list[Column[Result]] = [
         Column("model", lambda result: result.model + (" (in-domain)" * result.in_domain)),
         *columns_for((main, *others), lambda result, name: result.measures.get(name), fmt.score),
-        Column("ties", lambda result: (result.tie_low, result.tie_high), _range),
+        Column("ties", _tie_range, fmt.numeric),
         Column("judged@10", lambda result: result.judged_at_10, fmt.score),
         Column("published", lambda result: _claim(result, published), fmt.score),
         Column("index", lambda result: result.index if result.index != "flat" else ""),
@@ -61,9 +61,11 @@ def _claim(result: Result, published: Published) -> float | None:
     return known.get((result.model, result.protocol.collection, result.main_measure))
 
 
-def _range(ties: tuple[float | None, float | None]) -> str:
+def _tie_range(result: Result) -> str:
     """Return the range of scores over orders of tied documents, if four digits show it."""
-    low, high = map(fmt.score, ties)
+    if result.tie_low is None or result.tie_high is None:
+        return ""
+    low, high = fmt.score(result.tie_low), fmt.score(result.tie_high)
     return "" if low == high else f"{low}–{high}"
 
 
@@ -97,8 +99,9 @@ def _mean_of(mean: SuiteMean) -> str:
 
 
 def _zero_shot(mean: SuiteMean) -> str:
-    members = f" ({mean.zero_shot_members} sets)" if mean.zero_shot is not None else ""
-    return fmt.score(mean.zero_shot) + members
+    if mean.zero_shot is None:
+        return ""
+    return f"{fmt.score(mean.zero_shot)} ({mean.zero_shot_members} sets)"
 
 
 def _gap(mean: SuiteMean) -> str:

@@ -1,7 +1,4 @@
-"""Formats of numbers for people. All rounding is decided here.
-
-Unknown values become an empty text.
-"""
+"""Formats of numbers for people. All rounding is decided here."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,20 +21,13 @@ class _Limits(Protocol):
     def high(self) -> float | None: ...
 
 
-def as_text(value: object) -> str:
-    """Return ``value`` as text, or "" for None."""
-    if isinstance(value, str):
-        return value
-    return "" if value is None else str(value)
-
-
 def short_text(value: object, width: int = WIDEST) -> str:
     """Return ``value`` as text on one line of at most ``width`` characters."""
-    line = to_one_line(as_text(value))
+    line = to_one_line(str(value))
     return line if len(line) <= width else f"{line[: width - 1].rstrip()}…"
 
 
-TEXT = (as_text, short_text)  # formats aligned to the left
+TEXT = (str, short_text)  # formats aligned to the left
 
 
 def numeric(figure: str) -> str:
@@ -52,12 +42,12 @@ def display_name(name: str) -> str:
 
 def fixed_digits(digits: int) -> Callable[[Any], str]:
     """Return a format with so many ``digits`` after the point, and commas between thousands."""
-    return lambda value: "" if value is None else f"{value:,.{digits}f}"
+    return lambda value: f"{value:,.{digits}f}"
 
 
-def percent(value: float | None) -> str:
+def percent(value: float) -> str:
     """Format a share ``value`` as a percentage: ``9 %``."""
-    return "" if value is None else f"{value:.0%}".replace("%", " %")
+    return f"{value:.0%}".replace("%", " %")
 
 
 score = fixed_digits(4)
@@ -76,19 +66,19 @@ def interval(of: _Limits | None, digits: int = 4) -> str:
     return f"{signed(of.low, digits)} to {signed(of.high, digits)}"
 
 
-def range_of(of: _Limits | None, digits: int = 3) -> str:
-    """Format the interval ``of`` a score or a ratio with so many ``digits``: ``0.350–0.450``."""
-    if of is None or of.low is None or of.high is None:
+def range_of(of: _Limits) -> str:
+    """Format the interval ``of`` a score: ``0.350–0.450``."""
+    if of.low is None or of.high is None:
         return ""
-    return f"{of.low:.{digits}f}–{of.high:.{digits}f}"
+    return f"{of.low:.3f}–{of.high:.3f}"
 
 
-def paired_interval(pair: "Difference | None") -> str:
+def paired_interval(pair: "Difference") -> str:
     """Format the interval of ``pair``, marked if too few queries changed for a reliable one."""
-    if pair is not None and pair.low is None and not pair.changed:
+    if pair.low is None and not pair.changed:
         return "no query changed"
     limits = interval(pair)
-    return f"{limits} (few)" if limits and pair and pair.few else limits
+    return f"{limits} (few)" if limits and pair.few else limits
 
 
 def mean_score(of: "MeanScore | None") -> str:
@@ -100,22 +90,20 @@ def mean_score(of: "MeanScore | None") -> str:
     return f"{score(of.value)} ({score(of.low)} to {score(of.high)})"
 
 
-def p_value(p: float | None) -> str:
+def p_value(p: float) -> str:
     """Format ``p`` with four digits, or a smaller one as a power of ten."""
-    if p is None:
-        return ""
     return f"{p:.4f}" if p >= SMALLEST_P else f"{p:.0e}"
 
 
-def win_tie_loss(pair: "Difference | None") -> str:
+def win_tie_loss(pair: "Difference") -> str:
     """Format the wins, ties and losses of ``pair``: ``1,000 / 2,000 / 1,100``."""
-    return "" if pair is None else f"{pair.wins:,} / {pair.ties:,} / {pair.losses:,}"
+    return f"{pair.wins:,} / {pair.ties:,} / {pair.losses:,}"
 
 
 def score_in_domain(scored: tuple[float | None, bool]) -> str:
     """Format a score, marked if the model was trained on the collection."""
     value, in_domain = scored
-    return score(value) + (" (in-domain)" if in_domain and value is not None else "")
+    return "" if value is None else score(value) + " (in-domain)" * in_domain
 
 
 def duration(seconds: float) -> str:
@@ -132,10 +120,8 @@ def size(number: float) -> str:
     return f"{number:.1f} TB"
 
 
-def parameter_count(number: int | None) -> str:
+def parameter_count(number: int) -> str:
     """Format a ``number`` of parameters: ``22.7 M``."""
-    if number is None:
-        return ""
     for unit, name in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
         if number >= unit:
             return f"{number / unit:.1f}{name}"

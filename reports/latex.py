@@ -134,7 +134,8 @@ def comparison_latex(comparison: Comparison, resampling: Resampling) -> str:
         if not row.paired:
             return [*scores, GAP, GAP, GAP]
         pair = row.paired
-        more = fmt.signed(pair.difference, 3), fmt.interval(pair, 3), fmt.p_value(pair.p_adjusted)
+        p = "" if pair.p_adjusted is None else fmt.p_value(pair.p_adjusted)
+        more = fmt.signed(pair.difference, 3), fmt.interval(pair, 3), p
         return [*scores, *((None, text) for text in more)]
 
     rows = (*comparison.collections, *comparison.suites)

@@ -21,7 +21,6 @@ from bench.boards.leaderboard_record import (
 )
 from reports import format as fmt
 from reports.table import Column, Table, bullets, columns_for, escape, make_table
-from retrievers.models.read_checkpoint import Parameters
 
 SystemClaims = Sequence[Claim]  # claims of one system in one source
 
@@ -119,7 +118,7 @@ def is_in_domain(row: Row, column: ScoreColumn, measure: str) -> bool:
 
 def _zero_shot(row: Row, suite: SuiteColumn, measure: str) -> str:
     mean = row.mean(suite, measure)
-    if mean is None or mean.score is None:
+    if mean is None or mean.score is None or mean.zero_shot is None:
         return ""
     if mean.zero_shot_members == len(suite.members):
         return "the same"
@@ -156,7 +155,11 @@ def _recipes(ranked: Sequence[Row]) -> str:
     columns: list[Column[Row]] = [
         Column("model", lambda row: row.name),
         *columns_for(RECIPE, lambda row, name: row.recipe.get(name)),
-        Column("parameters", lambda row: row.parameters, _total_parameters),
+        Column(
+            "parameters",
+            lambda r: fmt.parameter_count(r.parameters.total) if r.parameters else "unknown",
+            fmt.numeric,
+        ),
         Column(
             "adapter parameters",
             lambda row: (row.parameters and row.parameters.adapter) or None,
@@ -167,10 +170,6 @@ def _recipes(ranked: Sequence[Row]) -> str:
         Column("machine", lambda row: row.speed_device),
     ]
     return Table(ranked, columns).drop_empty().markdown()
-
-
-def _total_parameters(known: Parameters | None) -> str:
-    return fmt.parameter_count(known.total) if known else "unknown"
 
 
 def lowest_judged(row: Row) -> float | None:

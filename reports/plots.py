@@ -64,16 +64,6 @@ def can_plot() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def load_library() -> None:
-    """Import matplotlib if it is installed, before a command that continues after Ctrl-C.
-
-    matplotlib cannot be imported again if Ctrl-C interrupted its import.
-    """
-    if can_plot():
-        importlib.import_module("matplotlib.figure")
-        importlib.import_module("matplotlib.backends.backend_agg")
-
-
 def hollow_marker(colour: str = INK) -> dict[str, Any]:
     """Return the style of a hollow marker of this ``colour``."""
     return {"markerfacecolor": PAPER, "markeredgecolor": colour}

@@ -14,7 +14,7 @@ from bench.speed.speed_report import (
     ToolTiming,
 )
 from reports import format as fmt
-from reports.table import Column, Table, escape
+from reports.table import Column, Table, columns_for, escape
 
 Row = tuple[ToolComparison, ToolTiming]
 
@@ -59,17 +59,12 @@ def phases_table(comparisons: Sequence[ToolComparison]) -> str:
     names = dict.fromkeys(
         name for comparison in comparisons for name in comparison.tools[0].phases_s
     )
-    columns = [
+    columns: list[Column[ToolComparison]] = [
         Column("documents", lambda comparison: comparison.name),
-        *(Column(name, partial(_phase, name), fmt.numeric) for name in names),
+        *columns_for(names, lambda row, name: row.tools[0].phases_s.get(name), spread),
         Column("total, wall-clock", lambda comparison: comparison.tools[0].wall_s, spread),
     ]
     return _titled(title, Table(comparisons, columns))
-
-
-def _phase(name: str, comparison: ToolComparison) -> str:
-    spent = comparison.tools[0].phases_s.get(name)
-    return spread(spent) if spent else ""
 
 
 def encoding_table(comparisons: Sequence[ToolComparison]) -> str:

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from foundation.errors import to_one_line
-from reports.format import TEXT, as_text
+from reports.format import TEXT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,15 +63,17 @@ class Column(Generic[Row]):
         header: its header, also for programs.
         value: function from a row to the unrounded value.
         format: function from a value to text for people. Text is aligned left, other formats right.
+            None is an empty cell.
     """
 
     header: str
     value: Callable[[Row], Any]
-    format: Callable[[Any], str] = as_text
+    format: Callable[[Any], str] = str
 
     def cell(self, row: Row) -> str:
         """Return the cell of ``row``, for people."""
-        return self.format(self.value(row))
+        value = self.value(row)
+        return "" if value is None else self.format(value)
 
 
 @dataclass(frozen=True)
@@ -108,20 +110,22 @@ class Table(Generic[Row]):
         return str(tabulate(rows, headers, "github", colalign=sides, disable_numparse=True))
 
     def _values(self, written: Callable[[Any], Any]) -> "pd.DataFrame":
+        import pandas as pd
+
         cells = [[written(column.value(row)) for column in self.columns] for row in self.rows]
-        return _frame(cells, [written(column.header) for column in self.columns])
+        names = [written(column.header) for column in self.columns]
+        return pd.DataFrame(cells, columns=names, dtype=object)
 
 
 def columns_for(
     names: Iterable[str],
     value: Callable[[Row, str], Any],
-    format: Callable[[Any], str] = as_text,
-    header: str = "{}",
+    format: Callable[[Any], str] = str,
 ) -> list[Column[Row]]:
-    """Return a column for each name, whose ``header`` has ``{}`` in place of the name."""
+    """Return a column for each name."""
 
     def column(name: str) -> Column[Row]:
-        return Column(header.replace("{}", name), lambda row: value(row, name), format)
+        return Column(name, lambda row: value(row, name), format)
 
     return [column(name) for name in names]
 
@@ -129,12 +133,6 @@ def columns_for(
 def make_table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table[Sequence[Any]]:
     """Return a table of ``rows``, whose values are in the order of ``headers``."""
     return Table(rows, [Column(name, itemgetter(place)) for place, name in enumerate(headers)])
-
-
-def _frame(cells: Sequence[Sequence[Any]], names: Sequence[str]) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame(cells, columns=list(names), dtype=object)
 
 
 def _spreadsheet_cell(value: object) -> object:

@@ -75,9 +75,7 @@ def _selection_columns(chosen: Selection) -> list[Column[CurvePoint]]:
     ]
 
 
-def _difference(rival: Difference | None) -> str:
-    if rival is None:
-        return ""
+def _difference(rival: Difference) -> str:
     limits = fmt.interval(rival)
     return fmt.signed(rival.difference) + (f" ({limits})" if limits else "")
 
@@ -276,7 +274,7 @@ def score_table(report: Report, name: str) -> str:
         Column("row", lambda row: row.name),
         Column("change", lambda row: row.change or _values(report, row.name), fmt.short_text),
         Column("seeds", lambda row: _finished(row) if score_of(row) else "0", fmt.numeric),
-        Column("mean ± 95 %", score_of, _half_width),
+        Column("mean ± 95 %", lambda row: _half_width(score_of(row)), fmt.numeric),
         Column("sd of seeds", lambda row: (score := score_of(row)) and score.seeds_sd, fmt.score),
         Column("against", lambda row: row.against if score_of(row) else ""),
         *difference_columns(lambda row: row.on_collection(name)),
@@ -474,18 +472,21 @@ def difference_columns(
     gap: str = "",
 ) -> list[Column[Row]]:
     """Return columns for a difference, its interval and p; ``of`` returns None for a gap."""
+
+    def change(row: Row) -> str:
+        on = of(row)
+        return fmt.signed(on.difference.mean if on.difference else None) if on else gap
+
     return [
-        Column(
-            header, of, lambda on: fmt.signed(on.difference and on.difference.mean) if on else gap
-        ),
+        Column(header, change, fmt.numeric),
         Column("95 % interval", lambda row: (on := of(row)) and on.difference, fmt.interval),
         Column("p (Holm)", of, _supported_p),
     ]
 
 
-def _supported_p(on: RowOnCollection | None) -> str:
+def _supported_p(on: RowOnCollection) -> str:
     """Return p, or the smallest of `P_LEVELS` that the seeds support if p is below it."""
-    if on is None or on.p_holm is None or on.difference is None:
+    if on.p_holm is None or on.difference is None:
         return ""
     of_seeds = on.difference.p_seeds
     if of_seeds is None:

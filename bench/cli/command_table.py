@@ -384,12 +384,7 @@ COMMANDS: dict[str, Command] = {
         kinds={"out": parse.OutFolder | None},
         only_if={"stop_after": {"once": False}},
     ),
-    "list": Command(
-        data.ListRequest,
-        DATA,
-        "names.list_names",
-        only_if={"group": {"what": "models"}},
-    ),
+    "list": Command(data.ListRequest, DATA, "names.list_names"),
     "show": Command(data.ShowRequest, DATA, "names.show"),
     "fetch": Command(
         data.FetchRequest,

@@ -32,7 +32,7 @@ from bench.comparing.statistics import (
     mean_with_interval,
     paired_difference,
 )
-from bench.evaluation.judging import collections_in, suite_weights
+from bench.evaluation.judging import suite_weights
 from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.scoring import parse_measure
 from bench.result_store.find import (
@@ -41,7 +41,7 @@ from bench.result_store.find import (
     describe_recipe,
     find_differing_facts,
 )
-from datasets_cfg.catalogue import suite_for, suite_names
+from datasets_cfg.catalogue import collections_of, suite_for, suite_names
 from foundation.errors import BenchError
 from foundation.records import Record
 
@@ -371,7 +371,7 @@ def _suite_row(
     measures = {row.measure for row in members}
     if len(measures) > 1:
         return None
-    missing = tuple(m for m in suite_for(suite).members if not collections_in(m) <= names)
+    missing = tuple(m for m in suite_for(suite).members if not names.issuperset(collections_of(m)))
     shares = [weights[row.on] for row in members]
     test = None
     if not missing:

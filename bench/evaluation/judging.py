@@ -14,7 +14,7 @@ import regex
 from bench.evaluation.result_record import Protocol
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import NO_CUTOFF, Measure, Scores, parse_measure, score, tie_bounds
-from datasets_cfg.catalogue import is_suite, suite_for
+from datasets_cfg.catalogue import collections_of, is_suite, suite_for
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import Int64Array
@@ -303,7 +303,7 @@ def suite_mean(
     }
     missing = tuple(member for member, value in scores.items() if value is None)
     known = {member: value for member, value in scores.items() if value is not None}
-    unseen = [member for member in known if collections_in(member).isdisjoint(in_domain)]
+    unseen = [member for member in known if not set(collections_of(member)) & set(in_domain)]
 
     def mean(members: Collection[str]) -> float | None:
         if missing or not members:
@@ -371,8 +371,3 @@ def suites_inner_first(names: Iterable[str]) -> list[str]:
         if is_suite(name):
             ordered |= dict.fromkeys([*suites_inner_first(suite_for(name).members), name])
     return list(ordered)
-
-
-def collections_in(member: str) -> set[str]:
-    """Return the collections of a suite's ``member``, which may be a suite itself."""
-    return set(suite_weights(member)) if is_suite(member) else {member}

@@ -48,7 +48,6 @@ _HINT = (
     "document score, as of Tevatron, or query document rank, as of MS MARCO) or ColBERT's 4 (query "
     "document rank score)"
 )
-_JSON_HINT = 'Also accepted: {"QUERY": {"DOCUMENT": SCORE}}.'
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _RECORDS = re.compile(rb'\s*\{\s*"query_id"\s*:\s*["0-9]')  # of sentence-transformers
 _JSON = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:')

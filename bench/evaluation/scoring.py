@@ -215,15 +215,18 @@ def _ndcg(measure: Measure, judged: JudgedRun) -> Float64Array:
     return _ratio(dcg, ideal)
 
 
+def _found(measure: Measure, judged: JudgedRun) -> Float64Array:
+    """Count the relevant documents of each query up to the cutoff."""
+    return _count(judged.hit_query[_relevant_hits(measure, judged)], judged)
+
+
 def _recall(measure: Measure, judged: JudgedRun) -> Float64Array:
-    counts = _count(judged.hit_query[_relevant_hits(measure, judged)], judged)
-    return _ratio(counts, _relevant(measure, judged))
+    return _ratio(_found(measure, judged), _relevant(measure, judged))
 
 
 def _precision(measure: Measure, judged: JudgedRun) -> Float64Array:
     """Compute precision over the cutoff, even with fewer documents, as in trec_eval."""
-    counts = _count(judged.hit_query[_relevant_hits(measure, judged)], judged)
-    return counts / measure.cutoff
+    return _found(measure, judged) / measure.cutoff
 
 
 def _reciprocal_rank(measure: Measure, judged: JudgedRun) -> Float64Array:
@@ -243,8 +246,7 @@ def _average_precision(measure: Measure, judged: JudgedRun) -> Float64Array:
 
 
 def _success(measure: Measure, judged: JudgedRun) -> Float64Array:
-    counts = _count(judged.hit_query[_relevant_hits(measure, judged)], judged)
-    return (counts > 0).astype(np.float64)
+    return (_found(measure, judged) > 0).astype(np.float64)
 
 
 def _judged(measure: Measure, judged: JudgedRun) -> Float64Array:
@@ -334,11 +336,9 @@ def tie_bounds(
         raise BenchError(f"{parsed.name} has no tie bounds, because ir_measures computes it")
     table = _match_qrels(run, qrels, queries)
     first, last = _find_tie_ends(run, table.hit_rows)
-    worst = _break_ties(table, last, -1)
-    best = _break_ties(table, first, 1)
-    return float(np.mean(evaluate_measure(parsed, worst))), float(
-        np.mean(evaluate_measure(parsed, best))
-    )
+    orders = _break_ties(table, last, -1), _break_ties(table, first, 1)
+    low, high = (float(np.mean(evaluate_measure(parsed, order))) for order in orders)
+    return low, high
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from attrs import evolve
+from tqdm import tqdm
 
 from bench.evaluation.collection_search import LoadedModel
 from bench.explain.evidence import (
@@ -72,7 +73,6 @@ SERVED_DOCUMENTS, SERVED_QUERIES = 48, 16  # largest sample of a server
 CONNECTIONS = 16
 ROUNDS = 10
 SECONDS = 15.0  # after which no other round begins
-PROGRESS_SECONDS = 5.0  # between two lines of progress
 SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
 BEYOND = 30.0  # times the largest typical error of its precision that one vector may have
 LEVELS = dict(PRECISIONS)  # largest typical error of each precision, as a decimal logarithm
@@ -102,8 +102,7 @@ def explain(request: ExplainRequest) -> Answer | None:
         lambda name, split: workspace.dataset(typed[name], split),
         workspace.device,
         _load_other(workspace, request, model),
-        announce=_announce,
-        length=find_length(server, model.model, _announce) if server else None,
+        length=find_length(server, model.model) if server else None,
     )
     if request.save_canary is not None:
         save_canary(request.save_canary, question.of_encoder(model.require_encoder(), "").given)
@@ -159,11 +158,6 @@ def _load_other(
 def _load(workspace: Workspace, name: str, fields: ModelFields) -> LoadedModel:
     (model,) = load_models(workspace, (name,), fields)
     return model
-
-
-def _announce(line: str) -> None:
-    """Print a line of progress on stderr."""
-    print(line, file=sys.stderr)
 
 
 def _evidence(
@@ -232,7 +226,7 @@ def examine_server(
         workspace.device,
         sampled_documents=SERVED_DOCUMENTS,
         sampled_queries=SERVED_QUERIES,
-        length=find_length(encoder, model.model, _announce),
+        length=find_length(encoder, model.model),
     )
     evidence = question.of_encoder(encoder, encoder.recipe.model)
     found = answer_question(question, [evidence], most_seconds=SEARCH_SECONDS)
@@ -321,14 +315,12 @@ class _DeviationSearch:
         length = question.length
         lengths = {*LENGTHS, *([length.tokens] if length else [])}
         singles = deviations(question.passes.model, question.setup, other, facts, sorted(lengths))
-        question.announce(f"comparing {' and '.join(each.name for each in self.evidence)}")
         base = self._fit(question.setup, False)
         probed = self._fit_all([(deviation,) for deviation in singles], True)
         tried = self._fit_all(_keep_undecided(probed, FULL_SINGLES), False)
         accepted = _accept(tried, base)
         pairs: list[_Hypothesis] = []
         if accepted[0].fit.is_rough if accepted else not base.fits:
-            question.announce("no single deviation explains it exactly: trying pairs")
             pairs = self._fit_all(self._rank_pairs(probed), True)
             tried += self._fit_all(_keep_undecided(pairs, FULL_PAIRS), False)
             tried.sort(key=lambda each: -each.fit.likelihood)
@@ -388,20 +380,17 @@ class _DeviationSearch:
         Those that are impossible, such as an absent split, are left out.
         """
         hypotheses = []
-        since_exact, told = 0, 0.0
-        for place, together in enumerate(all_, 1):
+        since_exact = 0
+        for together in tqdm(all_, "comparing hypotheses", unit=""):
             setup = self.question.setup
             for deviation in together:
                 setup = deviation.on(setup)
             try:
                 fit = self._fit(setup, probe)
             except BenchError as error:
-                self.question.announce(f"left out a hypothesis: {error}")
+                tqdm.write(f"left out a hypothesis: {error}", sys.stderr)
                 continue
             hypotheses.append(_Hypothesis(together, setup, fit))
-            if place == 1 or time.monotonic() > told + PROGRESS_SECONDS:
-                told = time.monotonic()
-                self.question.announce(f"{place} of {len(all_)} hypotheses tried")
             # Pairs come best first: soon after one that fits, the rest are farther off.
             is_exact = fit.fits and not fit.is_rough
             since_exact += bool(since_exact) or (is_exact and len(together) > 1)

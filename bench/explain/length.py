@@ -6,7 +6,7 @@ the vector of the last one. Words are single tokens, so lengths are exact, and a
 text, so a server that mixes up its answers misleads nobody.
 """
 
-from collections.abc import Callable
+import sys
 from dataclasses import dataclass
 from itertools import islice
 from math import isqrt
@@ -55,12 +55,8 @@ class ServedLength:
         return self.tokens == self.stated or (not self.longer and self.stated > MOST_TOKENS)
 
 
-def find_length(
-    server: EndpointEncoder, model: Model, announce: Callable[[str], None]
-) -> ServedLength | None:
+def find_length(server: EndpointEncoder, model: Model) -> ServedLength | None:
     """Find the maximum length of a server by bisection, starting at its checkpoint's.
-
-    ``announce`` is called with a line of progress.
 
     Returns:
         None if the checkpoint's words are not single tokens, or the server's vectors do not depend
@@ -75,7 +71,7 @@ def find_length(
     recipe, around = model.recipe, tokenizer.num_special_tokens_to_add()
     stated = recipe.max_document_tokens or LONGEST
     stated = min(stated, model.checkpoint.position_limit or stated)
-    announce("finding the length that the server reads")
+    print("finding the length that the server reads", file=sys.stderr)
     low, high, longer = around, MOST_TOKENS + 1, ""  # read, and not read
     while high - low > 1:
         middle = max(low + 1, isqrt(low * high))

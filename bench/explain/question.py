@@ -1,6 +1,7 @@
 """A question: a model, collections, and the evidence that is read from files or encoders."""
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -217,7 +218,6 @@ class Question:
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         other: another checkpoint, whose weights may have been used.
         sampled_documents, sampled_queries: most texts of the sample of the first collection.
-        announce: called with lines of progress.
         length: that the server whose vectors are explained reads; None if unknown.
     """
 
@@ -228,7 +228,6 @@ class Question:
     other: LoadedModel | None = None
     sampled_documents: int = DOCUMENTS
     sampled_queries: int = QUERIES
-    announce: Callable[[str], None] = lambda line: None
     length: ServedLength | None = None
 
     @property
@@ -269,7 +268,7 @@ class Question:
 
     def of_encoder(self, encoder: Encoder, name: str) -> VectorEvidence:
         """Return the evidence of another checkpoint, or of a server, in small requests."""
-        self.announce(f"encoding a sample with {name or self.model.name}")
+        print(f"encoding a sample with {name or self.model.name}", file=sys.stderr)
         encoder = encoder.for_dataset(self.dataset.name)
         samples: dict[Role, Texts] = {
             "document": self._sampled_documents,

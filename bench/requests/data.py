@@ -9,13 +9,11 @@ from bench.requests.fields import (
     FolderFields,
     ModelFields,
     Request,
-    to_items,
     to_names,
     to_optional_path,
 )
 
 Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets", "grids"]
-ModelGroup = Literal["ready", "download", "pretrained", "unpublished"]
 
 
 @frozen(kw_only=True, slots=False)
@@ -27,12 +25,11 @@ class ListRequest(Request):
 
     Attributes:
         what: Kind of names to list.
-        match: List only lines whose name, description or licence contains this text. Letter case
-            is ignored.
-        group: List only models of these groups.
+        match: List only lines whose name, group, description or licence contains this text. Letter
+            case is ignored.
 
     Examples:
-        python -m bench list models --group ready
+        python -m bench list models --match ready
         python -m bench list models --match apache
         python -m bench list datasets --match cqadupstack
         python -m bench list presets
@@ -40,7 +37,6 @@ class ListRequest(Request):
 
     what: Listed = field(kw_only=False)
     match: str = ""
-    group: tuple[ModelGroup, ...] = field(default=(), converter=to_items)
 
 
 @frozen(kw_only=True, slots=False)

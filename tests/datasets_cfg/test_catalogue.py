@@ -4,7 +4,6 @@ import pytest
 
 from datasets_cfg.catalogue import (
     Facts,
-    data_folders,
     dataset_names,
     expand_names,
     facts_for,
@@ -79,13 +78,6 @@ def test_a_mistyped_path_suggests_the_closest_folder(tmp_path, monkeypatch, type
     with pytest.raises(BenchError) as caught:
         expand_names([typed], tmp_path / "data")
     assert caught.value.hint == advice
-
-
-def test_a_mistyped_data_dir_suggests_the_whole_path(tmp_path):
-    (tmp_path / "data").mkdir()
-    with pytest.raises(BenchError, match="dta, which is not a folder") as caught:
-        data_folders(tmp_path / "dta")
-    assert caught.value.hint == f"did you mean {tmp_path / 'data'}?"
 
 
 def test_a_suite_of_the_user_is_named_by_its_path(tmp_path):

@@ -28,7 +28,7 @@ from foundation.errors import BenchError
 from foundation.files import replace_file
 from reports.evaluation import collection_table, costs_table, gaps_list, means_table
 from reports.format import size
-from reports.plots import draw_indexes, draw_quality, load_library
+from reports.plots import draw_indexes, draw_quality
 from reports.speed import speed_tables
 from reports.training import curve_markdown
 
@@ -143,7 +143,6 @@ def speed(request: SpeedRequest, output: OutputOptions) -> int:
 
 def watch(request: WatchRequest, output: OutputOptions) -> int:
     """Write the curve after each evaluation, and print it at the end."""
-    load_library()
     done = watch_case.watch(request, _write_curve)
     if output.json:
         print_json({"out": str(done.out), "curve": done.curve})

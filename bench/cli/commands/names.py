@@ -6,13 +6,13 @@ Only declarations are read: no model and no collection is opened.
 from collections.abc import Iterable
 from itertools import chain, starmap
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import as_json, format_columns, print_result
-from bench.requests.data import Listed, ListRequest, ModelGroup, ShowRequest
+from bench.requests.data import Listed, ListRequest, ShowRequest
 from datasets_cfg.catalogue import (
     dataset_names,
     declaration_text,
@@ -29,7 +29,7 @@ from retrievers.models.card import FILES as CARDS
 from retrievers.models.card import Card, all_cards
 from retrievers.models.locate import find_local
 
-GROUPS: tuple[ModelGroup, ...] = get_args(ModelGroup)  # in the order of lists
+ModelGroup = Literal["ready", "download", "pretrained", "unpublished"]  # in the order of lists
 
 
 class NameLine(msgspec.Struct, omit_defaults=True):
@@ -38,7 +38,7 @@ class NameLine(msgspec.Struct, omit_defaults=True):
     Attributes:
         name: name to type.
         about: title, with notes and warnings.
-        group: availability of a model, one of `GROUPS`.
+        group: availability of a model, see `ListRequest`.
         parameters: approximate number of parameters; 0 if the card does not state it.
         dim: dimension of the vectors; 0 if there are none or the card does not state it.
         licence: followed by ``?`` if no first-party source confirms it.
@@ -57,8 +57,7 @@ def list_names(request: ListRequest, output: OutputOptions) -> int:
     lines = [
         line
         for line in list_lines(request.what)
-        if request.match.lower() in f"{line.name} {line.about} {line.licence}".lower()
-        and (not request.group or line.group in request.group)
+        if request.match.lower() in f"{line.name} {line.group} {line.about} {line.licence}".lower()
     ]
     if not lines:
         raise BenchError(f"no {request.what} match", f"python -m bench list {request.what}")
@@ -131,7 +130,7 @@ def _preset_and_grid_files() -> tuple[TomlFiles[Any], TomlFiles[Any], TomlFiles[
 def list_lines(what: Listed) -> Iterable[NameLine]:
     """Return the lines of a list: models by availability, others in their own order."""
     if what == "models":
-        order: list[str] = list(GROUPS)
+        order: tuple[str, ...] = get_args(ModelGroup)
         lines = map(_describe_model, all_cards().values())
         return sorted(lines, key=lambda line: (order.index(line.group), line.name))
     if what == "datasets":

@@ -36,7 +36,6 @@ from reports.training import plan_table, write_report
 from retrievers.models.card import CARD_FILE, load_card
 from retrievers.training.engine.context import (
     CURVE_FILE,
-    SAVE_MINUTES,
     Progress,
     is_first,
     read_curve,
@@ -119,28 +118,14 @@ def adapt(request: AdaptRequest, output: OutputOptions) -> int:
 
 @contextmanager
 def _show_progress(request: Training) -> Iterator[Training]:
-    """Yield the request with a function that draws progress bars, and close them at the end.
-
-    Above the first bar of steps, it says when checkpoints are written.
-    """
-    when = f"every {SAVE_MINUTES} minutes"
-    if request.save_every:
-        when = (
-            "after every step" if request.save_every == 1 else f"every {request.save_every:,} steps"
-        )
-    is_announced = False
+    """Yield the request with a function that draws progress bars, and close them at the end."""
     with ExitStack() as open_bars:
         bars: dict[str, Any] = {}  # of the current stage
 
         def show(progress: Progress) -> None:
-            nonlocal is_announced
             if progress.stage not in bars:
                 open_bars.close()
                 bars.clear()
-                if progress.unit == "steps" and not is_announced:
-                    line = f"a checkpoint {when}; an interrupted training continues with the same"
-                    print(f"{line} command", file=sys.stderr)
-                    is_announced = True
                 # The first report of a stage says where it goes on from.
                 first = progress.done - 1 if progress.unit == "steps" else 0
                 bar = tqdm(

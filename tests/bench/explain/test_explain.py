@@ -400,14 +400,6 @@ def test_the_prompts_of_another_checkpoint_are_named(bench, folder, tmp_path):
     assert "none; the weights are byte-identical" in answer["seen"][0]["name"]
 
 
-def test_progress_is_told_from_the_start(question, folder, oracle):
-    told: list[str] = []
-    telling = replace(question, announce=told.append)
-    answer_to(telling, folder, oracle.documents(DEFAULT))
-    assert told[0] == "comparing vectors"
-    assert told[1].startswith("1 of")
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_precision_of_stored_weights_is_named(question, folder, dtype):
     rounded = Oracle(folder / "checkpoint")

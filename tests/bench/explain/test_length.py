@@ -53,7 +53,7 @@ def find(model: Model, pieces: Pieces, **fields) -> tuple[ServedLength | None, E
     with serving(encode(model.checkpoint.folder, pieces), **fields) as (url, app):
         recipe = Recipe(model="m", kind="endpoint", dim=32, options={"endpoint_model": "m"})
         card = Card(name="m", title="m", kind="endpoint", endpoint_model="m", url=url)
-        return find_length(EndpointEncoder(recipe, card), model, lambda line: None), app
+        return find_length(EndpointEncoder(recipe, card), model), app
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_vectors_that_depend_on_more_than_the_text_have_no_length(model):
     with serving(lambda texts: random.normal(size=(len(texts), 32))) as (url, _):
         recipe = Recipe(model="m", kind="endpoint", dim=32, options={"endpoint_model": "m"})
         card = Card(name="m", title="m", kind="endpoint", endpoint_model="m", url=url)
-        assert find_length(EndpointEncoder(recipe, card), model, lambda line: None) is None
+        assert find_length(EndpointEncoder(recipe, card), model) is None
