@@ -271,57 +271,39 @@ def _add_suite(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> 
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in (("outcome", check.outcome), ("exit_code", str(check.exit_code))):
         ElementTree.SubElement(properties, "property", name=name, value=value)
-    for name, row in zip(_case_names(verdict.all_rows), verdict.all_rows, strict=True):
-        case = _add_case(suite, check.candidate, name)
-        _add_note(case, *_row_outcome(row, verdict.outcome))
-        _add_output(case, _row_scores(row))
-    case = _add_case(suite, check.candidate, "outcome")
-    _add_note(case, verdict.outcome, "; ".join(verdict.reasons))
+    times = Counter(row.name for row in verdict.all_rows)
+    for row in verdict.all_rows:
+        name = row.name if times[row.name] == 1 else f"{row.name} {row.measure}"
+        outcome = "MISSING" if row.missing else verdict.outcome if row.failure else "OK"
+        case = _add_case(suite, check.candidate, name, outcome, row.missing or row.failure)
+        if row.difference is not None:
+            _add_text(case, "system-out", f"baseline → candidate: {_row_scores(row)}")
+    reasons = "; ".join(verdict.reasons)
+    case = _add_case(suite, check.candidate, "outcome", verdict.outcome, reasons)
     explain = f"\n{check.explain}" if verdict.outcome == check.outcome and check.explain else ""
-    _add_output(case, verdict_paragraph(check, verdict) + explain)
+    _add_text(case, "system-out", verdict_paragraph(check, verdict) + explain)
     if check.warnings:
-        warnings = "\n".join(f"warning: {text}" for text in check.warnings)
-        ElementTree.SubElement(case, "system-err").text = _xml(warnings)
-
-
-def _case_names(rows: Sequence[CheckRow]) -> list[str]:
-    """Return the name of each row: the collection, with the measure if it has several."""
-    times = Counter(row.name for row in rows)
-    return [row.name if times[row.name] == 1 else f"{row.name} {row.measure}" for row in rows]
-
-
-def _row_outcome(row: CheckRow, outcome: str) -> tuple[str, str]:
-    """Return outcome and message of a collection."""
-    if row.missing:
-        return "MISSING", row.missing
-    if row.failure:
-        return outcome, row.failure
-    return "OK", ""
+        _add_text(case, "system-err", "\n".join(f"warning: {text}" for text in check.warnings))
 
 
 def _row_scores(row: CheckRow) -> str:
-    """Return both scores and the interval of their difference, or "" for a gap."""
-    if row.difference is None:
-        return ""
+    """Return both scores and the interval of their difference."""
     limits = interval(row.paired)
-    suffix = f"; 95 % interval of the difference {limits}" if limits else ""
-    return f"baseline → candidate: {score_change(row)}{suffix}"
+    return score_change(row) + (f"; 95 % interval of the difference {limits}" if limits else "")
 
 
-def _add_case(suite: ElementTree.Element, candidate: str, name: str) -> ElementTree.Element:
-    return ElementTree.SubElement(suite, "testcase", classname=_xml(candidate), name=_xml(name))
+def _add_case(
+    suite: ElementTree.Element, candidate: str, name: str, outcome: str, message: str
+) -> ElementTree.Element:
+    case = ElementTree.SubElement(suite, "testcase", classname=_xml(candidate), name=_xml(name))
+    if outcome in KINDS:
+        text = f"{outcome}: {message}"
+        _add_text(case, KINDS[outcome], text, type=outcome, message=_xml(text))
+    return case
 
 
-def _add_note(case: ElementTree.Element, word: str, message: str) -> None:
-    if word in KINDS:
-        text = _xml(f"{word}: {message}")
-        note = ElementTree.SubElement(case, KINDS[word], type=word, message=text)
-        note.text = text
-
-
-def _add_output(case: ElementTree.Element, text: str) -> None:
-    if text:
-        ElementTree.SubElement(case, "system-out").text = _xml(text)
+def _add_text(case: ElementTree.Element, tag: str, text: str, **attributes: str) -> None:
+    ElementTree.SubElement(case, tag, attributes).text = _xml(text)
 
 
 def _xml(text: str) -> str:

@@ -1,7 +1,5 @@
 import hashlib
-import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,55 +101,6 @@ def test_a_duplicate_id_is_named_with_both_places(tmp_path: Path, small_batches:
     with pytest.raises(BenchError, match="'d2' occurs twice: documents 3 and 9"):
         Corpus.build(documents, tmp_path / "corpus")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("needs /dev/full")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("datasets_cfg.corpus.DOCUMENTS_FILE", "/dev/full")
-        with pytest.raises(BenchError, match=f"^{tmp_path}/corpus: .*No space left") as caught:
-            Corpus.build(numbered(1), tmp_path / "corpus")
-    assert "free some space" in caught.value.hint
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_build_removes_leftovers_of_a_killed_build_after_a_day_but_not_of_a_running_one(
-    tmp_path: Path,
-) -> None:
-    program = (
-        "import sys, time\n"
-        "from pathlib import Path\n"
-        "from datasets_cfg.corpus import Corpus\n"
-        "from datasets_cfg.readers.reader import Document\n"
-        "def documents():\n"
-        "    yield Document('1', '', 'text')\n"
-        "    print('writing', flush=True)\n"
-        "    time.sleep(60)\n"
-        "Corpus.build(documents(), Path(sys.argv[1]))\n"
-    )
-    folder = tmp_path / "corpus"
-    child = subprocess.Popen(
-        [sys.executable, "-c", program, str(folder)],
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"writing\n"
-    (unfinished,) = tmp_path.iterdir()
-    Corpus.build(numbered(2), tmp_path / "other")
-    assert unfinished.is_dir()  # its build still runs
-    os.kill(child.pid, signal.SIGKILL)
-    child.communicate()
-
-    assert {path.name for path in tmp_path.iterdir()} == {"other", unfinished.name}
-    with pytest.raises(BenchError, match="cannot be used"):
-        Corpus.open(folder)
-    for path in (unfinished, *unfinished.rglob("*")):
-        os.utime(path, (0, 0))
-    assert len(Corpus.build(numbered(2), folder)) == 2
-    assert {path.name for path in tmp_path.iterdir()} == {"other", "corpus"}
 
 
 def test_building_again_replaces_the_corpus_while_an_open_one_stays_readable(

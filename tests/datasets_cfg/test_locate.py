@@ -248,14 +248,6 @@ def test_a_server_that_sends_on_to_what_is_not_http_is_not_followed(target, file
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_fills_up_is_named_with_the_bytes_needed(file_server, tmp_path):
-    file_server.files["a.zip"] = CONTENT
-    (tmp_path / "a.zip.part").symlink_to("/dev/full")  # every write fails with ENOSPC
-    with pytest.raises(BenchError, match=r"a.zip.part: No space left") as caught:
-        download(file_server.url("a.zip"), tmp_path / "a.zip", MD5)
-    assert "free some space" in caught.value.hint
-
-
 @pytest.mark.parametrize(("size", "most"), [(0, 5_000_000), (1_500_000, 3_000_000)])
 def test_a_body_that_never_ends_stops_before_the_disk_is_full(
     size, most, file_server, tmp_path, monkeypatch
@@ -272,19 +264,6 @@ def test_a_file_much_larger_than_published_is_not_downloaded(file_server, tmp_pa
     with pytest.raises(BenchError, match="more than 2,000 bytes"):
         download(file_server.url("a.zip"), tmp_path / "a.zip", size=1000)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_ctrl_c_leaves_only_the_partial_file(file_server, tmp_path, monkeypatch):
-    class Interrupted(locate.tqdm):
-        def update(self, n=1):
-            raise KeyboardInterrupt
-
-    file_server.files["a.zip"] = CONTENT
-    monkeypatch.setattr(locate, "tqdm", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        download(file_server.url("a.zip"), tmp_path / "a.zip", MD5)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.zip.part"]
-    assert (tmp_path / "a.zip.part").read_bytes() == CONTENT[: locate.CHUNK_BYTES]
 
 
 MEMBERS = {"set/corpus.jsonl": b"c" * 5000, "set/qrels/test.tsv": b"q", "other/x": b"x"}

@@ -4,7 +4,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,12 +23,10 @@ from bench.requests.training import (
     PretrainRequest,
     TrainingFields,
 )
-from bench.runner.workspace import Workspace, open_workspace
+from bench.runner.workspace import open_workspace
 from bench.training import trainings
-from bench.training.trainings import TRAIN, open_test_sets
+from bench.training.trainings import open_test_sets
 from datasets_cfg.catalogue import dataset_names
-from datasets_cfg.locate import is_training_data
-from foundation.errors import BenchError
 from reports.latex import report_latex
 from reports.plots import can_plot, draw_losses
 from reports.training import plan_table, write_report
@@ -40,13 +37,10 @@ from retrievers.training.engine.context import (
     is_first,
     read_curve,
 )
-from retrievers.training.preset import FINETUNE_PRESETS
 
 if TYPE_CHECKING:
     from retrievers.training.finetune.finetune import FinetuneResult
     from retrievers.training.pretrain.pretrain import PretrainResult
-
-FINETUNING_PRESET = "dpr-small"  # preset for a checkpoint that was pre-trained
 
 Training = TypeVar("Training", bound=TrainingFields)
 
@@ -60,7 +54,10 @@ def pretrain(request: PretrainRequest, output: OutputOptions) -> int:
         _print_trained(trained, f"{trained.objective}, ", read, request.out, output)
         if not output.json:
             print(_format_usage(request.out))
-            _print_after_pretraining(request)
+            workspace = open_workspace(request)
+            names = workspace.expand_names(request.on, files=True)
+            scored = list(open_test_sets(names, (), workspace))
+            print_next_command("evaluate it", _run_line(scored, [str(request.out)], request))
     return ExitCode.OK
 
 
@@ -180,43 +177,12 @@ def _format_usage(folder: Path) -> str:
     )
 
 
-def _print_after_pretraining(request: PretrainRequest) -> None:
-    """Print the commands that fine-tune and evaluate the checkpoint on its collections."""
-    workspace = open_workspace(request)
-    out, names = str(request.out), workspace.expand_names(request.on, files=True)
-    trainable = [found for name in names if (found := _find_training_dataset(name, workspace))]
-    if trainable:
-        words = ["python", "-m", "bench", "finetune", FINETUNING_PRESET, "--model", out, "--on"]
-        words += [*trainable, "--out", f"{out}-finetuned", *_folder_words(request)]
-        print_next_command("fine-tune it", shlex.join(words))
-    scored = list(open_test_sets(names, (), workspace))
-    print_next_command("evaluate it", _run_line(scored, [out], request))
-
-
-def _find_training_dataset(name: str, workspace: Workspace) -> str:
-    """Return the dataset to fine-tune on after pre-training, or "" if it has too few queries."""
-    train_set = f"{name}/{TRAIN}"
-    name = train_set if train_set in dataset_names() else name
-    if is_training_data(name):
-        return ""
-    try:
-        judged = replace(workspace, offline=True).dataset(name, TRAIN).qrels
-    except BenchError:
-        return ""
-    queries = {query for query, *_ in judged}
-    return name if len(queries) >= FINETUNE_PRESETS.load(FINETUNING_PRESET).batch_size else ""
-
-
 def _run_line(collections: Sequence[str], models: Sequence[str], folders: FolderFields) -> str:
     """Return the command that evaluates models, with ``COLLECTION`` if none is known."""
-    words = ["python", "-m", "bench", "run", *(collections or ["COLLECTION"])]
-    return shlex.join([*words, "--model", *models, *_folder_words(folders)])
-
-
-def _folder_words(folders: FolderFields) -> list[str]:
-    """Return the options that repeat these folders in the next command."""
     typed = {"--data-dir": folders.data_dir, "--cache-dir": folders.cache_dir}
-    return [word for option, path in typed.items() if path for word in (option, str(path))]
+    places = [word for option, path in typed.items() if path for word in (option, str(path))]
+    words = ["python", "-m", "bench", "run", *(collections or ["COLLECTION"])]
+    return shlex.join([*words, "--model", *models, *places])
 
 
 def _shorten_path(folder: Path) -> str:

@@ -101,15 +101,6 @@ def test_verify_names_a_damaged_corpus_as_often_as_it_is_asked(name, folder, tmp
         assert f"damaged: {corpora / 'broken'}: {name}" in output.err
 
 
-def test_verify_names_a_corpus_of_an_older_version(folder, capsys):
-    corpora = folder.parent / "corpora"
-    corpus_of(numbered(3), corpora / "old")
-    (corpora / "old" / "checksums.json").unlink()
-    (corpora / ".being-built").mkdir()
-    assert run(folder, verify=True) == 2
-    assert "it has no checksums.json, like those of an older version" in capsys.readouterr().err
-
-
 def test_verify_names_a_damaged_fact(folder, capsys):
     store = VectorStore(folder)
     store.remember(CountingEncoder(), "x", lambda: {"value": 1})

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from bench.result_store.result import load
 from bench.runner.workspace import load_models, open_workspace
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
-from foundation.machine import parse_size
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection, write_qrels
 
@@ -102,23 +100,6 @@ def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
     ]
 
 
-@pytest.mark.slow
-def test_a_model_that_cannot_be_searched_in_the_memory_is_a_gap_and_others_are_evaluated(
-    bench: Bench,
-) -> None:
-    documents = {f"d{number}": ("", f"word{number}") for number in range(3_000)}
-    folder = write_collection(bench.place / "large", documents, {"q": "word7"}, {("q", "d7"): 1})
-    refused = bench.process("run", folder, "--model", "bm25", "--max-memory", "1MB")
-    needed = parse_size(re.search("BM25 needs ([0-9.]+ ?[A-Za-z]+)", refused.stderr)[1])
-    budget = needed + (40 << 20)  # of a fresh process, and enough for the postings alone
-    command = ("run", folder, "--model", "hashing", "bm25", "--max-memory", budget, "--json")
-    done = bench.process(*command)
-    assert done.code == 4, done.stderr
-    gap = json.loads(done.stdout)["gaps"]
-    assert [(one["collection"], one["model"]) for one in gap] == [("large", "hashing")]
-    assert load(bench.results("large", "bm25")).record.measures["nDCG@10"] == 1.0
-
-
 def test_an_unknown_measure_is_bad_input_not_a_gap(bench: Bench) -> None:
     places = [write_collection(bench.place / name) for name in ("one", "other")]
     done = bench("run", *places, "--model", "hashing", "--measure", "nDGC@10")
@@ -154,21 +135,6 @@ def test_a_defect_and_an_interruption_are_not_recorded_as_gaps(error: BaseExcept
     with pytest.raises(type(error)), gaps.catch("beir/nq"):
         raise error
     assert gaps.missing == []
-
-
-# What scores depend on
-
-
-@pytest.mark.slow
-def test_undeclared_self_matches_are_reported_with_the_fact_to_set(
-    bench: Bench, arguana: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    own = arguana / "beir" / "arguana"
-    done = bench("run", own, "--model", "bm25")
-    assert done.code == 0, done.stderr
-    assert "arguana: query ids are also ids of documents" in caplog.text
-    assert "1,406 of these documents have the text of their query): 1,406" in caplog.text
-    assert f"write into {own / 'dataset.toml'}: exclude_self = true" in caplog.text
 
 
 def test_a_collection_whose_corpus_has_no_relevant_document_is_refused(bench: Bench) -> None:

@@ -86,17 +86,6 @@ def test_a_reader_that_closes_the_pipe_is_not_a_failure(tmp_path: Path, bufferin
 
 
 @pytest.mark.slow
-def test_every_collection_is_evaluated_though_the_reader_closed_the_pipe(
-    tmp_path: Path,
-) -> None:
-    for name in ("one", "two"):
-        write_collection(tmp_path / name)
-    run = "run ./one ./two --model hashing --results out --cache-dir cache | true"
-    assert shell(run, tmp_path, "1") == 0
-    assert len(list((tmp_path / "out").rglob(RESULT_FILE))) == 2
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("buffering", UNBUFFERED)
 def test_an_output_that_was_lost_on_a_full_disk_is_no_success(
     tmp_path: Path, buffering: str

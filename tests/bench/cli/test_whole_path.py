@@ -159,25 +159,6 @@ def test_another_query_prompt_encodes_only_the_queries(
     assert timings.encoded_tokens == sum(encoder.count_query_tokens(texts))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["cranfield", "cisi"])
-def test_query_ids_that_are_document_ids_by_accident_change_nothing(
-    bench: Bench, bench_data: Path, name: str
-) -> None:
-    source, renamed = bench_data / "classic" / name, bench.place / "renamed"
-    (renamed / "qrels").mkdir(parents=True)
-    (renamed / "corpus.jsonl").symlink_to(source / "corpus.jsonl")
-    queries = (source / "queries.jsonl").read_text().replace('"_id": "', '"_id": "renamed-')
-    assert queries.count("renamed-") > 50
-    (renamed / "queries.jsonl").write_text(queries)
-    header, *rows = (source / "qrels" / "test.tsv").read_text().splitlines()
-    lines = [header, *(f"renamed-{row}" for row in rows)]
-    (renamed / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
-    assert bench("run", source, renamed, "--model", "hashing", "--measure", "AP").code == 0
-    before, after = (load(bench.results(one, "hashing")).record for one in (name, "renamed"))
-    assert before.measures == after.measures
-
-
 def test_passages_are_judged_by_answers_over_all_questions(bench: Bench) -> None:
     folder = bench.place / "nq"
     folder.mkdir()

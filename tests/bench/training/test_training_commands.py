@@ -11,7 +11,7 @@ from bench.requests.outcomes import ExitCode
 from bench.training.training_sets import same_collections
 from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny
-from tests.support.collections import DOCUMENTS, Bench, write_collection, write_qrels
+from tests.support.collections import DOCUMENTS, Bench, write_collection
 from tests.support.trainable import write_trainable
 
 PRETRAINING = """
@@ -174,21 +174,6 @@ def test_checkpoints_of_a_sequence_are_used_as_the_card_of_its_start_says(bench)
     assert scored.code == ExitCode.OK, scored.stderr
     recipes = [result["recipe"] for result in json.loads(scored.stdout)["results"]]
     assert {(one["pooling"], one["max_query_tokens"]) for one in recipes} == {("mean", 32)}
-
-
-@pytest.mark.slow
-def test_after_pretraining_only_commands_that_can_work_are_printed(bench, tmp_path):
-    queries = {f"t{number}": f"river {number}" for number in range(16)}
-    many = write_collection(tmp_path / "many", queries=queries, qrels={("t1", "d1"): 1})
-    write_qrels(many, {(name, "d1"): 1 for name in queries}, "train")
-    done = bench(*pretrain("--on", "./one", "./many", "./mine", "--out", "out/a b"))
-    assert done.code == ExitCode.OK, done.stderr
-    places = "--cache-dir cache"
-    assert done.stdout.splitlines()[-2:] == [
-        "fine-tune it: python -m bench finetune dpr-small --model 'out/a b' --on ./many "
-        f"--out 'out/a b-finetuned' {places}",
-        f"evaluate it: python -m bench run ./one ./many ./mine --model 'out/a b' {places}",
-    ]
 
 
 @pytest.mark.slow
