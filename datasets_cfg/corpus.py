@@ -73,7 +73,7 @@ class Checksums(Record):
     sources: tuple[SourceChecksum, ...]
 
 
-_UNUSABLE_ERRORS = (BenchError, OSError, ValueError, EOFError, pa.ArrowException)
+_UNUSABLE_ERRORS = (BenchError, OSError, ValueError, EOFError)
 
 
 class DamagedCorpusError(BenchError):
@@ -338,7 +338,10 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
 def _map_table(path: Path) -> tuple[mmap.mmap, pa.Table]:
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return mapped, pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
+    try:
+        return mapped, pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path.name} is damaged: {error}") from error
 
 
 def _sort_ids(table: pa.Table) -> tuple[Int64Array, Int64Array]:
