@@ -53,13 +53,8 @@ EQUAL = 1e-9  # weights
 class Plan(msgspec.Struct, frozen=True):
     """Work of an experiment before it starts.
 
-    Attributes:
-        rows: name of each row, the row that it is compared with, and the change.
-        tasks: name of each stage, its tasks, and how many are finished.
-        leaks: training queries that are also evaluated.
-        differing: sentences on collections that differ from the published ones.
-        cells: number of cells.
-        progress: sentence about finished cells.
+    ``rows`` have name, compared row and change, ``tasks`` stage, number and number of finished
+    ones.
     """
 
     rows: tuple[tuple[str, str, str], ...]
@@ -75,12 +70,8 @@ def ablate(
 ) -> Report:
     """Run the unfinished tasks of a grid, and return its report.
 
-    The same request continues an interrupted experiment; finished cells are not computed again.
-    ``write`` is called with the report and its folder.
-
-    Raises:
-        BenchError: the grid is invalid, a collection or model is missing, or a training query is
-            evaluated.
+    The same request continues an interrupted experiment. ``write`` is called with the report and
+    its folder.
     """
     experiment, conditions = prepare_experiment(request)
     out, code = request.out, describe_code(conditions)
@@ -139,7 +130,7 @@ def prepare_experiment(request: AblateRequest) -> tuple[Experiment, Conditions]:
 
 
 def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
-    """Return the stages of a ``grid`` by name, which use the folders of ``workspace``."""
+    """Return the stages of a ``grid`` by name."""
     on = rename_options(grid.evaluate).get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # resolve_settings refuses anything else
     has_base, seeds = grid.base is not None, len(grid.seeds)
@@ -168,10 +159,7 @@ def _environment(grid: Grid, conditions: Conditions, trust_code: bool) -> dict[s
 def check_leaks(
     experiment: Experiment, workspace: Workspace, evaluated: Sequence[Dataset]
 ) -> tuple[str, ...]:
-    """Describe the overlaps between training queries and evaluated queries, a sentence each.
-
-    It is an error if a row is trained on queries that it is evaluated on.
-    """
+    """Describe the overlaps of training and evaluated queries, or raise if a split is evaluated."""
     tables = [row.settings["finetune"] for row in experiment.rows if "finetune" in row.settings]
     tuned = {(tuple(table["on"]), table["split"], COMMAND in table) for table in tables}
     told = [
@@ -186,10 +174,6 @@ def check_leaks(
 
 
 def _describe_leak(training: Dataset, other: Dataset, by_command: bool) -> str:
-    """Describe the overlap of one training split and one evaluated collection.
-
-    A command trains on all queries: no query can be left out of files of the user.
-    """
     leaked = find_leaks(training, other)
     treatment = "not left out of the command's training" if by_command else "left out"
     return (
@@ -206,14 +190,12 @@ def describe_code(conditions: Conditions) -> str:
 
 
 def _describe_progress(experiment: Experiment, outcome: ExperimentOutcome) -> str:
-    """Return the size of an experiment and its number of tasks left."""
     rows, seeds = len(experiment.rows), len(experiment.grid.seeds)
     cells = f"{len(experiment.cells)} cells: {rows} rows, {seeds} seeds"
     return f"{cells}; {outcome.describe_remaining(experiment)}"
 
 
 def _command(request: AblateRequest) -> str:
-    """Return the command that repeats a request."""
     words = ["python", "-m", "bench", "ablate", request.grid]
     words += ["--variant", request.variant] if request.variant else []
     words += ["--seeds", *map(str, request.seeds)] if request.seeds else []
@@ -222,5 +204,4 @@ def _command(request: AblateRequest) -> str:
 
 
 def _print_line(text: str) -> None:
-    """Print progress on stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -79,7 +79,7 @@ class EvaluateStage(ExperimentStage):
         return resolved
 
     def with_seed(self, settings: Table, seed: int) -> Table:
-        """Return ``settings`` without a ``seed``, because an evaluation is deterministic."""
+        """Return ``settings``: an evaluation is deterministic."""
         return settings
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
@@ -93,10 +93,7 @@ class EvaluateStage(ExperimentStage):
         return rules
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
-        """Evaluate ``model`` with ``settings``, and save the results below ``out``.
-
-        Vectors of checkpoints that this experiment trained are deleted at the end.
-        """
+        """Evaluate ``model``, and delete vectors of checkpoints that this experiment trained."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         options = EvaluationOptions(
             index=IndexSpec.parse(chosen.index),
@@ -120,7 +117,7 @@ class EvaluateStage(ExperimentStage):
         return cost
 
     def _load(self, name: str, chosen: EvaluateSettings, like: str | None) -> LoadedModel:
-        """Load a model with the stage's settings. A view reads vectors with every pooling."""
+        """Load a model. A view reads vectors with every pooling."""
         model = resolve_model(
             name,
             like=like,
@@ -150,10 +147,9 @@ class EvaluateStage(ExperimentStage):
 
 
 def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
-    """Yield models to evaluate, each with the card whose settings it uses, if it has none itself.
+    """Yield models, each with the card whose settings it uses if it has none itself.
 
-    A sequence yields its initial model, then each checkpoint with the settings of the initial
-    model. Its record is saved next to the results.
+    A sequence yields its start and its checkpoints. Its record is saved next to the results.
     """
     sequence = read_sequence(Path(model))
     if sequence is None:
@@ -169,14 +165,7 @@ def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None
 
 
 def read_scores(task: CellTask, out: Path) -> CellScores:
-    """Read the main measure of each query of the finished evaluation ``task`` below ``out``.
-
-    After a sequence, a collection is searched with the checkpoint of
-    `CheckpointSequence.searched_with`.
-
-    Raises:
-        BenchError: results of the finished evaluation are missing.
-    """
+    """Read the main measure of each query of the finished evaluation ``task`` below ``out``."""
     folder = task.folder(out)
     found: dict[str, dict[str, CheckpointScores]] = {}  # by model
     for stored in find_results(folder / RESULTS):

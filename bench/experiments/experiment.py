@@ -41,16 +41,10 @@ KEY_DIGITS = 16
 
 
 class Cost(Record):
-    """Time, tokens and size of one stage of one cell.
+    """Time, tokens and size of one stage of one cell. 0 stands for what was not measured.
 
-    Attributes:
-        seconds: wall-clock time.
-        tokens: tokens read in training, or encoded; 0 if they were not counted.
-        parameters: trained parameters; of an evaluation, all parameters of the encoder.
-        total_parameters: all parameters of the trained network; 0 if they were not counted.
-        saved_bytes: size of the weights that the training saved; 0 if it was not measured.
-        steps: optimizer steps of a training; 0 if they were not counted.
-        cpu_seconds: CPU time of all threads and subprocesses; 0 if it was not measured.
+    ``parameters`` are the trained ones; of an evaluation, all of the encoder. ``cpu_seconds`` are
+    those of all threads and subprocesses.
     """
 
     seconds: float = 0.0
@@ -63,33 +57,21 @@ class Cost(Record):
 
 
 class ExperimentStage(ABC):
-    """A kind of work: pretrain, adapt, finetune, evaluate, or a command of the user.
-
-    Stages are picklable, because they run in a subprocess.
-    """
+    """Kind of work: pretrain, adapt, finetune, evaluate, or a command. Stages are picklable."""
 
     @abstractmethod
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
-        """Return the complete settings of the stage for a table of the grid, with all defaults.
-
-        Raises:
-            BenchError: an unknown field, a wrong value, or a collection or checkpoint that does not
-                exist.
-        """
+        """Return the complete settings for a ``table`` of the grid, or raise if it is wrong."""
 
     @abstractmethod
     def hash_inputs(self, settings: Table) -> dict[str, str]:
-        """Return content hashes and rules of the stage's inputs other than its model, by name."""
+        """Return content hashes of the inputs other than the model, by name."""
 
     @abstractmethod
     def run(self, settings: Table, model: str, out: Path) -> Cost:
-        """Run the stage. The caller measures the time.
+        """Run the stage with complete ``settings`` from ``model``, "" if this is the first.
 
-        Args:
-            settings: complete settings of one cell.
-            model: card or checkpoint of the previous stage; "" if this is the first.
-            out: folder of this task, which may hold files of an interrupted attempt. A training
-                writes its checkpoint to ``out / MODEL``, an evaluation its results to ``out``.
+        ``out`` may hold files of an interrupted attempt. A training writes to ``out / MODEL``.
         """
 
     def with_seed(self, settings: Table, seed: int) -> Table:
@@ -108,12 +90,10 @@ def find_stage(stages: Stages, name: str, settings: Mapping[str, Any]) -> Experi
 
 @dataclass(frozen=True)
 class CellTask:
-    """One stage of one cell. Cells share the tasks in which their settings agree.
+    """Stage of a cell. Cells share the tasks in which settings agree.
 
-    Attributes:
-        key: hash of the settings, the inputs, the libraries and the previous task.
-        before: previous task; None for the first, which starts from ``model``.
-        inputs: hashes of the inputs, which are part of the key.
+    ``key`` is the hash of settings, inputs, libraries and the previous task ``before``. The first
+    task starts from ``model``.
     """
 
     stage: str
@@ -149,10 +129,9 @@ class GridCell:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run of a grid: its rows, axes, cells and anchors (evaluations of finished models).
+    """Run of a grid: its rows, axes, cells and anchors (evaluations of finished models).
 
-    Cells are ordered by seed, so that an interrupted experiment has complete comparisons. For
-    ``leaks``, ``differing`` and ``weights`` see `bench.experiments.report.Report`.
+    Cells are ordered by seed, so that an interrupted experiment has complete comparisons.
     """
 
     grid: Grid
@@ -184,11 +163,7 @@ def plan_experiment(
 ) -> Experiment:
     """Resolve all settings of a grid, check them, and compute the keys of all tasks.
 
-    Args:
-        grid: the grid.
-        stages: stages by name.
-        here: further influences on results, such as library versions and the device.
-        anchors: fingerprint of each anchor, by its name.
+    ``here`` has further influences on results, and ``anchors`` the fingerprint of each anchor.
     """
     here = here or {}
     rows, axes = make_rows(
@@ -228,13 +203,7 @@ DONE_FILE, FAILED_FILE = "done.json", "failed.txt"
 
 
 class FinishedTask(Record, kw_only=True):
-    """The record of a finished task.
-
-    Attributes:
-        time: end of the task, ISO 8601 in UTC.
-        commit: code that ran the task: a git commit, marked if it was modified, or an installed
-            version; "" if it is unknown.
-    """
+    """Record of a finished task. ``commit`` is the code that ran it, see `describe_code`."""
 
     stage: str
     key: str
@@ -268,10 +237,7 @@ def write_finished(task: CellTask, out: Path, cost: Cost, commit: str) -> Finish
 
 
 def write_failure(task: CellTask, out: Path, error: Exception) -> str:
-    """Write the ``error`` of ``task`` with its traceback below ``out``, and return it as one line.
-
-    The task is tried again when the same command is run again.
-    """
+    """Write the ``error`` of ``task`` with its traceback, and return its first line."""
     line = first_line(error)
     if not isinstance(error, BenchError | WorkerError):
         line = f"{type(error).__name__}: {line}"
@@ -324,15 +290,7 @@ def run_experiment(
 ) -> ExperimentOutcome:
     """Run the unfinished tasks. Several processes that run the same experiment share its cells.
 
-    Args:
-        experiment: cells in the order in which they run.
-        out: folder of all tasks.
-        run: function that runs one task, in this process or in a subprocess.
-        print_line: function that prints the progress after each cell.
-        commit: code that runs the tasks, for the records.
-
-    Raises:
-        Exception: the disk is full, because all other cells would fail, too.
+    ``run`` runs one task, and ``print_line`` prints the progress after each cell.
     """
     outcome = load_outcome(experiment, out)
     cells = [
@@ -366,10 +324,7 @@ def _run_cell(
     commit: str,
     outcome: ExperimentOutcome,
 ) -> Path | None:
-    """Run the tasks of a cell in order until one fails, and record its error.
-
-    Return the claim file of a task that another process is running, or None.
-    """
+    """Run the tasks of a cell until one fails. Return the claim file of a task run elsewhere."""
     for task in cell.task.chain():
         if task.key in outcome.failed:
             return None
@@ -423,12 +378,7 @@ NO_MEMORY_HINT = (
 
 
 def run_in_subprocess(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a module in a subprocess, and return its result.
-
-    Raises:
-        BenchError: bad input, lack of memory or disk space, or a killed subprocess.
-        WorkerError: any other failure.
-    """
+    """Call a function of a module in a subprocess, and return its result."""
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))

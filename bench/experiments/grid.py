@@ -1,46 +1,14 @@
 """A grid is a strict TOML file: a reference, and axes along which one field changes.
 
-::
-
     name = "masks"
-    seeds = [0, 1, 2]
+    pretrain = { preset = "retromae-small", on = ["stdlib-code"] }  # and any field of the preset
+    evaluate = { on = ["beir/nfcorpus"] }
+    axes = [{ field = "pretrain.objective.decoder_mask", values = [0.15, 0.5, 0.9] }]
 
-    [pretrain]
-    preset = "retromae-small"          # any other key changes a field of the preset in all rows
-    on = ["stdlib-code"]
-
-    [finetune]
-    preset = "dpr-small"
-    on = ["beir/nfcorpus"]
-
-    [evaluate]
-    on = ["beir/nfcorpus"]
-
-    [[axes]]
-    field = "pretrain.objective.decoder_mask"
-    values = [0.15, 0.5, 0.9]          # each value that differs from the reference is a row
-
-Any stage may be absent. Without ``pretrain``, set ``model`` to the model that is fine-tuned or
-evaluated. ``base`` is a pre-training before the rows' own, done once: every row and seed continues
-from it. With ``base_per_seed = true`` each seed has a base of its own, which its rows share.
-``adapt`` trains on the collections of its ``on`` one after the other; its ``method`` is a
-name, or a table such as ``{ name = "das", measured = 1000 }`` (see
-`retrievers.training.continual`).
-
-``pretrain`` and ``finetune`` may have a ``command`` instead of a preset: another program trains the
-checkpoint (see `bench.experiments.training_stages.CommandSettings`). An axis whose ``field`` is a
-training stage has whole tables as values, so that a row of another program stands next to a
-preset's.
-
-Fields have the names of the command line's options: ``measure`` and ``store-dtype`` are accepted
-for ``measures`` and ``store_dtype``, a single name for a list in ``on``, and the name of a model in
-``start``.
-
-``[variants.NAME]`` is a smaller or larger form of the grid, for ``--variant NAME``. Its fields
-replace those of the file. Its ``axes`` may name axes of the file by their titles.
-
-Anchors are finished models to compare with, such as ``anchors = ["bm25", "minilm"]``. They are
-evaluated on the same collections.
+Each value that differs from the reference is a row. ``pretrain`` and ``finetune`` may have a
+``command`` instead of a preset (see `training_stages.CommandSettings`). An axis whose ``field`` is
+a training stage has whole tables as values. Names of options are accepted for fields.
+docs/how-to/experiments.md describes bases, variants and anchors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -164,15 +132,7 @@ FILES = TomlFiles("grid", Path(__file__).parent / "grids", Grid)
 def load_grid(name_or_path: str, variant: str = "", seeds: Sequence[int] = ()) -> Grid:
     """Load a grid from a ``.toml`` file, or a shipped one by its name.
 
-    Args:
-        name_or_path: name of a shipped grid, or path of a file.
-        variant: variant of the grid, such as ``small``; "" for the grid itself.
-        seeds: seeds instead of the file's; empty for the file's.
-
-    Raises:
-        BenchError: the file cannot be read (see `TomlFiles.load`), its grid has the name of a
-            shipped one, or the variant does not exist, names an unknown axis, or contradicts the
-            grid.
+    ``variant`` is one of the file's, and ``seeds`` replace the file's.
     """
     path, grid = FILES.find(name_or_path), FILES.load(name_or_path)
     table, source = msgspec.to_builtins(grid), name_or_path
@@ -211,7 +171,6 @@ def _shipped_names() -> dict[str, Path]:
 
 
 def _find_axis(grid: Grid, axis: Any) -> Any:
-    """Return an axis of a variant: of the file, if it is a title, or its own table."""
     if not isinstance(axis, str):
         return axis
     titled = {each.title: each for each in grid.axes}
@@ -242,13 +201,10 @@ class GridRow:
 
 
 class AxisResult(Record, kw_only=True):
-    """The rows along one axis.
+    """Rows along one axis.
 
-    Attributes:
-        title: name of the axis in tables.
-        field: stage and dotted path of the field.
-        points: name of the row for each label of a value, with the compared row first if no value
-            is its own.
+    ``points`` has the name of the row for each label, the compared row first if no value is its
+    own.
     """
 
     title: str
@@ -260,9 +216,6 @@ def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[
     """Make all rows of a grid, the reference first, and the rows that belong to each axis.
 
     ``resolve`` returns complete settings for the name and the table of a stage.
-
-    Raises:
-        BenchError: an unknown field, settings that contradict each other, or two equal rows.
     """
     stages = grid.stages()
     settings = {name: _resolve_stage(resolve, name, table, "") for name, table in stages.items()}
@@ -303,7 +256,6 @@ def _add_row(rows: dict[str, GridRow], row: GridRow, against: GridRow) -> str:
 
 
 def _label_of_compared(axis: Axis, against: GridRow) -> str:
-    """Return the label of the compared row: a number or text, else its name."""
     value = get_field(against.settings, axis.field)
     is_plain = isinstance(value, str | int | float) and value != "" and not axis.labels
     return format_label(value) if is_plain else against.name
@@ -373,5 +325,4 @@ def get_field(table: Mapping[str, Any], path: str) -> Any:
 
 
 def _is_within(path: str, field: str) -> bool:
-    """Return True if a dotted path is a field or lies below it."""
     return f"{path}.".startswith(f"{field}.")

@@ -1,25 +1,18 @@
 """The report of an experiment: its records, and the statistics that make it from scores.
 
-The score of a recipe is a mean over training seeds and over queries. All seeds answer the same
-queries, so the two factors are crossed: a resample draws seeds and, for all of them alike, queries.
-The variance of a mean difference has three parts, seeds / S + queries / Q + (seeds x queries) /
-(S Q), and a test over queries alone, or over seeds alone, covers one of the first two. Plain
-resampling fails with the few seeds that people can afford: its variance is (S - 1) / S of the true
-one, it counts the third part three times, and its percentiles cannot leave the range of the seeds.
-Here each level is resampled with one unit fewer than it has, which makes its part unbiased
-(McCarthy and Snowden, 1985), and the third part is subtracted where it is counted too often (Owen,
-2007, on crossed resampling). The interval uses the t distribution with Satterthwaite's (1946)
-degrees of freedom. The variance has a closed form, which is used here; the tests also draw it. In
-simulations with 150 queries the interval covers the true mean in 93 to 96 of 100 cases with 3
-seeds, 94 to 95 with 5, and 88 to 95 with 2. An interval over queries alone covers it in 22 to 96,
-depending on the variance of the seeds.
+A score is a mean over training seeds and queries. All seeds answer the same queries, so a resample
+draws seeds and, for all of them alike, queries. The variance of a mean difference is seeds / S +
+queries / Q + (seeds x queries) / (S Q). Plain resampling fails with few seeds: its variance is (S -
+1) / S of the true one, and it counts the third part three times. Here each level is resampled with
+one unit fewer than it has (McCarthy and Snowden, 1985), and the third part is subtracted where it
+is counted too often (Owen, 2007). The interval uses the t distribution with Satterthwaite's (1946)
+degrees of freedom. The variance has a closed form; the tests also draw it. In simulations with 150
+queries the interval covers the true mean in 93 to 96 of 100 cases with 3 seeds, 94 to 95 with 5,
+and 88 to 95 with 2; an interval over queries alone in 22 to 96.
 
-If the queries vary more than the seeds, Satterthwaite's degrees of freedom are almost Q - 1, and p
-can be 1e-48. But the variance of the seeds is estimated with S - 1 degrees of freedom, and with few
-groups a t test has no more (Donald and Lang, "Inference with Difference-in-Differences and Other
-Panel Data", 2007). Reports therefore print p as "< .001", "< .01" or "< .05", the smallest level
-that a t test over the seeds' means alone reaches. The verdict and the interval cover seeds and
-queries.
+If queries vary more than seeds, these degrees of freedom are almost Q - 1. But a t test with few
+groups has S - 1 (Donald and Lang, 2007). Reports therefore print p as "< .001", "< .01" or "< .05",
+the smallest level that a t test over the seeds' means alone reaches.
 """
 
 import math
@@ -218,7 +211,7 @@ class Report(Record, kw_only=True):
         return (*(name for name in names if name != MEAN), *([MEAN] if MEAN in names else []))
 
     def is_mean(self, name: str) -> bool:
-        """Return True if ``name`` is the mean among `collections`."""
+        """Return True if ``name`` is the mean."""
         return name == MEAN
 
     def seed_scores(self, row: RowResult, collection: str) -> list[float]:
@@ -262,11 +255,8 @@ Scores = Mapping[str, CheckpointScores]  # by collection
 class SequenceScores:
     """Earlier scores of a cell that was trained on one domain after the other.
 
-    Attributes:
-        losses: loss of masked language modelling at the end of each domain's training, in nats.
-        before: scores of the initial model, which is called ``start``, on each domain.
-        learnt: scores on all domains but the last, each right after the training on it; empty if
-            each domain keeps its own model.
+    ``before`` are those of the model ``start``, and ``learnt`` those right after the training on
+    each domain but the last; it is empty if each domain keeps its own model.
     """
 
     start: str
@@ -295,11 +285,7 @@ def make_report(
     command: str,
     conditions: Conditions,
 ) -> Report:
-    """Make the report of the finished cells, whose scores ``read`` returns.
-
-    Raises:
-        BenchError: cells were scored on different queries.
-    """
+    """Make the report of the finished cells, whose scores ``read`` returns."""
     scores: dict[str, dict[int, CellScores]] = {}
     for cell in experiment.all_cells:
         by_seed = scores.setdefault(cell.row, {})
@@ -352,7 +338,6 @@ def make_report(
 
 
 def _cell_result(cell: GridCell, outcome: ExperimentOutcome, scores: Scores) -> CellResult:
-    """Return the scores, costs, code and error of a cell."""
     stage, error = outcome.find_gap(cell)
     tasks = [task for task in cell.task.chain() if task.key in outcome.finished]
     return CellResult(
@@ -380,7 +365,6 @@ def _compare_all(
 
 
 def _compare_sequence(cells: Mapping[int, CellScores]) -> OnCollections:
-    """Compare the end of a row's sequence with its start, and with the training on each domain."""
     last = {seed: each.on for seed, each in cells.items()}
     sequences = {seed: each.sequence for seed, each in cells.items() if each.sequence}
     before = {seed: sequence.before for seed, sequence in sequences.items()}
@@ -393,7 +377,6 @@ def _compare_sequence(cells: Mapping[int, CellScores]) -> OnCollections:
 
 
 def _sequence_result(cells: Mapping[int, CellScores], on: OnCollections) -> SequenceResult | None:
-    """Return gain, forgetting and mean losses of a row's sequences, or None without sequences."""
     sequences = [each.sequence for each in cells.values() if each.sequence]
     if not sequences:
         return None
@@ -411,13 +394,8 @@ def compare_seeds(
 ) -> RowOnCollection:
     """Estimate the score of a row in a mean of collections, and its difference from another row.
 
-    Args:
-        title: name of the collection or the mean.
-        shares: weight of each collection in the mean; they sum to 1.
-        row, against: scores by seed and collection. Seeds that both have are compared.
-
-    Raises:
-        BenchError: cells were scored on different queries.
+    ``shares`` has the weight of each collection in the mean ``title``. ``row`` and ``against`` have
+    scores by seed and collection. Seeds that both have are compared.
     """
     first = [next(iter(row.values()))[name] for name in shares]
     seeds = tuple(seed for seed in row if seed in (against or {}))
@@ -460,11 +438,7 @@ def _difference(
 def _score_matrix(
     scores: BySeed, seeds: Sequence[int], name: str, alike: CheckpointScores | None = None
 ) -> Float64Array:
-    """Return scores on a collection, float64 ``(seeds, queries)``.
-
-    Raises:
-        BenchError: the cells have different queries, or other queries than ``alike``.
-    """
+    """Return scores on a collection, float64 ``(seeds, queries)``, or raise if queries differ."""
     found = [scores[seed][name] for seed in seeds]
     if len({each.query_ids for each in (*found, alike or found[0])}) > 1:
         raise BenchError(
@@ -493,7 +467,6 @@ def add_verdicts(on: Mapping[str, OnCollections]) -> dict[str, OnCollections]:
 
 
 def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
-    """Add the corrected p-value and its verdict."""
     if on.difference is None:
         return on
     sign = "better" if on.difference.mean > 0 else "worse"
@@ -532,7 +505,6 @@ def estimate_interval(parts: Sequence[Float64Array], weights: Sequence[float] = 
 
 
 def _two_sided_p(t: float, degrees: float) -> float:
-    """Return the two-sided p-value of a t statistic."""
     from scipy.special import stdtr  # imported late, so that `list` works without scipy
 
     return float(2 * stdtr(degrees, -abs(t)))

@@ -1,9 +1,4 @@
-"""The stages that train: ``base``, ``pretrain``, ``adapt`` and ``finetune``, or a command.
-
-Each reads a preset of `retrievers.training`, which its table in the grid changes. ``adapt``
-pre-trains on one corpus after the other, and saves a checkpoint after each. A ``command`` runs
-another program instead.
-"""
+"""Stages that train from a preset, which their table in the grid changes, or by a command."""
 
 import re
 import shlex
@@ -72,8 +67,7 @@ UNSET = {"model": "", "tokenizer": ""}
 def rename_options(table: Mapping[str, Any]) -> Table:
     """Return the ``table`` of a stage with option names replaced by field names.
 
-    ``store-dtype`` becomes ``store_dtype``, and ``measure`` becomes ``measures``. As on the command
-    line, ``on`` and ``measure`` may have a single value.
+    As on the command line, ``on`` and ``measure`` may have a single value.
     """
     renamed = {key.replace("-", "_"): value for key, value in table.items()}
     if "measure" in renamed:
@@ -87,8 +81,8 @@ def rename_options(table: Mapping[str, Any]) -> Table:
 def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
     """Return the table ``base`` with ``changes``, merged field by field.
 
-    A table with another ``name`` replaces the old table, because its fields differ. Setting one of
-    several exclusive fields, such as ``steps`` and ``epochs``, unsets the others.
+    A table with another ``name`` replaces the old one. Setting one of several exclusive fields,
+    such as ``steps`` and ``epochs``, unsets the others.
     """
     table = dict(base)
     for key, value in changes.items():
@@ -142,14 +136,9 @@ R = TypeVar("R", bound=Record)
 def complete_settings(
     stage: str, table: Mapping[str, Any], kind: type[S], presets: TomlFiles[Any], fixed: Table
 ) -> tuple[S, Table]:
-    """Return the data source of a training stage, and all settings of its preset.
+    """Return the data source of a training stage, of type ``kind``, and all settings of its preset.
 
-    Args:
-        stage: name of the stage, for messages.
-        table: table of the file, or complete settings.
-        kind: record of the data source.
-        presets: presets that the table may name and change.
-        fixed: fields that do not influence the training, or that another stage decides.
+    ``fixed`` are fields that do not influence the training, or that another stage decides.
     """
     table, records = rename_options(table), (kind, presets.record)
     for name in table:
@@ -202,10 +191,7 @@ def read_finetuning(settings: Table) -> Finetuning:
 
 @dataclass(frozen=True)
 class PretrainStage(ExperimentStage):
-    """Pre-training on corpora, also called ``base``.
-
-    All seeds share a base if ``shared``. A stage ``after_base`` has no start itself.
-    """
+    """Pre-training on corpora, also called ``base``, which all seeds share if ``shared``."""
 
     workspace: Workspace
     name: str = "pretrain"
@@ -245,13 +231,10 @@ class PretrainStage(ExperimentStage):
 
 
 class CheckpointSequence(Record, kw_only=True):
-    """An initial model and a checkpoint after each domain.
+    """Initial model and the checkpoint after each domain, a folder next to this record.
 
-    Attributes:
-        checkpoints: folders next to this record, one for each domain.
-        losses: loss of masked language modelling alone at the end of each training, in nats.
-        separate: whether each domain keeps its own model or adapter, trained from the initial
-            model.
+    ``losses`` are of masked language modelling alone, at the end of each training. If ``separate``,
+    each domain has its own model or adapter.
     """
 
     start: str
@@ -306,7 +289,6 @@ class AdaptStage(ExperimentStage):
         return {"on": list(source.on), **settings, "method": msgspec.to_builtins(method)}
 
     def _check(self, source: TrainingSource, method: Method, preset: Pretraining) -> None:
-        """Raise if the sequence cannot be trained or compared."""
         datasets = self.workspace.datasets(source.on)
         scored = self.workspace.datasets(self.evaluated)
         if len(datasets) < 2:
@@ -354,10 +336,7 @@ class AdaptStage(ExperimentStage):
 
 
 def mean_last_loss(curve: Sequence[LossPoint]) -> float:
-    """Return the mean loss of masked language modelling over the last tenth of ``curve``.
-
-    Losses that a method adds are left out.
-    """
+    """Return the mean loss of masked language modelling over the last tenth of ``curve``."""
     last = curve[-max(1, len(curve) // 10) :]
     return fmean(point.losses.get("mlm", point.losses["loss"]) for point in last)
 
@@ -384,7 +363,6 @@ class FinetuneStage(ExperimentStage):
         return inputs | {name: value for name, value in optional.items() if value} | settings
 
     def _held_out(self, settings: Table) -> list[Dataset]:
-        """Return the collections whose queries are not trained on."""
         return self.workspace.datasets((*self.held_out, *settings.get("held_out", ())))
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
@@ -446,10 +424,7 @@ def hash_checkpoint(model: str, role: str = "") -> dict[str, str]:
 
 
 def count_work(folder: Path, checkpoint: Path | None = None) -> Cost:
-    """Count steps and tokens of all trainings below ``folder``, and what ``checkpoint`` trained.
-
-    Without an adapter, all parameters of the checkpoint count as trained.
-    """
+    """Count steps and tokens of all trainings below ``folder``, and what ``checkpoint`` trained."""
     curves = [read_curve(path) for path in folder.rglob(CURVE_FILE)]
     counted = count_parameters(resolve_model(str(checkpoint))) if checkpoint else None
     return Cost(
@@ -585,12 +560,10 @@ def fill_placeholders(words: Iterable[str], values: Mapping[str, Any]) -> list[s
 
 
 def _scalars(settings: Table) -> Table:
-    """Return the settings that a placeholder can stand for."""
     return {name: value for name, value in settings.items() if isinstance(value, str | int | float)}
 
 
 def _input_files(settings: Table) -> Iterator[Path]:
-    """Yield the files whose content is part of the key."""
     values = _scalars(settings)
     named = [*fill_placeholders(settings["command"], values), *map(str, values.values())]
     for name in named:
@@ -603,7 +576,6 @@ def _input_files(settings: Table) -> Iterator[Path]:
 
 
 def _command_error(words: list[str], code: int, stderr: Path) -> BenchError:
-    """Return the error of a command that failed, with the last lines that it wrote."""
     with stderr.open(encoding="utf-8", errors="replace") as file:
         tail = deque((line.rstrip() for line in file if line.strip()), maxlen=TAIL)
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

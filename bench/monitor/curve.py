@@ -68,10 +68,7 @@ def select_checkpoint(
 ) -> Selection:
     """Select the checkpoint with the best mean (the first of equal ones), and compare the others.
 
-    Args:
-        panels: score matrix per collection, with the same models in the same columns.
-        weights: weight of each collection in the mean; they sum to 1.
-        splits: splits of the queries.
+    ``panels`` have the same models in the same columns. ``weights`` sum to 1.
     """
     names = list(panels[0].columns)
     means = np.average([panel.scores.mean(axis=0) for panel in panels], axis=0, weights=weights)
@@ -126,13 +123,7 @@ def adjust_all_pairs(panels: Sequence[ScoreMatrix], weights: Sequence[float]) ->
 
 
 class CurvePoint(Record):
-    """Checkpoint on the curve.
-
-    Attributes:
-        checkpoint: name of its folder.
-        step: training step.
-        levels: mean score with its interval, by collection, and ``mean`` over several collections.
-    """
+    """Checkpoint on the curve. ``levels`` are mean scores by collection and in their ``mean``."""
 
     checkpoint: str
     step: int

@@ -1,8 +1,7 @@
 """Evaluation of the checkpoints of a running training, each once, as they are completed.
 
-A checkpoint is complete when nothing changed between two scans. If the Hugging Face Trainer wrote
-it, its state file must be there, too, which is written last. A checkpoint that cannot be opened is
-reported, and tried again when its files change.
+A checkpoint is complete when nothing changed between two scans and, if the Hugging Face Trainer
+wrote it, when its state file is there, which is written last.
 """
 
 import re
@@ -58,10 +57,6 @@ def watch(
     """Evaluate checkpoints until stopped.
 
     ``draw`` is called with the curve and its folder after each evaluation, and at the end.
-
-    Raises:
-        BenchError: wrong input, another process watches this training, or no checkpoint could be
-            evaluated with ``once``.
     """
     if not request.folder.is_dir():
         raise BenchError(
@@ -101,7 +96,6 @@ def watch(
 
 
 def _no_checkpoint(folder: Path, why: Mapping[str, str]) -> BenchError:
-    """Return the error for a folder without any checkpoint that could be evaluated."""
     reasons = "".join(f"\n  {name}: {reason}" for name, reason in why.items())
     example = next((path.name for path in folder.glob("*[0-9]") if path.name not in why), "run_500")
     return BenchError(
@@ -147,7 +141,6 @@ class CheckpointScanner:
         return tuple(sorted(checkpoints, key=lambda each: (step_of(each.name), each.name)))
 
     def _find_missing(self, name: str, files: FileStates, by_trainer: bool) -> str:
-        """Return why a checkpoint is incomplete, or "" if it is complete."""
         if files != self._previous.get(name):
             return CHANGING
         if TRAINER_STATE not in files and (by_trainer or files.keys() & TRAINER_FILES):
@@ -156,7 +149,6 @@ class CheckpointScanner:
 
 
 def _list_folder(folder: Path) -> list[Path]:
-    """Return the content of ``folder``, or nothing if it is not a folder."""
     try:
         return list(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -164,10 +156,7 @@ def _list_folder(folder: Path) -> list[Path]:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Return True if the name of a folder ends in a step, or the Trainer's state confirms it.
-
-    ``run_1`` and ``run_2`` are two trainings more often than two steps of one.
-    """
+    """Return True if the name of a folder ends in a step, or the Trainer's state confirms it."""
     name = path.name
     if not path.is_dir() or name.startswith(TEMPORARY) or not NUMBER.search(name):
         return False
@@ -207,13 +196,8 @@ def _read_file_states(folder: Path) -> FileStates:
 class Watcher:
     """Evaluator of checkpoints: once each, and again if the files change.
 
-    Attributes:
-        training: prefix of names in results, as in ``retromae/checkpoint-500``.
-        workspace: its vectors are those of one checkpoint at a time, since those of a long training
-            would fill the disk.
-        evaluations: evaluations by checkpoint and collection, including deleted checkpoints.
-        left_out, waiting: reason why a checkpoint is not evaluated, or not yet, by name.
-        interrupted: checkpoint under evaluation when Ctrl-C was pressed; "" if none.
+    ``left_out`` and ``waiting`` have the reason why a checkpoint is not evaluated, or not yet.
+    ``interrupted`` is under evaluation when Ctrl-C is pressed.
     """
 
     training: str
@@ -256,7 +240,6 @@ class Watcher:
         self.interrupted = ""
 
     def _evaluate_all(self, name: str, loaded: LoadedModel) -> dict[str, Evaluation]:
-        """Evaluate one model on every collection, and remove its vectors."""
         loaded, found = loaded.with_name(f"{self.training}/{name}"), {}
         workspace = replace(self.workspace)  # with a store of its own, which keeps no lock
         known = find_results(self.results, loaded.name)
@@ -295,7 +278,7 @@ class Watcher:
 
 
 def follow_training(request: WatchRequest, watcher: Watcher, publish: Callable[[], None]) -> None:
-    """Scan the folder of a request and evaluate new checkpoints until it is done, or until Ctrl-C.
+    """Scan the folder of a request and evaluate new checkpoints, until it is done or Ctrl-C.
 
     ``publish`` is called after new evaluations.
     """

@@ -38,11 +38,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, eq=False)
 class CorpusDocuments:
-    """Documents of several corpora, one corpus after the other.
-
-    Attributes:
-        corpora: the corpora, in order.
-    """
+    """Documents of several corpora, one corpus after the other."""
 
     corpora: tuple[Corpus, ...]
 
@@ -69,13 +65,9 @@ class CorpusDocuments:
 
 
 class CorpusTexts(LazyTexts):
-    """Documents of several corpora as one sequence of texts, each a title, a space and a text.
-
-    Documents without a word are left out. Each document is read from disk when it is accessed.
-    """
+    """Documents of several corpora as texts of title, space and text, without blank ones."""
 
     def __init__(self, corpora: Sequence[Corpus]) -> None:
-        """Take the documents of ``corpora``, one corpus after the other."""
         self.documents = CorpusDocuments(tuple(corpora))
         starts = self.documents.starts[:-1]
         rows = [
@@ -92,7 +84,6 @@ class CorpusTexts(LazyTexts):
 
 
 def _rows_with_words(corpus: Corpus) -> Int64Array:
-    """Return the rows of documents whose title or text is not blank."""
     empty = pc.and_(_is_blank(corpus.titles), _is_blank(corpus.texts))
     rows: Int64Array = np.flatnonzero(~np.asarray(empty.combine_chunks()))
     return rows
@@ -104,11 +95,10 @@ def _is_blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, eq=False)
 class TrainSplit:
-    """Training split of one collection, without the queries that cannot be trained on.
+    """Training split of a collection, without the queries that cannot be trained on.
 
-    ``dataset`` has only queries with a relevant document in the corpus, ``positives`` the sorted
-    rows of these documents, int64. ``negatives`` are hard negatives that come with the queries, or
-    None.
+    ``positives`` are the sorted rows of each query's relevant documents, int64, and ``negatives``
+    hard negatives that come with the queries.
     """
 
     dataset: Dataset
@@ -117,12 +107,9 @@ class TrainSplit:
 
     @classmethod
     def of(cls, dataset: Dataset, without: frozenset[str] = frozenset()) -> "TrainSplit":
-        """Return the usable part of a split. Documents with a grade of 1 or more are relevant.
+        """Return the usable part of a split, without the ids ``without``.
 
-        Queries with the ids ``without`` are left out.
-
-        Raises:
-            BenchError: no query is left.
+        Documents with a grade of 1 or more are relevant.
         """
         rows = dataset.corpus.rows_of(dataset.qrels.doc_ids)
         relevant: dict[str, list[int]] = {}
@@ -152,12 +139,8 @@ class TrainSplit:
     def with_given(self, examples: Iterable[TrainingExample], keep: int) -> "TrainSplit":
         """Return the queries of ``examples`` with their first ``keep`` negatives each.
 
-        An example's relevant documents are added to the judged ones. If they have a teacher's
-        scores, they replace the judged ones, which have none. Without examples, the split itself is
-        returned.
-
-        Raises:
-            BenchError: a passage has no id, or no example fits the collection.
+        An example's relevant documents are added to the judged ones, or replace them if they have a
+        teacher's scores. Without examples, the split itself is returned.
         """
         given = _find_given(self.dataset, examples, keep)
         if given is None:
@@ -195,7 +178,6 @@ _GIVEN = np.dtype([("query", "i8"), ("row", "i8"), ("relevant", "?"), ("score", 
 def _find_given(
     dataset: Dataset, examples: Iterable[TrainingExample], keep: int
 ) -> npt.NDArray[np.void] | None:
-    """Return the passages of ``examples`` that the collection has, or None without examples."""
     numbers = {id_: number for number, id_ in enumerate(dataset.queries.ids)}
     free = [keep] * len(numbers)  # negatives that a query can still take
     blocks, block, ids, read, taken = list[Any](), list[Any](), list[str](), 0, 0
@@ -246,7 +228,6 @@ def _resolve(
 
 
 def _group(given: npt.NDArray[np.void], queries: int) -> list[npt.NDArray[np.void]]:
-    """Return the passages of each query, in order."""
     ordered = given[np.argsort(given["query"], kind="stable")]
     return np.split(ordered, np.searchsorted(ordered["query"], np.arange(1, queries)))
 
@@ -261,9 +242,6 @@ def draw_queries(splits: Sequence[TrainSplit], count: int, seed: int) -> tuple[T
     """Draw ``count`` queries at random from all splits together, and drop splits without any.
 
     The queries drawn for a smaller ``count`` are also drawn for a larger one.
-
-    Raises:
-        BenchError: the splits have fewer queries.
     """
     ends = np.cumsum([0, *(len(split.positives) for split in splits)])
     if count > ends[-1]:
@@ -279,11 +257,7 @@ def draw_queries(splits: Sequence[TrainSplit], count: int, seed: int) -> tuple[T
 
 
 def training_set(splits: Sequence[TrainSplit]) -> TrainingSet:
-    """Combine ``splits`` of several collections into one training set.
-
-    Raises:
-        BenchError: several splits come with negatives.
-    """
+    """Combine ``splits`` of several collections into one training set."""
     if len(splits) > 1 and any(split.negatives is not None for split in splits):
         raise BenchError(
             "one of these collections comes with negatives",
@@ -305,11 +279,7 @@ def training_set(splits: Sequence[TrainSplit]) -> TrainingSet:
 
 
 def leaked_queries(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset[str]:
-    """Return the ids of training queries that read like an evaluated one, with warnings.
-
-    Raises:
-        BenchError: a training query is itself evaluated, see `find_leaks`.
-    """
+    """Return the ids of training queries that read like an evaluated one, with warnings."""
     left_out: set[str] = set()
     for other in evaluated:
         if shared := find_leaks(training, other):
@@ -332,10 +302,7 @@ def count_queries(count: int, kind: str = "") -> str:
 def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
     """Return the ids of training queries that have the text of an evaluated query.
 
-    Each collection is opened with its split. Documents are not compared: any two splits share them.
-
-    Raises:
-        BenchError: a training query is itself evaluated.
+    Raise if a training query is itself evaluated. Any two splits share their documents.
     """
     related = same_collections(training.name) == same_collections(evaluated.name)
     same = related or _same_files(training, evaluated)
@@ -354,8 +321,7 @@ def shared_queries(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the ids of training queries that are evaluated, first by id, then by text.
 
-    ``ids_count`` tells whether both come from one collection. Equal ids of two collections are a
-    coincidence.
+    ``ids_count`` tells whether both come from one collection.
     """
     ids = set(evaluated.ids) if ids_count else set()
     texts = {normalise_query(text) for text in evaluated.texts}

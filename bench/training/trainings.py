@@ -79,10 +79,6 @@ def pretrain(request: PretrainRequest) -> "PretrainResult":
     """Pre-train an encoder on the documents of collections.
 
     The same request continues an interrupted training, and returns the result of a finished one.
-
-    Raises:
-        BenchError: wrong input, the folder holds something else, the disk or memory is too small,
-            or the loss is not finite.
     """
     context, datasets = _context(request, request.out), _documents(request)
     return pretrain_on(load_pretraining(request), datasets, context)
@@ -100,11 +96,7 @@ def _documents(request: PretrainRequest | AdaptRequest) -> list[Dataset]:
 def pretrain_on(
     preset: Pretraining, datasets: Sequence[Dataset], context: TrainingContext
 ) -> "PretrainResult":
-    """Pre-train on the corpora of collections, without reading their queries or judgements.
-
-    Raises:
-        BenchError: no collection has a document with a word, or a reason listed in `pretrain`.
-    """
+    """Pre-train on the corpora of collections, without reading their queries or judgements."""
     texts = CorpusTexts([dataset.corpus for dataset in datasets])
     if not len(texts):
         raise BenchError(
@@ -117,14 +109,7 @@ def pretrain_on(
 
 
 def adapt(request: AdaptRequest) -> "tuple[PretrainResult, ...]":
-    """Continue pre-training on one collection after the other.
-
-    Returns:
-        One result for each collection, in order.
-
-    Raises:
-        BenchError: as `pretrain`, or the method or one of its settings does not exist.
-    """
+    """Continue pre-training on one collection after the other, and return one result for each."""
     context, datasets = _context(request, request.out), _documents(request)
     preset = load_pretraining(request)
     from retrievers.training.continual.sequence import read_method
@@ -151,11 +136,7 @@ def adapt_on(
 def load_pretraining(
     request: PretrainRequest | AdaptRequest, files: TomlFiles[Pretraining] = PRETRAIN_PRESETS
 ) -> Pretraining:
-    """Load the preset of a request from ``files``, with its changes.
-
-    Raises:
-        BenchError: there is no such preset, or a change does not fit it.
-    """
+    """Load the preset of a request from ``files``, with its changes."""
     given = request.preset
     preset = given if isinstance(given, Pretraining) else files.load(given)
     options = {"objective.name": request.objective, "start.model": request.start}
@@ -175,12 +156,8 @@ def _context(request: TrainingFields, out: Path) -> TrainingContext:
 def finetune(request: FinetuneRequest) -> "FinetuneResult":
     """Fine-tune an encoder on the judged queries of collections.
 
-    Queries with the text of a test query of these collections are left out, with a warning. The
-    same request continues an interrupted training, and returns the result of a finished one.
-
-    Raises:
-        BenchError: wrong input, a training query is evaluated, the folder holds something else, the
-            disk or memory is too small, or the loss is not finite.
+    Queries with the text of a test query are left out, with a warning. The same request continues
+    an interrupted training, and returns the result of a finished one.
     """
     given = request.preset
     preset = given if isinstance(given, Finetuning) else FINETUNE_PRESETS.load(given)
@@ -211,23 +188,9 @@ def finetune_on(
 ) -> "FinetuneResult":
     """Fine-tune a model on splits of collections, with hard negatives found by exact search.
 
-    Training queries that read like an evaluated query are left out, with a warning. Negatives that
-    come with the queries replace BM25's, see `Finetuning.with_file`.
-
-    Args:
-        preset: rounds, loss and length of the training.
-        model: model that training starts from.
-        training: collections, opened with the split to train on.
-        store: vectors shared with other commands, see `CorpusSearch`.
-        context: device and output folder of the training.
-        evaluated: collections that the result will be scored on.
-        negatives: training file with ids of the only collection. Its queries are trained on.
-        queries: number of queries, drawn with the preset's seed. None uses all of them.
-        max_memory: bytes that a search may use. None takes most of the free memory.
-
-    Raises:
-        BenchError: a training split is itself evaluated, there is too little to train on, or a
-            reason listed in `finetune`.
+    Training queries that read like a query of ``evaluated`` are left out, with a warning. Negatives
+    that come with the queries, or are in the file ``negatives``, replace BM25's. ``queries`` draws
+    so many with the preset's seed.
     """
     if negatives is not None and len(training) > 1:
         raise BenchError(
@@ -255,11 +218,8 @@ def open_test_sets(
 ) -> dict[str, Dataset]:
     """Open the test splits whose queries must not be trained on, by the name of the collection.
 
-    They belong to the collections that are trained on, of which training files and folders with
-    only a training split have none, and to the collections ``held_out``.
-
-    Raises:
-        BenchError: a collection is missing, or cannot be read.
+    They belong to the collections that are trained on, unless these have only a training split, and
+    to the collections ``held_out``.
     """
     datasets = {}
     for name in itertools.filterfalse(is_training_data, dict.fromkeys((*held_out, *names))):
@@ -275,11 +235,7 @@ def open_test_sets(
 
 
 def apply_prompts(model: Model, names: Sequence[str]) -> Model:
-    """Return ``model`` with the prompts that its card has for the collections ``names``.
-
-    Raises:
-        BenchError: the card has different prompts for them.
-    """
+    """Return ``model`` with the prompts that its card has for the collections ``names``."""
     models = [model.for_dataset(name) for name in names]
     if any(other.recipe.prompts != models[0].recipe.prompts for other in models):
         raise BenchError(
@@ -293,8 +249,8 @@ def apply_prompts(model: Model, names: Sequence[str]) -> Model:
 class CorpusSearch:
     """Exact search for negatives that looks up the queries of each collection in its own corpus.
 
-    The vectors of models below ``training_folder``, which training still changes, stay there until
-    their search ends. Those of other models are in ``store``, which other commands share.
+    Vectors of models below ``training_folder``, which training still changes, stay there until
+    their search ends.
     """
 
     splits: tuple[TrainSplit, ...]
@@ -316,7 +272,6 @@ class CorpusSearch:
         return MinedHits(Hits(scores, np.concatenate(rows)), lowest)
 
     def _search(self, split: TrainSplit, model: Model | None, depth: int) -> MinedHits:
-        """Search one collection and drop the documents that are the query itself."""
         dataset = split.dataset
         if model is None:
             bm25 = BM25(resolve_model("bm25").recipe)
@@ -349,7 +304,6 @@ class CorpusSearch:
         return hits, np.array(lowest, np.float32)
 
     def _is_temporary(self, model: Model) -> bool:
-        """Return whether training still changes the weights of the model or of its adapter."""
         folders = [model.adapter, model.document.root if model.document else None]
         training = self.training_folder.resolve()
         return any(folder is not None and folder.is_relative_to(training) for folder in folders)
@@ -381,11 +335,7 @@ class ComposedAdapter(msgspec.Struct, frozen=True):
 
 
 def compose(request: ComposeRequest) -> ComposedAdapter:
-    """Combine adapters of one base model, and write the result.
-
-    Raises:
-        BenchError: wrong input, the folder holds other files, or the adapters do not fit together.
-    """
+    """Combine adapters of one base model, and write the result."""
     out, adapters = request.out, request.adapters
     if out.exists() and any(out.iterdir()):
         raise BenchError(f"{out} contains other files", "Use another folder.")

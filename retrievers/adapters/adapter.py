@@ -1,8 +1,7 @@
 """An adapter of a base, by AdapterHub or PEFT: trained, saved with a card, and attached.
 
-Methods and options have the names of the libraries (Poth et al., Adapters, EMNLP 2023 demos), whose
-new methods need no edit here. The folder of a training has a card, which makes ``--model OUT`` the
-base with the adapter attached, and ``adapter/`` in the layout of the library, with the hash of the
+Methods and options have the names of the libraries (Poth et al., Adapters, EMNLP 2023 demos). The
+folder of a training has a card and ``adapter/`` in the layout of the library, with the hash of the
 base's weights in ``base.json``. The base is not copied.
 """
 
@@ -134,7 +133,7 @@ class AdaptedNetwork:
     write: Write
 
     def save(self, out: Path, card: Card) -> None:
-        """Write adapter and, last, ``card`` to ``out``, a folder for ``--model OUT``."""
+        """Write adapter and, last, ``card`` to ``out``."""
         self.save_files(out)
         self.save_card(out, card)
 
@@ -161,17 +160,7 @@ class AdaptedNetwork:
 
 
 def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int) -> AdaptedNetwork:
-    """Freeze a network and add a new, trainable adapter.
-
-    Args:
-        network: Hugging Face encoder of ``base``, changed in place.
-        settings: method and options of the adapter.
-        base: model of the network.
-        seed: seed of the adapter's weights.
-
-    Raises:
-        BenchError: the settings are wrong, or an adapter does not fit the network or base.
-    """
+    """Freeze a Hugging Face encoder of ``base``, in place, and add a new adapter."""
     import torch
 
     configuration = make_configuration(settings)
@@ -216,16 +205,9 @@ def find_adapter(
     *,
     composed: bool = False,
 ) -> tuple[Path, AdapterIdentity]:
-    """Find an adapter of a base, in its own folder or in the one that a card names.
+    """Find an adapter of ``base`` in ``folder``, or in the folder that its card names.
 
-    Args:
-        folder: folder of the adapter or of its training.
-        base: model that it must belong to.
-        kind: expected library.
-        composed: accept a composition of AdapterHub's adapters.
-
-    Raises:
-        BenchError: there is no adapter, it belongs to another base or library, or it is composed.
+    ``kind`` is the expected library. Compositions are refused unless ``composed``.
     """
     where = folder.expanduser().resolve()
     has_card = (where / CARD_FILE).is_file()
@@ -253,11 +235,7 @@ def list_methods(library: Library) -> tuple[str, ...]:
 
 
 def make_configuration(adapter: AdapterSettings) -> Any:
-    """Return the library's record of an adapter's method and options.
-
-    Raises:
-        BenchError: the library is not installed, or the method, an option or a value is unknown.
-    """
+    """Return the library's record of an adapter's method and options, or raise."""
     method, options, names = adapter.method, adapter.options, list_methods(adapter.library)
     if method not in names:
         raise BenchError(
@@ -303,11 +281,7 @@ def _check_options(adapter: AdapterSettings, known: Iterable[str]) -> None:
 def _insert_adapter(
     network: Any, adapter: AdapterSettings, configuration: Any, below: Sequence[Path]
 ) -> Write:
-    """Freeze a network and insert a trainable adapter of ``configuration``.
-
-    It is stacked on the adapters in the folders ``below``, or fuses them. The result writes it, and
-    those that it needs, to a folder.
-    """
+    """Insert a trainable adapter over those in ``below``, and return what writes it to a folder."""
     if adapter.library == "peft":
         return _insert_peft(network, configuration)
     import adapters
@@ -399,11 +373,7 @@ def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
 def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
     """Attach an adapter to a network and activate it, without unpickling code.
 
-    AdapterHub computes its adapters in the network's precision, PEFT in the adapter's own. Routed
-    adapters are attached one by one.
-
-    Raises:
-        BenchError: the library is not installed, or the adapter does not fit.
+    AdapterHub computes its adapters in the network's precision, PEFT in the adapter's own.
     """
     _import_library("peft" if kind == "peft" else "adapters")
     try:
@@ -526,7 +496,6 @@ def _norm_weights(network: Any) -> dict[str, Any]:
 
 
 def _load_tensors(path: Path, parameters: Mapping[str, Any]) -> None:
-    """Copy the tensors of a file into the network's, which must have the same names."""
     from safetensors.torch import load_file
 
     tensors = load_file(str(path))

@@ -1,13 +1,12 @@
 """Trained adapters of one base, combined by averaging, stacking or routing.
 
-Averaged weights cost nothing to use (Chronopoulou et al., AdapterSoup, EACL Findings 2023). Each
-tensor is averaged separately, so for LoRA both factors rather than their product. A stack combines
-a domain and a task (MAD-X: Pfeiffer et al., EMNLP 2020): a task's adapter that was trained on top
-of one domain's can be put on top of another's. Learned combinations are the method ``fusion``.
+Averaging follows AdapterSoup (Chronopoulou et al., EACL Findings 2023): each tensor separately, so
+for LoRA both factors rather than their product. A stack combines a domain and a task (MAD-X:
+Pfeiffer et al., EMNLP 2020).
 
 Routing gives each query the adapter of the closest domain. The rule is linear in the unit vector x
-of the query as the base encodes it: the largest w_i x + b_i, and the first of equal ones. It is
-fitted as the nearest mean of each domain's training queries, as AdapterSoup chooses adapters.
+of the query as the base encodes it: the largest w_i x + b_i. It is fitted as the nearest mean of
+each domain's training queries.
 """
 
 import math
@@ -124,17 +123,9 @@ def _no_card_error() -> BenchError:
 def average_adapters(
     base: Model, folders: Sequence[Path], out: Path, weights: Sequence[float] | None = None
 ) -> None:
-    """Write the weighted mean of trained adapters as one adapter for ``--model OUT``.
+    """Write the mean of trained adapters of ``base``, weighted by ``weights``, as one adapter.
 
-    Args:
-        base: model that all were trained on.
-        folders: trainings or adapters. The first card among them determines how vectors are made.
-        out: folder to write.
-        weights: one non-negative weight for each adapter, not all 0; None for equal weights.
-
-    Raises:
-        BenchError: adapters differ in method or size, one belongs to another base, or the weights
-            do not match.
+    The first card among ``folders`` determines how vectors are made.
     """
     shares = normalize_weights(weights, len(folders))
     parts = find_adapters(base, folders)
@@ -198,7 +189,6 @@ def _average_tensors(files: Sequence[Mapping[str, Any]], shares: Sequence[float]
 
 
 def _rename(tensors: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Replace the adapter's name in the names of AdapterHub's tensors."""
     return {
         ".".join(new if part == old else part for part in name.split(".")): value
         for name, value in tensors.items()
@@ -206,7 +196,6 @@ def _rename(tensors: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
 
 
 def _check_configurations(stated: Sequence[Mapping[str, Any]]) -> None:
-    """Raise if adapters differ in method or size."""
     first, *others = map(_settings, stated)
     for other in others:
         if different := sorted(find_differing_keys(first, other)):
@@ -231,16 +220,9 @@ def _averaging_error(why: str) -> BenchError:
 
 
 def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
-    """Write a stack of trained adapters as one adapter for ``--model OUT``.
+    """Write a stack of trained adapters of ``base``, the lowest first in ``folders``, as one.
 
-    Args:
-        base: model that all were trained on.
-        folders: the lowest first, such as a domain's and a task's. The last card among them
-            determines how vectors are made.
-        out: folder to write.
-
-    Raises:
-        BenchError: an adapter belongs to another base, or the methods cannot be stacked.
+    The last card among them determines how vectors are made.
     """
     parts = find_adapters(base, folders)
     if "peft" in parts.kinds:
@@ -265,9 +247,7 @@ def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
 class Router:
     """Linear rule that chooses an adapter for a query.
 
-    Attributes:
-        weight: float64 ``(adapters, dim)``.
-        bias: float64 ``(adapters,)``.
+    ``weight`` is float64 ``(adapters, dim)``, ``bias`` float64 ``(adapters,)``.
     """
 
     weight: Float64Array
@@ -320,17 +300,10 @@ def route_adapters(
     domains: Sequence[Sequence[str]],
     router: Router,
 ) -> None:
-    """Write trained adapters as one model that chooses an adapter for each query.
+    """Write trained adapters of ``base`` as one model that chooses an adapter for each query.
 
-    Args:
-        base: model that all were trained on.
-        folders: trainings or adapters. The first card among them determines how vectors are made.
-        out: folder to write.
-        domains: for each adapter, the collections that it is for.
-        router: rule that chooses an adapter for a query.
-
-    Raises:
-        BenchError: fewer than two adapters, or one belongs to another base.
+    The first card among ``folders`` determines how vectors are made. ``domains`` has the
+    collections that each adapter is for.
     """
     parts = find_adapters(base, folders, composed=True)
     names = tuple(f"part_{place}" for place in range(1, len(parts.folders) + 1))

@@ -164,10 +164,7 @@ PRETRAIN_PRESETS = TomlFiles(
 
 
 class PretrainingDraft(Pretraining, kw_only=True):
-    """Preset of a pre-training whose ``objective`` is a table, which is read later.
-
-    Only the name is checked, because the module of an objective imports torch.
-    """
+    """Preset whose ``objective`` is a table with a known name: its module would import torch."""
 
     objective: Any
 
@@ -470,7 +467,7 @@ class Finetuning(Record, kw_only=True):
         """Return the preset for queries that come with negatives, ``scored`` by a teacher or not.
 
         These replace BM25's. For a distillation, scores in the file replace the teacher, and then
-        the negatives of all rounds are the file's. A preset that names ``file`` stays as it is.
+        the negatives of all rounds are the file's.
         """
         if any("file" in mining.sources for mining in self.rounds) or not self.hard_negatives:
             return self

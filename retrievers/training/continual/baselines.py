@@ -58,12 +58,7 @@ class Joint(Method, kw_only=True):
 
 
 class Replay(Method, kw_only=True):
-    """Experience replay with a fixed buffer size.
-
-    Attributes:
-        buffer: number of texts kept from all earlier domains together.
-        replayed: share of the texts in a training that come from the buffer.
-    """
+    """Experience replay: a share ``replayed`` of the texts comes from a buffer of earlier ones."""
 
     buffer: Annotated[int, msgspec.Meta(ge=1)] = 1_000
     replayed: Rate = 0.5
@@ -77,7 +72,7 @@ class Replay(Method, kw_only=True):
 
 
 class MixedTexts(LazyTexts):
-    """Texts of several corpora in a given order, each read when it is accessed.
+    """Texts of several corpora in a given order.
 
     ``locations`` has the corpus and the row in it of each text, int64 ``(texts, 2)``.
     """
@@ -100,8 +95,7 @@ def mix_replay(
     """Return the texts of a domain followed by enough repetitions of the buffer to reach its share.
 
     The buffer has equally many texts of each corpus of ``earlier``, at least one, and ``buffer`` in
-    all. A text in the buffer of one domain was also in the buffer of the domain before. ``share``
-    is that of the buffer in the texts that training reads, between 0 and 1.
+    all. ``share`` is that of the buffer in the texts that training reads.
     """
     quota = max(1, buffer // len(earlier))
     parts = []
@@ -122,11 +116,7 @@ def locate_rows(number: int, rows: Int64Array) -> Int64Array:
 
 
 class AdapterPerDomain(Method, kw_only=True, tag="adapter"):
-    """Separate adapters for the domains, all on the encoder that the sequence starts from.
-
-    Attributes:
-        adapter: name of AdapterHub's method, used with its own defaults.
-    """
+    """Separate adapters, of a method of AdapterHub, on the model that the sequence starts from."""
 
     restarts: ClassVar[bool] = True
     separate_models: ClassVar[bool] = True
@@ -158,13 +148,7 @@ class AdapterPerDomain(Method, kw_only=True, tag="adapter"):
 
 
 class DomainAdapter(MLM, kw_only=True, tag="domain-adapter"):
-    """Settings of the training of one adapter, in addition to the settings of `MLM`.
-
-    Attributes:
-        base: card or folder that training starts from. The result uses its recipe.
-        adapter: adapter to train.
-        seed: seed of the adapter's initial weights.
-    """
+    """Settings of the training of one adapter on ``base``, in addition to those of `MLM`."""
 
     base: str
     adapter: AdapterSettings
@@ -179,11 +163,6 @@ class DomainAdapterTraining(MLMTraining):
     """Frozen encoder with an adapter and the encoder's language-model head."""
 
     def __init__(self, encoder: MaskedLM, settings: DomainAdapter) -> None:
-        """Add the adapter described by ``settings`` to ``encoder``.
-
-        Raises:
-            BenchError: the base has no usage settings, or the adapter does not fit.
-        """
         super().__init__(encoder)
         base = resolve_model(settings.base)
         self.adapted = add_adapter(encoder.encoder, settings.adapter, base, settings.seed)

@@ -125,10 +125,7 @@ def fill_units(encoder: MaskedLM, value: float) -> Units:
 
 @contextmanager
 def gate_units(encoder: MaskedLM, gates: Units) -> Iterator[None]:
-    """Multiply the outputs of the units of ``encoder`` by ``gates`` inside the context.
-
-    Gradients flow to the gates.
-    """
+    """Multiply the outputs of the units of ``encoder`` by ``gates`` inside the context."""
 
     def scale_input(gate: Tensor, module: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
         return (inputs[0] * gate,)
@@ -154,14 +151,10 @@ def gate_units(encoder: MaskedLM, gates: Units) -> Iterator[None]:
 
 
 def unit_weights(encoder: MaskedLM) -> Iterator[tuple[torch.nn.Parameter, str, int, int]]:
-    """Yield the weights that belong to units of ``encoder``.
+    """Yield the weights of units: parameter, kind (see `KINDS`), layer, and dimension of the units.
 
     A head has its rows of the query, key and value maps and their biases, and the columns of the
     map after it. Neurons have their rows and biases.
-
-    Yields:
-        Parameter, kind of unit (see `KINDS`), layer, and the dimension along which the units lie
-        (`ROWS` or `COLUMNS`). Each head covers `head_width` consecutive positions.
     """
     for number, layer in enumerate(_layers(encoder)):
         attention = layer.attention.self
@@ -185,29 +178,19 @@ def _layers(encoder: MaskedLM) -> list[Any]:
 def general_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
     """Compute the importance of units to general knowledge, between 0 and 1.
 
-    ``encoder`` has dropout and is in training mode, and ``batches`` are masked batches of any
-    texts.
-
-    Raises:
-        BenchError: the encoder has no dropout.
+    ``encoder`` is in training mode, and ``batches`` are masked batches of any texts.
     """
     check_dropout(encoder, "the importance of units to general knowledge")
     return normalise(gate_gradients(encoder, batches, kl_divergence))
 
 
 def domain_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
-    """Compute the importance of units to a domain, between 0 and 1.
-
-    ``encoder`` is in evaluation mode, and ``batches`` are masked batches of the domain's texts.
-    """
+    """Compute the importance of units to a domain, between 0 and 1, in evaluation mode."""
     return normalise(gate_gradients(encoder, batches, masked_loss))
 
 
 def gate_gradients(encoder: MaskedLM, batches: Iterable[Batch], loss: Loss) -> Units:
-    """Compute the gradient of ``loss`` with respect to gates of 1, averaged over batches.
-
-    The mode, weights and gradients of ``encoder`` are not changed.
-    """
+    """Compute the gradient of ``loss`` with respect to gates of 1, averaged over batches."""
     total, count = fill_units(encoder, 0), 0
     for batch in batches:
         gates = {kind: gate.requires_grad_() for kind, gate in fill_units(encoder, 1).items()}
@@ -223,8 +206,7 @@ def gate_gradients(encoder: MaskedLM, batches: Iterable[Batch], loss: Loss) -> U
 def normalise(gradients: Units) -> Units:
     """Turn gradients of the gates into importance: standardise, take tanh and the absolute value.
 
-    Standardisation is within each layer and kind of unit. A layer whose units all have the same
-    gradient gets an importance of 0.
+    Standardisation is within each layer and kind of unit. Equal gradients give an importance of 0.
     """
     importance = {}
     for kind in KINDS:
@@ -244,10 +226,7 @@ def masked_loss(encoder: MaskedLM, batch: Batch) -> Tensor:
 
 
 def kl_divergence(encoder: MaskedLM, batch: Batch) -> Tensor:
-    """Return the KL divergence between two forward passes of ``encoder`` over ``batch``.
-
-    The mean is over all tokens except padding.
-    """
+    """Return the KL divergence between two forward passes over ``batch``, averaged over tokens."""
     mask = batch["attention_mask"]
     p, q = (
         functional.log_softmax(encoder(batch["input_ids"], mask)[-1][mask.bool()], dim=-1)
@@ -257,12 +236,7 @@ def kl_divergence(encoder: MaskedLM, batch: Batch) -> Tensor:
 
 
 class DAS(MLM, kw_only=True):
-    """Settings of DAS, in addition to the settings of `MLM`.
-
-    Attributes:
-        state: file with the accumulated importance of units, see `KINDS`.
-        temperature: t.
-    """
+    """Settings of DAS: the file ``state`` with the importance of units, and t."""
 
     state: str
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
@@ -276,11 +250,6 @@ class DASTraining(nn.Module):
     """Encoder with its head, whose important units learn more slowly."""
 
     def __init__(self, encoder: MaskedLM, settings: DAS) -> None:
-        """Read the importance of units that ``settings`` name, and attach it to ``encoder``.
-
-        Raises:
-            BenchError: the encoder has no dropout, or the state belongs to a different encoder.
-        """
         super().__init__()
         check_dropout(encoder, "DAS")
         self.encoder, self.temperature = encoder, settings.temperature
@@ -308,7 +277,6 @@ class DASTraining(nn.Module):
         return sum_losses(mlm=mlm, contrast=contrast)
 
     def _means(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the mean last state of each text without padding, ``(texts, width)``."""
         states = self.encoder(input_ids, attention_mask)[-1]
         real = attention_mask[..., None].to(states.dtype)
         means: Tensor = (states * real).sum(1) / real.sum(1)

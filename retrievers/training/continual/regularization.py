@@ -71,7 +71,6 @@ class ElasticWeightConsolidation(Method, kw_only=True, tag="ewc"):
         return EWC(state=state, mask=step.mlm.mask, strength=self.strength)
 
     def _measure(self, step: DomainStep) -> dict[str, Tensor]:
-        """Return the Fisher information of all earlier domains together."""
         encoder, tokenizer = step.open()
         # Without dropout, a text's gradient is deterministic.
         information = estimate_fisher(encoder.eval(), step.batches(tokenizer, self.measured, 1))
@@ -81,12 +80,7 @@ class ElasticWeightConsolidation(Method, kw_only=True, tag="ewc"):
 
 
 class EWC(MLM, kw_only=True):
-    """Settings of EWC, in addition to the settings of `MLM`.
-
-    Attributes:
-        state: file with the Fisher information and its centre, see `accumulate_fisher`.
-        strength: λ.
-    """
+    """Settings of EWC: the file ``state`` of `accumulate_fisher`, and λ."""
 
     state: str
     strength: Above0 = 5_000.0
@@ -100,7 +94,6 @@ class EWCTraining(MLMTraining):
     """Encoder with its head, and the penalty on its weights."""
 
     def __init__(self, encoder: MaskedLM, fisher: Mapping[str, Tensor], strength: float) -> None:
-        """Attach the penalty to ``encoder``. For ``fisher`` see `accumulate_fisher`."""
         super().__init__(encoder)
         self.strength = strength
         for number, (name, parameter) in enumerate(encoder.named_parameters()):
@@ -128,8 +121,7 @@ class EWCTraining(MLMTraining):
 def estimate_fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tensor]:
     """Estimate the diagonal of the empirical Fisher information, by name of parameter.
 
-    ``encoder`` is in evaluation mode for gradients without dropout, and ``texts`` are batches of
-    one text each, masked as in training.
+    ``encoder`` is in evaluation mode, and ``texts`` are masked batches of one text each.
     """
     named = dict(encoder.named_parameters())
     total, count = {name: torch.zeros_like(weight) for name, weight in named.items()}, 0
@@ -148,8 +140,8 @@ def accumulate_fisher(
 ) -> dict[str, Tensor]:
     """Return F and θ̄ after a domain, under `FISHER` and `CENTRE` and the parameter's name.
 
-    ``information`` is F_t, and ``before`` F and θ̄ after the previous domain if there is one. If F
-    is 0 at a weight of ``encoder``, the centre is its current value.
+    ``information`` is F_t, and ``before`` F and θ̄ after the previous domain. Where F is 0, the
+    centre is the current weight.
     """
     state: dict[str, Tensor] = {}
     for name, weight in encoder.named_parameters():
@@ -196,13 +188,7 @@ class LearningWithoutForgetting(Method, kw_only=True, tag="distill"):
 
 
 class Distill(MLM, kw_only=True):
-    """Settings of the distillation, in addition to the settings of `MLM`.
-
-    Attributes:
-        teacher: folder of the model before the domain, with its head.
-        weight: λ.
-        temperature: T.
-    """
+    """Settings of the distillation from the folder ``teacher``, with λ and T."""
 
     teacher: str
     weight: NotNegative = 1.0
@@ -221,7 +207,6 @@ class DistillTraining(nn.Module):
     def __init__(
         self, encoder: MaskedLM, teacher: MaskedLM, weight: float, temperature: float
     ) -> None:
-        """Let ``encoder`` learn from ``teacher``, with λ = ``weight`` and T = ``temperature``."""
         super().__init__()
         self.encoder, self.weight, self.temperature = encoder, weight, temperature
         # In a tuple it is not a submodule, so it is neither trained nor saved.
@@ -245,8 +230,7 @@ class DistillTraining(nn.Module):
 def kl_divergence(logits: Tensor, answers: Tensor, temperature: float) -> Tensor:
     """Return the KL divergence of softened predictions from a teacher's, averaged over tokens.
 
-    The student's ``logits`` and the teacher's ``answers`` are ``(tokens, vocabulary)``. The
-    divergence of 0 tokens is 0.
+    Both are logits ``(tokens, vocabulary)``. The divergence of 0 tokens is 0.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     softened, target = (

@@ -1,9 +1,8 @@
 """Continual pre-training: one checkpoint per domain, each trained from the previous one.
 
-A method is a subclass of `Method` that is listed in `METHODS`, or a file of the user. Facts about
-earlier domains that a method needs are measured between two trainings and stored in a file, so that
-no text of an earlier domain is read again. The same call continues a sequence that was killed.
-Domains can be appended to a sequence.
+A method is a subclass of `Method` that is listed in `METHODS`, or a file of the user. What it needs
+to know of earlier domains is measured between two trainings and stored, so that none of their texts
+is read again. The same call continues a sequence, which may have new domains at its end.
 """
 
 import json
@@ -54,7 +53,7 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Domain:
-    """Corpus of the sequence: the name of a collection, used for folders, and at least one text.
+    """Corpus of the sequence: the name of a collection, and at least one text.
 
     The card of a model trained on it names the collections ``trained_on``, or else ``name``.
     """
@@ -97,11 +96,7 @@ class Method(Record, kw_only=True, tag_field="name", tag=str.lower):
         return step.preset.objective
 
     def check(self, preset: Pretraining) -> None:
-        """Raise if the method cannot use ``preset``. Reads neither texts nor a model.
-
-        Raises:
-            BenchError: the objective, gradient checkpointing or the start are not supported.
-        """
+        """Raise if the method cannot use ``preset``. Reads neither texts nor a model."""
         if self.adds_to_mlm and preset.objective.name != "mlm":
             raise BenchError(
                 f"{self.name} supports masked language modelling only, not {preset.objective.name}",
@@ -110,11 +105,7 @@ class Method(Record, kw_only=True, tag_field="name", tag=str.lower):
 
 
 def read_method(table: Any) -> Method:
-    """Read a method from ``"ewc"``, or from its table, such as ``{"name": "ewc"}``.
-
-    Raises:
-        BenchError: the name or a setting is missing, unknown or of the wrong type.
-    """
+    """Read a method from ``"ewc"``, or from its table, such as ``{"name": "ewc"}``."""
     return read_plugin(table, Method, METHODS, "method of continual learning")
 
 
@@ -125,10 +116,6 @@ def adapt(
 
     The folder of the context gets one checkpoint per domain, see `domain_folder`, and the folder
     ``states`` if the method stores state.
-
-    Raises:
-        BenchError: the method cannot use the preset or the model, the folder holds a different
-            sequence or is in use, or a reason listed in `pretrain`.
     """
     check_sequence(preset, domains, method)
     context = context.with_folder(context.out.resolve())
@@ -139,19 +126,12 @@ def adapt(
 
 
 def domain_folder(out: Path, index: int, name: str) -> Path:
-    """Return the checkpoint's folder after the domain ``name``, whose own name is unique.
-
-    ``out`` is the folder of the sequence, and ``index`` the number of the domain, from 0.
-    """
+    """Return the checkpoint's folder in ``out`` after the domain ``name`` with number ``index``."""
     return out / f"{out.resolve().name}-{index + 1}-{name.strip('/').replace('/', '-')}"
 
 
 def check_sequence(preset: Pretraining, domains: Sequence[Domain], method: Method) -> None:
-    """Raise before any work if a sequence cannot be trained.
-
-    The method cannot use the preset, several processes train, a domain is repeated or empty, or the
-    preset's length exceeds the model's.
-    """
+    """Raise before any work if a sequence cannot be trained."""
     method.check(preset)
     if world_size() > 1:
         raise BenchError(
@@ -203,10 +183,7 @@ def _find_usage(start: Start) -> Card | None:
 
 @dataclass(frozen=True)
 class DomainStep:
-    """Training on the last of ``domains``, the domains so far, as a method sees it.
-
-    ``preset`` has the start model of this training, and ``context`` is that of the sequence.
-    """
+    """Training on the last of ``domains``, as a method sees it. ``context`` is the sequence's."""
 
     preset: Pretraining
     domains: Sequence[Domain]
@@ -230,13 +207,7 @@ class DomainStep:
     def state(
         self, method: Method, measured: int, measure: Callable[[], Mapping[str, Tensor]]
     ) -> str:
-        """Return the file with the state before this training, and measure the state if necessary.
-
-        ``measure`` computes the tensors of the file from ``measured`` texts.
-
-        Raises:
-            BenchError: the file was measured for a different sequence.
-        """
+        """Return the file with the state before this training, measured if necessary."""
         path = self.state_file(self.index)
         texts = self._learnt_domain.texts
         # Everything that decides the state except earlier states and checkpoints.
@@ -266,10 +237,7 @@ class DomainStep:
         return started.encoder.to(pick_device(self.context.device)), started.tokenizer
 
     def batches(self, tokenizer: Any, measured: int, size: int) -> Iterator[Batch]:
-        """Yield masked batches of ``size`` of the previous domain's texts, as training reads them.
-
-        At most ``measured`` texts are read.
-        """
+        """Yield masked batches of at most ``measured`` texts of the previous domain."""
         preset, device = self.preset, pick_device(self.context.device)
         collate = self.mlm.collator(tokenizer, preset.max_tokens)
         texts = training_texts(preset, self._learnt_domain.texts, tokenizer)
@@ -289,11 +257,7 @@ class DomainStep:
 
 
 def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Read the tensors of a state file with the names, shapes, dtypes and devices of ``like``.
-
-    Raises:
-        BenchError: the file belongs to a different model.
-    """
+    """Read the tensors of a state file with the names, shapes, dtypes and devices of ``like``."""
     tensors = load_file(str(path))
     for name, expected in like.items():
         if name not in tensors or tensors[name].shape != expected.shape:

@@ -1,8 +1,7 @@
 """Context of a training: output folder, device, progress with its loss curve, and processes.
 
-With several processes, the first one searches and writes, and the others wait for its files. They
-do not wait at a barrier of the devices, because barriers time out after minutes and encoding a
-corpus can take hours.
+With several processes, the first one searches and writes, and the others wait for its files, not at
+a barrier: barriers time out after minutes, and encoding a corpus can take hours.
 """
 
 import atexit
@@ -26,7 +25,7 @@ POLL_S = 0.2
 
 
 def check_packages(*names: str) -> None:
-    """Raise before a training starts if the packages ``names`` cannot be imported."""
+    """Raise before a training starts if one of the packages ``names`` is missing."""
     problem = "training needs a package that cannot be imported"
     for name in names:
         import_package(name, problem, "pip install 'retrieval-bench[train]'")
@@ -75,10 +74,7 @@ def first_process_first(device: str) -> Iterator[None]:
 
 @cache  # register only once
 def disconnect_at_exit() -> None:
-    """Close the connection between processes before Python exits.
-
-    If it stays open, Gloo's threads can outlive the interpreter and abort a finished training.
-    """
+    """Close the connection between processes before Python exits: Gloo's threads may abort it."""
     from torch import distributed
 
     def disconnect() -> None:
@@ -113,11 +109,7 @@ def append_point(path: Path, point: LossPoint) -> None:
 
 
 def read_curve(path: Path) -> list[LossPoint]:
-    """Read all points of the loss curve ``path``. The incomplete last line of a kill is skipped.
-
-    Raises:
-        BenchError: the file is missing, empty or not a loss curve.
-    """
+    """Read all points of the loss curve ``path``. The incomplete last line of a kill is skipped."""
     try:
         lines = _complete_lines(path)
     except OSError as error:
@@ -150,15 +142,7 @@ def _complete_lines(path: Path) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a stage of a training.
-
-    Attributes:
-        stage: name, such as ``round 1``.
-        done: finished units, including units of earlier calls.
-        total: units of the stage.
-        unit: name of the units.
-        point: point of the loss curve, if this step has one.
-    """
+    """Progress of a stage of a training, earlier calls included, with a new loss point."""
 
     stage: str
     done: int
@@ -171,14 +155,8 @@ class Progress:
 class TrainingContext:
     """Output folder, device, checkpoint interval and progress callback of a training.
 
-    None of these settings changes the resulting weights.
-
-    Attributes:
-        out: output folder. An unfinished training in it is continued.
-        device: ``auto``, ``cpu`` or ``cuda``, see `check_device`.
-        save_every: steps between two checkpoints. None for `SAVE_MINUTES`. The last two checkpoints
-            are kept until the end.
-        progress: function that the first process calls after each step and after other work.
+    None of them changes the weights. ``save_every`` is in steps, None for `SAVE_MINUTES`. The first
+    process calls ``progress`` after each step and after other work.
     """
 
     out: Path
@@ -187,10 +165,10 @@ class TrainingContext:
     progress: Callable[[Progress], None] | None = None
 
     def with_folder(self, folder: Path) -> "TrainingContext":
-        """Return the context of a part of the training, whose output folder is ``folder``."""
+        """Return the context of a part of the training, with its own ``folder``."""
         return replace(self, out=folder)
 
     def report(self, progress: Progress) -> None:
-        """Call the progress callback with ``progress`` in the first process."""
+        """Call the progress callback in the first process."""
         if self.progress is not None and is_first():
             self.progress(progress)

@@ -86,10 +86,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Output folder ``path``, which need not exist, and the training that wants to use it.
-
-    ``training`` is the record of everything that decides the result.
-    """
+    """Output folder, and the record of everything that decides the result of its training."""
 
     path: Path
     training: msgspec.Struct
@@ -131,12 +128,7 @@ class RunFolder:
 
     @contextmanager
     def claim(self, device: str) -> Iterator[None]:
-        """Reserve the folder for this training, which all of its processes on ``device`` share.
-
-        Raises:
-            BenchError: another process uses the folder, or it holds a different training or other
-                files.
-        """
+        """Reserve the folder for this training, which all of its processes on ``device`` share."""
         with ExitStack() as locks:
             with first_process_first(device):
                 if is_first():
@@ -160,7 +152,6 @@ class RunFolder:
             write_json(self.path / TRAINED_FILE, record)  # last, so that it means complete
 
     def _weight_files(self) -> list[Path]:
-        """Return the weight files of the finished model."""
         return [
             path
             for path in sorted(self.path.rglob("*"))
@@ -248,10 +239,7 @@ def find_truncated_file(paths: Iterable[Path]) -> str:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the last complete checkpoint in ``folder``, and remove later ones.
-
-    Removed checkpoints are logged if they are damaged, but not if they are merely unfinished.
-    """
+    """Return the last complete checkpoint in ``folder``, and remove later ones."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=checkpoint_step, reverse=True):
         sealed = (checkpoint / COMPLETE).exists()
         problem = find_damage(checkpoint) if sealed else "it is unfinished"
@@ -273,8 +261,7 @@ def checkpoint_step(checkpoint: Path | None) -> int:
 def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
     """Write a Hugging Face encoder without heads so that ``run --model OUT`` accepts it.
 
-    The card is written last, so a folder with a card is complete. Its name and checkpoint are
-    replaced by the folder's.
+    The card is written last, so a folder with a card is complete.
     """
     save_files(model, tokenizer, out, card)
     write_card(card, out)
@@ -343,10 +330,7 @@ class ModelSize(Record, kw_only=True):
 
 
 def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
-    """Count the parameters of ``network`` and the bytes of weights among the written ``files``.
-
-    The result is ``size.json`` in ``folder``.
-    """
+    """Write parameters of ``network`` and bytes of weights in ``files`` to ``size.json``."""
     counts = [(weight.numel(), weight.requires_grad) for weight in network.parameters()]
     weights = [path for path in files if path.suffix in WEIGHT_SUFFIXES]
     size = ModelSize(

@@ -81,10 +81,8 @@ class SharedArguments(TrainingArguments):  # type: ignore[misc]
 class FitSettings:
     """Settings of one training of one model, as its preset has them.
 
-    Checkpoints and the loss curve go to the context's folder, under ``stage`` in progress reports.
-    ``batch_size`` is that of one forward pass on one device, and ``memory_hint`` is advice if it
-    does not fit. ``save_model`` writes the model of a step to a folder in evaluable form, for
-    ``watch``.
+    ``batch_size`` is that of one forward pass on one device. ``save_model`` writes the model of a
+    step in evaluable form, for ``watch``.
     """
 
     context: TrainingContext
@@ -168,10 +166,7 @@ class FitResult:
 
 @dataclass
 class LossMeter:
-    """Sums of losses and tokens over the batches since the last point of the curve.
-
-    They are kept on the device: reading a value from a GPU waits for pending work.
-    """
+    """Sums since the last point of the curve, on the device: reading a value waits for a GPU."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     batches: int = 0
@@ -206,10 +201,7 @@ class LossMeter:
 
 
 class FiniteLossMixin:
-    """Mixin of all trainers, which resume, save complete checkpoints and stop at NaN.
-
-    A checkpoint is written only if the loss and all weights are finite, so the last one is usable.
-    """
+    """Mixin of all trainers, which resume, save complete checkpoints and stop at NaN."""
 
     model: nn.Module
     args: Any
@@ -221,12 +213,8 @@ class FiniteLossMixin:
     def fit(self, settings: FitSettings, until: int | None = None) -> FitResult:
         """Train from the last complete checkpoint, or from the start if there is none.
 
-        After the step ``until``, if it is not None, the training is saved and stops.
-
-        Raises:
-            BenchError: memory or disk space runs out, or the loss is not finite.
-            KeyboardInterrupt: SIGINT arrived. The checkpoint of the step is written.
-            SystemExit: SIGTERM arrived, likewise.
+        After the step ``until``, if it is not None, the training is saved and stops. An
+        interruption by SIGINT or SIGTERM is raised again after the checkpoint of its step.
         """
         start, until = last_checkpoint(settings.checkpoints), until or settings.steps
         resumed_at = checkpoint_step(start)
@@ -290,7 +278,6 @@ class FiniteLossMixin:
 
     @contextmanager
     def _explain_memory_errors(self) -> Iterator[None]:
-        """Replace an out-of-memory error by a message that says what to change."""
         try:
             yield
         except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
@@ -324,8 +311,7 @@ class CurveCallback(TrainerCallback):  # type: ignore[misc]
 
 @dataclass
 class SaveCallback(TrainerCallback):  # type: ignore[misc]
-    """Callback that saves every few minutes if ``timed``, and saves and stops after the step
-    ``until`` and after a step that is interrupted.
+    """Callback that saves every few minutes if ``timed``, and stops after ``until`` or a signal.
 
     Several processes agree every few steps, because their clocks and signals differ.
     """

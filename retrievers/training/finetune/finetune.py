@@ -188,10 +188,7 @@ def _use_given_negatives(preset: Finetuning, given: NegativePool | None) -> Fine
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """Round ``number`` (from 1) of a fine-tuning, whose encoder mines the next round's negatives.
-
-    Every round begins with ``start``. ``whole`` is the context of the whole training.
-    """
+    """Round ``number`` (from 1), which begins with ``start``. ``whole`` is the whole context."""
 
     preset: Finetuning
     start: Model
@@ -213,7 +210,6 @@ class Round:
         return self.whole if last else self.whole.with_folder(self._folder(self.number))
 
     def _folder(self, number: int) -> Path:
-        """Return the folder of a round that is not the last."""
         return self.whole.out / "rounds" / str(number)
 
     def train(self) -> FinetuneResult:
@@ -281,10 +277,7 @@ class Round:
         )
 
     def _first_pool(self) -> tuple[TrainingSet, NegativePool]:
-        """Return the negatives before the first step.
-
-        With a teacher they have scores, and queries without negatives are left out of the examples.
-        """
+        """Return the negatives before the first step, and the queries that have some if scored."""
 
         def mining_model() -> Model:
             before = self.number - 1
@@ -307,10 +300,7 @@ class Round:
         return teacher.score(pool.rows, self.context.out / "teacher-scores")
 
     def _find_negatives(self, step: int, miner: Callable[[], Model]) -> NegativePool:
-        """Return the negatives found at a step, which are stored.
-
-        ``miner`` returns the model of that step. It is called only if they are not stored yet.
-        """
+        """Return the stored negatives of a step, or find them with the model of ``miner``."""
         parts = [self._search_source(source, step, miner) for source in self.mining.sources]
         return NegativePool(merge_negatives(parts, len(self.examples)))
 
@@ -331,7 +321,6 @@ class Round:
         return load_array(self.context.out / NEGATIVES / f"{name}.npy", find)
 
     def _fit(self, pool: NegativePool) -> FitResult:
-        """Train all phases that are not finished."""
         checkpoints, every = self.settings.checkpoints, self.mining.refresh_steps
         seconds, resumed_at = 0.0, checkpoint_step(last_checkpoint(checkpoints))
         searches = range(0, self.steps, every or self.steps)

@@ -91,7 +91,6 @@ class DistillationLoss(nn.Module):
     """KL divergence from a teacher plus a weighted contrastive loss of the same vectors."""
 
     def __init__(self, model: Any, settings: KL, temperature: float, gather: bool) -> None:
-        """Combine the losses. ``gather`` makes documents of all devices contrastive negatives."""
         super().__init__()
         self.model = model
         similarity = _rowwise_similarity(temperature)
@@ -112,11 +111,10 @@ class DistillationLoss(nn.Module):
 
 
 def reranker_loss(model: Any, settings: Teacher) -> nn.Module:
-    """Build a loss for sentence-transformers' trainer of cross-encoders.
+    """Build a loss for sentence-transformers' trainer of cross-encoders with one score.
 
-    ``model`` is a CrossEncoder with one score. ``forward(inputs, labels)`` takes the queries and
-    the documents of all pairs, lists one after the other. Labels, float32 ``(pairs,)``, are 1 for
-    relevant documents and 0 for others.
+    Labels, float32 ``(pairs,)``, are 1 for relevant documents and 0 for others. Lists follow each
+    other.
     """
     if settings.loss == "listwise":
         return ListwiseLoss(model, 1 + settings.negatives)
@@ -128,7 +126,6 @@ class ListwiseLoss(nn.Module):
     """Cross-entropy of finding the relevant document of a list, averaged over lists."""
 
     def __init__(self, model: Any, documents: int) -> None:
-        """Score lists of ``documents`` documents with ``model``."""
         super().__init__()
         self.model = model
         self.documents = documents
@@ -192,8 +189,7 @@ class RerankerArguments(SharedArguments, CrossEncoderTrainingArguments):  # type
 class IndexedTrainer(FiniteLossMixin):
     """Trainer of sentence-transformers whose examples are indices into the order of the training.
 
-    ``may_have_unused`` tells whether the model may have parameters that the loss does not depend
-    on.
+    ``may_have_unused`` tells whether the loss may not depend on some parameters.
     """
 
     arguments: ClassVar[type[SharedArguments]]
@@ -207,10 +203,7 @@ class IndexedTrainer(FiniteLossMixin):
         collate: Callable[[Any], dict[str, Any]],
         settings: FitSettings,
     ) -> Self:
-        """Build a trainer that reads the examples in order.
-
-        ``collate`` makes a batch from features ``{"index": i}``.
-        """
+        """Build a trainer that reads the examples in order, ``{"index": i}`` for ``collate``."""
         step = settings.batch_size * settings.accumulate * world_size()
         arguments = settings.arguments(
             cls.arguments, batch_sampler=_keep_order, ddp_find_unused_parameters=cls.may_have_unused

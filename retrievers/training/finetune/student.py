@@ -1,8 +1,6 @@
 """Student of a fine-tuning: the model as sentence-transformers has it, its card, and its inputs.
 
-Weights, tokenizer, pooling, prompts, the rule for titles, lengths and segment ids are those with
-which the finished folder is evaluated. A model that is trained on other inputs than it is used with
-performs worse, without any warning.
+Prompts, titles, lengths and segment ids are those with which the finished folder is evaluated.
 """
 
 import copy
@@ -34,17 +32,9 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Student:
-    """SentenceTransformer ``model`` that is trained, with the selection of trained weights.
-
-    ``adapted`` is its network with an adapter, or None, and ``inputs`` the tokenization.
-    """
+    """SentenceTransformer ``model`` that is trained, with the selection of trained weights."""
 
     def __init__(self, preset: Finetuning, start: Model, card: Card) -> None:
-        """Load the weights of ``start`` and select those that are trained.
-
-        Raises:
-            BenchError: the checkpoint is damaged, or the adapter or the part does not fit.
-        """
         recipe = training_recipe(start, card, preset)
         torch.manual_seed(preset.seed)
         self.model = build_student(start, recipe)
@@ -80,11 +70,7 @@ class Student:
 
 
 def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) -> Card:
-    """Return the card of the checkpoint that starts as ``model``.
-
-    Raises:
-        BenchError: the start has parts that cannot be trained, or the preset does not fit.
-    """
+    """Return the card of the trained checkpoint, or raise if ``model`` cannot be trained."""
     card = model.card
     _check_trainable(model)
     names = ", ".join(trained_on[:2]) + (" and others" if len(trained_on) > 2 else "")
@@ -126,11 +112,7 @@ def training_recipe(model: Model, card: Card, preset: Finetuning) -> Recipe:
 
 
 def build_student(model: Model, recipe: Recipe) -> Any:
-    """Return a SentenceTransformer with the weights of ``model``, in float32.
-
-    Raises:
-        BenchError: the checkpoint is missing or damaged.
-    """
+    """Return a SentenceTransformer with the weights of ``model``, in float32."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
@@ -158,11 +140,7 @@ def build_student(model: Model, recipe: Recipe) -> Any:
 
 
 def train_only(network: PreTrainedModel, part: Part) -> None:
-    """Freeze all weights of ``network`` outside ``part``.
-
-    Raises:
-        BenchError: the part has more layers than the encoder.
-    """
+    """Freeze all weights of ``network`` outside ``part``."""
     if isinstance(part, Biases):
         trained = {name for name, _ in network.named_parameters() if name.endswith(".bias")}
     else:
@@ -172,7 +150,6 @@ def train_only(network: PreTrainedModel, part: Part) -> None:
 
 
 def _last_layer_parameters(network: PreTrainedModel, count: int) -> set[str]:
-    """Return the names of the parameters of the last layers."""
     depth = network.config.num_hidden_layers
     if count > depth:
         raise BenchError(
@@ -192,7 +169,6 @@ class TextInputs:
     """Tokenization of queries and documents by one recipe into padded batches."""
 
     def __init__(self, tokenizer: Any, network: Any, recipe: Recipe) -> None:
-        """Prepare a fast ``tokenizer``. ``network.forward`` shows if segment ids are taken."""
         reads = inspect.signature(network.forward).parameters
         self._texts = TextTokenizer(
             copy.deepcopy(tokenizer.backend_tokenizer),  # the original is saved
@@ -239,7 +215,6 @@ def _padded(values: Int32Array, mask: BoolArray, fill: int) -> torch.Tensor:
 
 
 def _check_trainable(model: Model) -> None:
-    """Raise if a model is more than a transformer and its pooling."""
     card = model.card
     problems = {
         "it is not a transformer": model.recipe.kind != "transformer" or bool(card.encoder),
@@ -256,7 +231,6 @@ def _check_trainable(model: Model) -> None:
 
 
 def _check_dimensions(model: Model, card: Card, preset: Finetuning) -> None:
-    """Raise if vectors cannot be cut to the dimensions of the loss."""
     whole, cut, name = model.recipe.dim, preset.loss.matryoshka, model.card.name
     if cut and cut[0] >= whole:
         problem = f"loss.matryoshka has {cut[0]} dimensions, and vectors of {name} have {whole}"
@@ -267,7 +241,6 @@ def _check_dimensions(model: Model, card: Card, preset: Finetuning) -> None:
 
 
 def _check_lengths(model: Model, card: Card, preset: Finetuning) -> None:
-    """Raise if the model has fewer positions than inputs have tokens, in training or afterwards."""
     limit = model.document.position_limit if model.document else None
     longest = max(
         card.max_query_tokens,

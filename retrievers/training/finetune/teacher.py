@@ -1,8 +1,6 @@
-"""Teacher of a fine-tuning: a cross-encoder that scores the retriever's negatives.
+"""Teacher of a fine-tuning: a cross-encoder (Nogueira and Cho, 2019) that scores negatives.
 
-It reads query and document together (Nogueira and Cho, 2019), which is slower and more accurate
-than comparing two vectors. Scores are its logits before any sigmoid. It is loaded, or trained once
-on mined negatives, and then scores the negatives of each round.
+Scores are its logits before any sigmoid. It is loaded, or trained once on mined negatives.
 """
 
 import shutil
@@ -50,10 +48,7 @@ BLOCK = 256  # queries whose scores are stored at a time
 
 @dataclass(frozen=True, eq=False)
 class CrossEncoderTeacher:
-    """Teacher of a preset, which is written to the context's folder if it is trained.
-
-    It starts from ``student``, the start model of the retriever, unless the settings name a start.
-    """
+    """Teacher of a preset, which is written to the context's folder if it is trained."""
 
     settings: Teacher
     student: Model
@@ -65,9 +60,6 @@ class CrossEncoderTeacher:
         """Return the queries that have negatives, and these with scores, which are stored.
 
         ``rows`` are those of the negatives of each query, int64 ``(q, keep)``, -1 if unfilled.
-
-        Raises:
-            BenchError: the teacher is missing or cannot be trained, or no negative is left.
         """
         examples, settings = self.examples, self.settings
         device = pick_device(self.context.device)  # before any training
@@ -147,13 +139,10 @@ class TextPairs:
 
 
 def plan_pairs(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed: int) -> Int64Array:
-    """Choose the pairs that the teacher is trained on, in order and in complete batches.
+    """Choose the pairs of `TextPairs` that the teacher is trained on, in complete batches.
 
     Each epoch shows each query once, with one relevant document and its negatives. ``pool`` has
     their rows, int64 ``(q, keep)``, -1 if unfilled.
-
-    Returns:
-        Pairs as in `TextPairs`.
     """
     wanted = round(settings.epochs * len(examples))
     listwise = settings.loss == "listwise"
@@ -186,9 +175,6 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
     """Load a CrossEncoder with one score, on the CPU.
 
     If ``trained``, the checkpoint must have a head. Otherwise it gets a new one from ``seed``.
-
-    Raises:
-        BenchError: the checkpoint cannot be loaded, has no head, or has several scores.
     """
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.modules import Transformer
@@ -226,10 +212,7 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
 def score_pool(
     teacher: Any, examples: TrainingSet, rows: Int64Array, context: TrainingContext, batch_size: int
 ) -> NegativePool:
-    """Return the negatives at ``rows`` with the teacher's scores.
-
-    Scores are stored in the context's folder as they are computed.
-    """
+    """Return the negatives at ``rows`` with the teacher's scores, which are stored."""
     scores = np.full(rows.shape, -np.inf, np.float32)
     positive_scores: list[Float32Array] = []
     for start in range(0, len(examples), BLOCK):

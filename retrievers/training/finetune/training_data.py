@@ -1,15 +1,12 @@
 """Training data of a retriever: queries, their relevant documents, hard negatives, and batches.
 
-Hard negatives are documents that a search finds for a query and that nobody judged relevant. The
-search is passed in, so this package does not depend on collections. Its results are filtered:
-relevant documents are removed, as are documents with the text of a relevant one and, with a margin,
-documents whose score is too close to a relevant one. Qu et al., RocketQA, NAACL 2021, call the
-latter false negatives.
+Hard negatives are documents that a search finds and nobody judged relevant. Documents with the text
+of a relevant one are removed and, with a margin, those whose score is too close to a relevant one
+(false negatives: Qu et al., RocketQA, NAACL 2021).
 
-The order of the batches depends only on the examples and a seed. Every epoch shows every query
-once, with one of its relevant documents. The documents of the other queries in a batch are
-negatives, so no document in a batch should be relevant to two of its queries. A query that would
-add such a document is deferred to a later batch.
+Every epoch shows every query once, with one of its relevant documents. The documents of the other
+queries in a batch are negatives, so a query whose document would be relevant to two queries of a
+batch is deferred to a later batch.
 """
 
 import hashlib
@@ -72,10 +69,7 @@ class NegativePool:
         return NegativePool(self.rows[queries], self.scores[queries], positive_scores)
 
     def select(self, rows: Int64Array) -> "NegativePool":
-        """Return the negatives at ``rows``, int64 ``(q, any)``, some of this pool's, with scores.
-
-        Rows of -1 stay unfilled.
-        """
+        """Return the negatives of this pool at ``rows``, int64 ``(q, any)``, with scores."""
         scores = np.full(rows.shape, -np.inf, np.float32)
         for query, kept in enumerate(rows):
             order = np.argsort(self.rows[query])
@@ -86,7 +80,7 @@ class NegativePool:
     def labels(self, query: int, positives: Int64Array, rows: Int64Array) -> Float32Array:
         """Return the teacher's scores of drawn documents, float32 ``(1 + negatives,)``.
 
-        ``rows`` has a row of the query's ``positives``, followed by rows of negatives, int64.
+        The first of ``rows`` is one of the query's ``positives``.
         """
         indices = [int(np.flatnonzero(self.rows[query] == row)[0]) for row in rows[1:]]
         score = self.positive_scores[query][positives == rows[0]]
@@ -97,12 +91,8 @@ class NegativePool:
 class TrainingSet:
     """Queries with their relevant documents.
 
-    Attributes:
-        queries: texts of q queries.
-        positives: for each query the sorted rows of its relevant documents, at least one, int64.
-        documents: documents of all collections, one collection after the other.
-        trained_on: names of the collections, for the finished card.
-        negatives: hard negatives that came with the queries, or None.
+    ``positives`` are the sorted rows of each query's relevant documents, int64. ``negatives`` came
+    with the queries.
     """
 
     queries: tuple[str, ...]
@@ -195,13 +185,9 @@ class NegativeSearch(Protocol):
 
 
 def select_negatives(mined: MinedHits, examples: TrainingSet, settings: Mining) -> Int64Array:
-    """Select hard negatives of each query, the best ones first.
+    """Select hard negatives, the best ones first: int64 ``(q, keep)``, -1 if unfilled.
 
-    ``settings`` has the number of negatives, the ranks to skip and the margin. Rows of the result,
-    int64 ``(q, keep)``, are -1 if unfilled.
-
-    Raises:
-        BenchError: no query has a negative.
+    Raise if no query has a negative.
     """
     found = np.full((len(examples), settings.keep), -1, np.int64)
     keys = TextKeys.read(examples.documents, [mined.hits.rows, *examples.positives])
@@ -225,11 +211,7 @@ def given_hits(pool: NegativePool) -> MinedHits:
 
 
 def merge_negatives(pools: Sequence[Int64Array], queries: int) -> Int64Array:
-    """Merge the negatives of several sources, int64 ``(q, keep)`` each, without repetition.
-
-    Returns:
-        Rows, int64 ``(q, most)``, -1 if unfilled, as in ``pools``.
-    """
+    """Merge negatives of sources, int64 ``(q, any)`` each, without repetition, -1 if unfilled."""
     both = np.concatenate([np.empty((queries, 0), np.int64), *pools], axis=1)
     kept = [np.array(list(dict.fromkeys(row[row >= 0].tolist())), np.int64) for row in both]
     return pad_rows(kept, -1)
@@ -247,11 +229,7 @@ def pad_rows(rows: Sequence[NDArray[Any]], fill: float) -> NDArray[Any]:
 def drop_queries_without_negatives(
     examples: TrainingSet, pool: NegativePool
 ) -> tuple[TrainingSet, NegativePool]:
-    """Return the queries of ``examples`` that have negatives, and these negatives.
-
-    Raises:
-        BenchError: no query has a negative.
-    """
+    """Return the queries of ``examples`` that have negatives, and these negatives."""
     left = np.flatnonzero((pool.rows >= 0).any(axis=1))
     if not len(left):
         raise BenchError("no negatives are left", "Lower teacher.margin, or raise rounds.depth.")
@@ -297,9 +275,8 @@ class Batches:
     """Collator of sentence-transformers' trainer.
 
     The columns are ``query``, ``document_0`` (relevant), ``document_1`` and so on, with ``count``
-    negatives of each query. Random draws depend only on the seed and the index in the order, so a
-    resumed training sees the batches that it would have seen. ``keys`` cover all relevant documents
-    and negatives. The trainer requires ``valid_label_columns``.
+    negatives. Draws depend only on the seed and the index in the order. ``keys`` cover all relevant
+    documents and negatives. The trainer requires ``valid_label_columns``.
     """
 
     examples: TrainingSet
@@ -312,10 +289,7 @@ class Batches:
     valid_label_columns: tuple[str, ...] = ()
 
     def __call__(self, features: Sequence[Mapping[str, int]]) -> "dict[str, Tensor]":
-        """Return the tensors of a batch, with ``label`` if a teacher scored the pool.
-
-        ``features`` are indices into the order, each as ``{"index": i}``.
-        """
+        """Return the tensors of a batch, with ``label`` if a teacher scored the pool."""
         from torch import from_numpy
 
         indices = np.array([feature["index"] for feature in features])
@@ -337,10 +311,7 @@ class Batches:
         return batch
 
     def _draw_rows(self, index: int, banned: Sequence[int]) -> Int64Array:
-        """Return the rows of a relevant document and its negatives, int64 ``(1 + count,)``.
-
-        ``index`` is an index into the flattened order.
-        """
+        """Return the rows of a relevant document and its negatives, int64 ``(1 + count,)``."""
         query = int(self.order.queries.ravel()[index])
         positive = self.order.positives.ravel()[index : index + 1]
         rng = np.random.default_rng((self.seed, 1, index))
@@ -354,7 +325,6 @@ class Batches:
         return np.concatenate([positive, negatives])
 
     def _relevant_keys(self, step: int) -> Sequence[int]:
-        """Return the keys of all documents that are relevant to a query of the step."""
         relevant = [self.examples.positives[query] for query in self.order.queries[step].tolist()]
         return self.keys.of(np.concatenate(relevant)).tolist() if self.count else []
 
@@ -397,11 +367,10 @@ def per_device(batch_size: int) -> int:
 def draw_negatives(
     pool: Int64Array, banned: Sequence[int], keys: TextKeys, count: int, rng: np.random.Generator
 ) -> Int64Array:
-    """Draw ``count`` negatives of a query from ``pool``, without repetition if there are enough.
+    """Draw ``count`` negatives from ``pool``, int64 rows, without repetition if there are enough.
 
-    ``pool`` are rows, int64, -1 if unfilled. ``banned`` are keys of texts that are relevant to a
-    query of the batch. All rows of the result, int64 ``(count,)``, are -1 if no negative is
-    allowed.
+    ``banned`` are keys of texts that are relevant to a query of the batch. All rows of the result,
+    int64 ``(count,)``, are -1 if no negative is allowed.
     """
     rows = pool[pool >= 0]
     rows = rows[~np.isin(keys.of(rows), np.array(banned, np.uint64))]
@@ -414,13 +383,9 @@ def draw_negatives(
 def random_negatives(
     relevant: Int64Array, documents: int, count: int, rng: np.random.Generator
 ) -> Int64Array:
-    """Draw ``count`` of ``documents`` documents that are not relevant. Rows may repeat.
+    """Draw ``count`` of ``documents`` documents that are not ``relevant``, int64 ``(count,)``.
 
-    ``relevant`` are the sorted rows of the relevant documents, and the result is int64
-    ``(count,)``.
-
-    Raises:
-        BenchError: all documents are relevant.
+    The rows ``relevant`` are sorted. Drawn rows may repeat.
     """
     others = documents - len(relevant)
     if not others:
@@ -454,8 +419,7 @@ def _next_batch(
 ) -> tuple[list[_Example], bool]:
     """Return the next batch, and whether a document in it is relevant to two queries.
 
-    ``waiting`` are examples deferred by earlier batches, before which those that this batch defers
-    are put. ``keys`` are those of the relevant documents of each query.
+    Examples that this batch defers are put before those ``waiting``.
     """
     chosen, deferred, conflict = list[_Example](), list[_Example](), False
     shown, relevant = set[int](), set[int]()  # keys of texts

@@ -83,11 +83,6 @@ class CondenserTraining(nn.Module):
     """Encoder with Condenser's head."""
 
     def __init__(self, encoder: MaskedLM, settings: Condenser) -> None:
-        """Build the head that ``settings`` describe around ``encoder``.
-
-        Raises:
-            BenchError: the encoder has no layer after ``skip_from``.
-        """
         super().__init__()
         depth, skip_from = len(encoder.layers), settings.skip_from
         self.skip_from = depth // 2 if skip_from is None else skip_from
@@ -103,27 +98,17 @@ class CondenserTraining(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
     ) -> dict[str, Tensor]:
-        """Return ``loss`` and its components ``head_mlm`` and ``late_mlm``.
-
-        Args:
-            input_ids: int64 ``(texts, length)``.
-            attention_mask: bool ``(texts, length)``, False at padding.
-            labels: int64 ``(texts, length)``, -100 at tokens that are not masked.
-        """
+        """Return ``loss``, ``head_mlm`` and ``late_mlm``, see `MLMTraining.forward`."""
         _, head, late = self.outputs(input_ids, attention_mask, labels)
         return self.total(head, late, labels)
 
     def outputs(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return vectors and losses of each text, which do not depend on other texts of the batch.
+        """Return the late ``[CLS]`` vectors ``(texts, width)``, and two losses of each text.
 
-        The arguments are those of `forward`.
-
-        Returns:
-            The late ``[CLS]`` vectors ``(texts, width)``, and for each text the sum of the
-            cross-entropies of its masked tokens at the head and at the last layer, each
-            ``(texts,)``.
+        These are the sums of the cross-entropies of masked tokens at the head and at the last
+        layer, each ``(texts,)``. They do not depend on other texts of the batch.
         """
         states = self.encoder(input_ids, attention_mask)
         late, early = states[-1], states[self.skip_from]
@@ -184,7 +169,7 @@ class CoCondenserTraining(CondenserTraining):
     ) -> dict[str, Tensor]:
         """Return ``loss`` and its components ``head_mlm``, ``late_mlm`` and ``contrast``.
 
-        The arguments are those of Condenser, with 2n rows: 2i and 2i + 1 are spans of document i.
+        Rows 2i and 2i + 1 are spans of document i.
         """
         batch = (input_ids, attention_mask, labels)
         vectors, head, late = encode_in_parts(self.outputs, batch, self.sub_batch)

@@ -4,13 +4,9 @@ Contrastive losses cover the vectors of all processes. Their scores are computed
 float64, because bfloat16 would round large inner products by whole units.
 
 Gradient caching: Gao, Zhang, Han and Callan, "Scaling Deep Contrastive Learning Batch Size under
-Memory Limited Setup", 2021, https://arxiv.org/abs/2101.06983. The batch is divided into
-sub-batches. Each is encoded and only its outputs are kept. The loss of all outputs is
-differentiated with respect to them (the cache). Then each sub-batch is encoded again with the same
-dropout, and its part of the cache is propagated back through it. Only one sub-batch is in memory at
-a time, at the cost of a second forward pass, and the gradient is exact. Here autograd does this
-with a checkpoint around each sub-batch, which preserves the random state. Trainers need no change,
-and scaled losses, gradient accumulation and several processes work as usual.
+Memory Limited Setup", 2021, https://arxiv.org/abs/2101.06983. The outputs of each sub-batch are
+kept, and it is encoded again with the same dropout when the gradient of the whole loss is
+propagated back. Here autograd does this with a checkpoint around each sub-batch.
 """
 
 from collections.abc import Callable
@@ -31,11 +27,6 @@ class MaskedLM(nn.Module):
     """Encoder with its language-model head, whose decoder is tied to the word embeddings."""
 
     def __init__(self, model: Any) -> None:
-        """Wrap ``model``, a ``BertForMaskedLM`` or ``RobertaForMaskedLM``.
-
-        Raises:
-            BenchError: the model has a different architecture.
-        """
         super().__init__()
         if model.config.model_type not in HEAD_ATTRIBUTES:
             raise BenchError(
@@ -66,13 +57,9 @@ class MaskedLM(nn.Module):
         return layers
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Return the hidden states after the embeddings and after each layer.
+        """Return the hidden states after the embeddings and each layer, ``(texts, length, width)``.
 
         Ids are int64 ``(texts, length)``, and the mask is 0 at padding.
-
-        Returns:
-            ``layers + 1`` tensors ``(texts, length, width)``. Position 0 of the last one holds the
-            embeddings of texts.
         """
         states: tuple[Tensor, ...] = self.encoder(
             input_ids=input_ids,
@@ -88,10 +75,7 @@ class MaskedLM(nn.Module):
         return embedded
 
     def embed_vectors(self, vectors: Tensor) -> Tensor:
-        """Return the embedding layer's output with ``vectors`` in place of word embeddings.
-
-        ``(texts, length, width)`` is the shape of both.
-        """
+        """Return the embedding layer's output with ``vectors``, of the same shape, for words."""
         embedded: Tensor = self.encoder.embeddings(inputs_embeds=vectors)
         return embedded
 
@@ -141,7 +125,6 @@ class TransformerLayer(nn.Module):
     """
 
     def __init__(self, config: Any) -> None:
-        """Take widths, heads, dropout and activation from the encoder's ``config``."""
         super().__init__()
         from transformers.activations import ACT2FN
 
@@ -182,15 +165,11 @@ class TransformerLayer(nn.Module):
         return attended.transpose(1, 2).flatten(2)
 
     def _split(self, states: Tensor) -> Tensor:
-        """Reshape ``(texts, length, width)`` to ``(texts, heads, length, head width)``."""
         return torch.unflatten(states, -1, (self.heads, -1)).transpose(1, 2)
 
 
 def put_cls(states: Tensor, embedded: Tensor) -> Tensor:
-    """Return ``states`` with the vectors of ``embedded`` after position 0.
-
-    ``(texts, length, width)`` is the shape of both.
-    """
+    """Return ``states`` with the vectors of ``embedded`` after position 0."""
     return torch.cat([states[:, :1], embedded[:, 1:].to(states.dtype)], dim=1)
 
 

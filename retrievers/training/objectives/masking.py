@@ -1,8 +1,7 @@
 """Tokens of texts and spans, and vectorised whole-word masks.
 
-A word is a unit of the tokenizer's pre-tokenization. All pieces of a word are masked together
-(whole-word masking, https://github.com/google-research/bert, release of May 2019). All random
-numbers come from a generator that the caller seeds.
+All pieces of a word (of the pre-tokenization) are masked together
+(https://github.com/google-research/bert, release of May 2019).
 """
 
 from collections.abc import Sequence
@@ -94,15 +93,11 @@ def draw_spans(
     contexts: Sequence[Context],
     rng: np.random.Generator,
 ) -> TokenBatch:
-    """Draw two spans from each text and tokenize them.
+    """Draw two spans from each text and tokenize them: rows 2i and 2i + 1 of the result.
 
     The two spans of a text are equally long: the maximal length or, for a short text, half of its
-    tokens. They are cut between tokens, so every part of a text can be drawn. A text with fewer
-    than two tokens is both spans itself. Each text is tokenized once, as a whole. One of
-    ``contexts`` is drawn for each text, see `draw_starts`.
-
-    Returns:
-        A batch whose rows 2i and 2i + 1 are the spans of text i, in the order of the text.
+    tokens. They are cut between tokens. A text with fewer than two tokens is both spans itself. One
+    of ``contexts`` is drawn for each text, see `draw_starts`.
     """
     limit = max_tokens - tokenizer.num_special_tokens_to_add()
     encoded = tokenizer(list(texts), truncation=False, verbose=False)
@@ -126,15 +121,11 @@ def draw_spans(
 def draw_starts(
     tokens: int, size: int, context: Context, rng: np.random.Generator
 ) -> tuple[int, int]:
-    """Draw the first token of each span of ``size`` tokens. Allowed positions are equally likely.
+    """Draw the first token of each span of ``size`` tokens of a text with at least twice as many.
 
-    Args:
-        tokens: number of tokens of the text, at least ``2 * size``.
-        size: number of tokens of a span, at least 1.
-        context: ``nearby``: the second span follows the first. ``overlap``: it begins in the second
-            half of the first; the number of shared tokens is drawn before the position, and spans
-            of one token do not overlap. ``random``: it lies anywhere after the first.
-        rng: random generator.
+    ``nearby``: the second span follows the first. ``overlap``: it begins in the second half of the
+    first; the number of shared tokens is drawn before the position, and spans of one token do not
+    overlap. ``random``: it lies anywhere after the first. Allowed positions are equally likely.
     """
     if context == "random":
         first, second = sorted(rng.choice(tokens - 2 * size + 2, 2, replace=False).tolist())
@@ -213,7 +204,7 @@ def mask_tokens(
 ) -> tuple[Int64Array, Int64Array]:
     """Return input ids and labels of a masked language model, int64 ``(texts, length)``.
 
-    A share ``rate`` of the tokens is masked. Labels are -100 at tokens that are not masked.
+    Labels are -100 at tokens that are not masked.
     """
     masked = whole_word_mask(tokens.words, rate, rng)
     inputs = replace_masked(tokens.ids, masked, vocabulary, rng)

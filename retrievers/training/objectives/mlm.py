@@ -49,10 +49,8 @@ class MLMTraining(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the mean cross-entropy of the masked tokens as ``loss``.
 
-        Args:
-            input_ids: int64 ``(texts, length)``.
-            attention_mask: bool ``(texts, length)``, False at padding.
-            labels: int64 ``(texts, length)``, -100 at tokens that are not masked.
+        Ids and labels are int64 ``(texts, length)``, -100 at tokens that are not masked. The mask
+        is bool, False at padding.
         """
         states = self.encoder(input_ids, attention_mask)
         return {"loss": self.encoder.loss(states[-1], labels)}

@@ -1,8 +1,7 @@
-"""Base class of pre-training objectives, and the lookup of objectives by name.
+"""Base class of pre-training objectives, and the lookup of objectives and methods by name.
 
-An objective is a class of this package, listed in `OBJECTIVES`, or a file of the user. Its name in
-presets is the class's name in lower case, or the path of the file. The class is a strict, frozen
-record with the settings of the ``[objective]`` table. It makes the batches and the training module.
+An objective is a class of this package, listed in `OBJECTIVES`, or a file of the user. The class is
+a strict record with the settings of the ``[objective]`` table.
 """
 
 import importlib
@@ -46,13 +45,9 @@ T = TypeVar("T")
 
 
 class Example(TypedDict):
-    """Text at one index of the training's stream.
+    """Text of the training's stream, and the seed of its random draws.
 
-    Attributes:
-        text: the text.
-        draw: seed of the text's random draws, unique for each index and equal in every run with the
-            same seed. A collator must derive all its draws from it, so that a resumed run repeats
-            them.
+    A collator derives all its draws from the seed, so that a resumed run repeats them.
     """
 
     text: str
@@ -82,55 +77,32 @@ class Objective:
         return str(self.__struct_config__.tag)
 
     def build_module(self, encoder: "MaskedLM") -> "nn.Module":
-        """Build the module that trains ``encoder``.
+        """Build the module that trains ``encoder``, or raise if the settings do not fit it.
 
         The module holds the encoder as its attribute ``encoder``. All other weights are saved
         separately and dropped from the finished checkpoint. ``forward(**batch)`` returns a
         dictionary of scalars: ``loss``, which is minimised, and its components by name. The module
         may have ``save_encoder(folder, card)`` if its result is not a complete encoder.
-
-        Raises:
-            BenchError: the settings do not fit the encoder.
         """
         raise NotImplementedError
 
     def read(
         self, texts: Sequence[str], tokenizer: Any, max_tokens: int, rng: np.random.Generator
     ) -> TokenBatch:
-        """Tokenize texts for the encoder.
-
-        Args:
-            texts: texts of the batch.
-            tokenizer: fast Hugging Face tokenizer.
-            max_tokens: longest text in tokens, including special tokens.
-            rng: random generator.
-        """
+        """Tokenize texts for the encoder, each up to ``max_tokens`` with special tokens."""
         return tokenize(tokenizer, texts, max_tokens)
 
     def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
-        """Return the arguments of the module's ``forward``.
+        """Return the arguments of the module's ``forward``, for the result of `read`.
 
         Each is an array of int64, bool or float32. At least one name ends in ``_mask``: that array
         is int64 or bool, and 1 or True at each token that is read, which counts the tokens of the
         training.
-
-        Args:
-            tokens: result of `read`.
-            vocabulary: size and mask token of the vocabulary.
-            rng: random generator.
         """
         raise NotImplementedError
 
     def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
-        """Return a function that turns examples into the batch that ``forward`` takes.
-
-        Args:
-            tokenizer: fast Hugging Face tokenizer.
-            max_tokens: longest text in tokens, including special tokens.
-
-        Raises:
-            BenchError: the tokenizer has no mask token.
-        """
+        """Return a function that turns examples into the batch that ``forward`` takes."""
         from torch import from_numpy
 
         vocabulary = Vocabulary.of(tokenizer)
@@ -150,22 +122,14 @@ class Settings(Objective, Record, kw_only=True, tag_field="name", tag=str.lower)
 
 
 def read_objective(table: Any) -> Objective:
-    """Read the objective of a preset: ``"mlm"``, or its table, such as ``{"name": "mlm"}``.
-
-    Raises:
-        BenchError: the name or a setting is missing, unknown or of the wrong type.
-    """
+    """Read the objective of a preset: ``"mlm"``, or its table, such as ``{"name": "mlm"}``."""
     return read_plugin(table, Settings, OBJECTIVES, OBJECTIVE_KIND)
 
 
 def read_plugin(table: Any, base: type[T], modules: Mapping[str, str], kind: str) -> T:
-    """Read the settings of an objective or a continual learning method.
+    """Read the settings of an objective or method of the class ``base``, a ``kind`` in messages.
 
-    Args:
-        table: settings with a ``name``, or only the name, which may be the path of a file.
-        base: base class of the settings.
-        modules: modules of this program by the names of their classes.
-        kind: what the name is called in messages.
+    ``table`` is the name, which may be the path of a file, or settings with a ``name``.
     """
     table = find_plugin(table, modules, kind)
     if (name := table["name"]).endswith(SUFFIX):
@@ -186,11 +150,7 @@ def read_plugin(table: Any, base: type[T], modules: Mapping[str, str], kind: str
 
 
 def find_plugin(table: Any, modules: Mapping[str, str], kind: str) -> Mapping[str, Any]:
-    """Return the settings of a plug-in as a table whose name is known, without importing it.
-
-    Raises:
-        BenchError: the name is missing or unknown.
-    """
+    """Return the settings of a plug-in as a table whose name is known, without importing it."""
     table = {"name": table} if isinstance(table, str) else table
     name = table.get("name") if isinstance(table, Mapping) else None
     if not isinstance(name, str):
@@ -203,7 +163,6 @@ def find_plugin(table: Any, modules: Mapping[str, str], kind: str) -> Mapping[st
 
 
 def _load_file(path: str, base: type[T]) -> type[T]:
-    """Return the class of a user's file, whose name in presets and records is ``path``."""
     kind = load_class(path, base)
 
     class FromFile(kind, tag=path):  # type: ignore[misc, valid-type, call-arg]
@@ -221,7 +180,7 @@ def hash_code(plugin: object) -> dict[str, str]:
     """Return hashes of the sources that define an objective or a continual learning method.
 
     These are its own file, the objectives and methods that it extends, and what they import from
-    the user, see `hash_sources`.
+    the user.
     """
 
     def is_plugin(module: str) -> bool:
@@ -232,11 +191,7 @@ def hash_code(plugin: object) -> dict[str, str]:
 
 
 def check_batch(batch: Any, objective: str, forward: Callable[..., object] | None = None) -> None:
-    """Raise if a batch is not what `Objective.batch` describes, or not what ``forward`` takes.
-
-    Raises:
-        BenchError: an array is missing, has the wrong dtype or is not an argument of ``forward``.
-    """
+    """Raise if a batch is not what `Objective.batch` describes, or not what ``forward`` takes."""
     problem = ""
     if not isinstance(batch, Mapping):
         problem = f"is {type(batch).__name__}, not a dictionary of arrays"
@@ -262,5 +217,4 @@ def count_tokens(batch: Mapping[str, Any]) -> Any:
 
 
 def _dtype(array: Any) -> str:
-    """Return the dtype of an array or tensor, or the type of another object."""
     return str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")

@@ -140,7 +140,6 @@ class RetroMAETraining(nn.Module, ABC):
     """Encoder with a decoder, which subclasses add."""
 
     def __init__(self, encoder: MaskedLM, reads: DecoderReads = "cls") -> None:
-        """Train ``encoder``. For ``reads`` see `RetroMAE.decoder_reads`."""
         super().__init__()
         self.encoder, self.reads = encoder, reads
 
@@ -155,20 +154,9 @@ class RetroMAETraining(nn.Module, ABC):
     ) -> dict[str, Tensor]:
         """Return all losses by name, with their sum as ``loss``.
 
-        Args:
-            input_ids: the encoder's inputs, int64 ``(texts, length)``.
-            attention_mask: bool ``(texts, length)``, False at padding.
-            labels: int64 ``(texts, length)``, -100 except at the encoder's masked tokens.
-            decoder_input_ids: the decoder's inputs, int64 ``(texts, length)``, which are not masked
-                in enhanced decoding.
-            decoder_labels: int64 ``(texts, length)``, -100 except at tokens that the decoder
-                predicts.
-            decoder_context: tokens that the decoder sees: bool ``(texts, length, length)`` in
-                enhanced decoding, see `context_mask`, and ``(texts, length)`` in basic decoding,
-                False at padding.
-
-        Raises:
-            BenchError: the decoder reads another text's embedding in a batch of one text.
+        Ids and labels are int64 ``(texts, length)``, and labels -100 except at predicted tokens.
+        ``decoder_context`` is True at tokens that the decoder sees: ``(texts, length, length)`` in
+        enhanced decoding, see `context_mask`, and ``(texts, length)`` in basic decoding.
         """
         states = self.encoder(input_ids, attention_mask)[-1]
         stream = self.decode(self._read(states), decoder_input_ids, decoder_context)
@@ -179,7 +167,6 @@ class RetroMAETraining(nn.Module, ABC):
         )
 
     def _read(self, states: Tensor) -> Tensor:
-        """Return the states whose position 0 the decoder reads."""
         if self.reads == "zero":
             return torch.zeros_like(states)
         if self.reads == "other":
@@ -195,17 +182,11 @@ class RetroMAETraining(nn.Module, ABC):
     def decode(self, states: Tensor, input_ids: Tensor, visible: Tensor) -> Tensor:
         """Return the decoder's states, ``(texts, length, width)``.
 
-        Args:
-            states: encoder's last states, ``(texts, length, width)``, of which position 0 is used.
-            input_ids: decoder's inputs, int64 ``(texts, length)``.
-            visible: tokens that the decoder sees, as ``decoder_context`` of `forward`.
+        Position 0 of the encoder's last ``states`` is used.
         """
 
     def further_losses(self, states: Tensor, real: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Return losses in addition to encoder and decoder losses. RetroMAE has none.
-
-        ``states`` are the encoder's last ones, and ``tokens`` the decoder's labels.
-        """
+        """Return losses in addition to encoder and decoder losses. RetroMAE has none."""
         return {}
 
 
@@ -213,7 +194,6 @@ class BasicDecoding(RetroMAETraining):
     """Encoder with a decoder that reads its own masked copy of the text."""
 
     def __init__(self, encoder: MaskedLM, layers: int, reads: DecoderReads = "cls") -> None:
-        """Build a decoder of ``layers`` layers around ``encoder``."""
         super().__init__(encoder, reads)
         self.decoder = nn.ModuleList(TransformerLayer(encoder.config) for _ in range(layers))
 
@@ -272,7 +252,6 @@ class DupMAETraining(EnhancedDecoding):
     """Encoder with RetroMAE's decoder, whose saved weights fit, and a bag-of-words loss."""
 
     def __init__(self, encoder: MaskedLM, bow_weight: float) -> None:
-        """Build the decoder around ``encoder``. ``bow_weight`` weights the bag-of-words loss."""
         super().__init__(encoder)
         self.bow_weight = bow_weight
 

@@ -56,11 +56,6 @@ class SimCSETraining(nn.Module):
     """Encoder with a dense layer on ``[CLS]``."""
 
     def __init__(self, encoder: MaskedLM, settings: SimCSE) -> None:
-        """Build the dense layer that ``settings`` describe around ``encoder``.
-
-        Raises:
-            BenchError: the encoder has no dropout.
-        """
         super().__init__()
         check_dropout(encoder, "SimCSE")
         width = encoder.config.hidden_size
@@ -75,12 +70,7 @@ class SimCSETraining(nn.Module):
             parameter.requires_grad_(id(parameter) in inside)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
-        """Return the contrastive loss of two forward passes as ``loss``.
-
-        Args:
-            input_ids: int64 ``(texts, length)``.
-            attention_mask: bool ``(texts, length)``, False at padding.
-        """
+        """Return the contrastive loss of two forward passes as ``loss``."""
         twice = (input_ids.repeat(2, 1), attention_mask.repeat(2, 1))
         (vectors,) = encode_in_parts(self.vectors, twice, self.sub_batch)
         first, second = vectors.chunk(2)

@@ -97,14 +97,9 @@ def pretrain(
     """Pre-train an encoder on documents, at least one, which are read when they are needed.
 
     Afterwards the folder of the context holds a checkpoint (see `engine.run_folder`), its heads,
-    the loss curve and the record of the training. All processes started by ``accelerate launch``
-    share each step. The card names the collections ``trained_on``, and the result is used like
-    ``like``. ``code`` has hashes of further sources that decide the result, by role.
-
-    Raises:
-        BenchError: there are no documents, a package is missing, the start cannot be loaded, the
-            folder holds a different training or is in use, memory runs out, or the loss is not
-            finite.
+    the loss curve and the record of the training. The card names the collections ``trained_on``,
+    and the result is used like ``like``. ``code`` has hashes of further sources that decide the
+    result.
     """
     if not len(documents):
         raise BenchError("there are no texts to train on")
@@ -186,7 +181,6 @@ class _TrainingRun:
     like: Card | None
 
     def module(self) -> nn.Module:
-        """Return the objective's module, with the heads of the start model if it has any."""
         module = self.started.build_module(self.preset.objective, self.preset.seed)
         if self.preset.gradient_checkpointing:
             for part in module.modules():
@@ -241,11 +235,7 @@ def check_length(preset: Pretraining, started: StartModel) -> None:
 def pretrained_card(
     preset: Pretraining, steps: int, trained_on: tuple[str, ...], like: Card | None = None
 ) -> Card:
-    """Return the card of the finished checkpoint.
-
-    It is used like ``like``, or with ``[CLS]`` pooling, the similarity of the objective and the
-    length of the training.
-    """
+    """Return the card of the finished checkpoint, which is used like ``like`` if it is given."""
     cosine = preset.objective.similarity == "cos"
     card = Card(
         name="",
@@ -264,5 +254,4 @@ def pretrained_card(
 
 
 def _start_name(start: Start) -> str:
-    """Return the name of the model that ``start`` names, without its folder."""
     return Path(start.model).name.removesuffix(SUFFIX) if start.model else "scratch"

@@ -1,15 +1,13 @@
 """Start of a training: the weights, heads and tokenizer of a checkpoint, or a new model.
 
-Weights are read without executing code that comes with them, and every weight of the encoder must
-be present. The language-model head may be missing, as in all-MiniLM-L6-v2, and is new then. The
-folder ``heads`` of a pre-trained checkpoint holds weights that only a further pre-training needs.
+Every weight of the encoder must be present. The language-model head may be missing, as in
+all-MiniLM-L6-v2, and is new then. The folder ``heads`` of a pre-trained checkpoint holds weights
+that only a further pre-training needs.
 
-The vocabulary of a new model can be trained on the texts that the model will read: WordPiece
-(Schuster and Nakajima, "Japanese and Korean Voice Search", ICASSP 2012; Wu et al., "Google's Neural
-Machine Translation System", 2016) with Hugging Face ``tokenizers``, which repeatedly merges the
-most frequent pair of neighbouring pieces. That trainer numbers the single-character continuation
-pieces in an order that differs between processes, and breaks ties by these numbers. Here they are
-numbered in advance, so that equal texts give equal vocabularies.
+The vocabulary of a new model can be trained on the texts: WordPiece (Schuster and Nakajima, ICASSP
+2012; Wu et al., "Google's Neural Machine Translation System", 2016) with Hugging Face
+``tokenizers``. That trainer numbers single-character continuation pieces in an order that differs
+between processes, and breaks ties by these numbers. Here they are numbered in advance.
 """
 
 import re
@@ -57,8 +55,7 @@ CHARACTERS = 1_000  # the most frequent ones: words with others become unknown
 class StartModel:
     """Encoder with its language-model head that a training begins with.
 
-    ``folder`` is that of the checkpoint, None for a new model, and ``trained_on`` lists its
-    collections.
+    ``folder`` is that of the checkpoint, None for a new model.
     """
 
     encoder: MaskedLM
@@ -84,12 +81,7 @@ class StartModel:
 
 
 def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> StartModel:
-    """Load a checkpoint or make a new model, with a vocabulary of ``documents`` if it asks for one.
-
-    Raises:
-        BenchError: the checkpoint is missing, damaged or of an unsupported architecture, or a
-            reason listed in `train_tokenizer`.
-    """
+    """Load a checkpoint or make a new model, with a vocabulary of ``documents`` if asked for."""
     torch.manual_seed(seed)
     if start.scratch is not None:
         return _new_model(start.scratch, documents)
@@ -114,13 +106,7 @@ def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> StartM
 
 
 def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
-    """Find a checkpoint, and the collections that it was trained on.
-
-    ``model`` is the name of a card, the path of a folder, or a Hub id.
-
-    Raises:
-        BenchError: the checkpoint is missing or damaged, or is one of several parts of a model.
-    """
+    """Find the checkpoint of a card, folder or Hub id, and what it was trained on."""
     place = locate_model(model)
     card = place.card
     if card is None:
@@ -166,10 +152,7 @@ def _new_model(scratch: Scratch, documents: Sequence[str]) -> StartModel:
 
 
 def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any) -> None:
-    """Write the weights of ``module`` outside ``encoder`` to a separate file in ``out``.
-
-    The settings of the objective are saved with them, so that pre-training can continue.
-    """
+    """Write the weights of ``module`` outside ``encoder``, and the objective, below ``out``."""
     tensors = {name: value.detach().cpu() for name, value in _head_parameters(module, encoder)}
     with replace_entries(out / HEADS) as folder:
         save_file(tensors, str(folder / HEADS_FILE))
@@ -179,11 +162,8 @@ def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any)
 def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: Any) -> bool:
     """Load what `save_heads` wrote to the checkpoint ``folder``, and return whether it had heads.
 
-    All heads are loaded if all fit, for example for the same objective or from Condenser to
-    coCondenser. Otherwise only the language-model head is loaded, which all objectives have.
-
-    Raises:
-        BenchError: the heads are damaged, or belong to the same objective and do not fit.
+    All heads are loaded if all fit, for example from Condenser to coCondenser. Otherwise only the
+    language-model head is loaded, which all objectives have.
     """
     path = folder / HEADS / HEADS_FILE
     if not path.is_file():
@@ -212,14 +192,7 @@ def _head_parameters(module: nn.Module, encoder: nn.Module) -> list[tuple[str, n
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> Any:
-    """Train BERT's uncased tokenizer with a new vocabulary, and return a fast tokenizer.
-
-    ``size`` is that of the vocabulary in pieces, including the five special tokens. Texts with few
-    words give a smaller vocabulary.
-
-    Raises:
-        BenchError: the texts have no characters, or more than fit into ``size`` pieces.
-    """
+    """Train BERT's uncased tokenizer with a vocabulary of up to ``size`` pieces."""
     from tokenizers import (
         Tokenizer,
         decoders,
@@ -271,7 +244,6 @@ def train_tokenizer(texts: Sequence[str], size: int) -> Any:
 
 
 def _characters(texts: Sequence[str], normalizer: Any) -> list[str]:
-    """Return the most frequent characters of the texts, sorted."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalizer.normalize_str(text))

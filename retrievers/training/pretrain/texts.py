@@ -1,12 +1,8 @@
 """Texts of a pre-training: their division into blocks, their order, and the number of steps.
 
-Long documents are divided into blocks that fit the model, so that training also reads their ends.
-The authors' scripts of RetroMAE (examples/pretrain/preprocess.py) and Condenser
-(helper/create_train.py) fill a block with sentences of one document. If a block exceeds the length
-there, the excess is lost. Here a block ends before the word that would exceed the length, and no
-token of a document is lost.
-
-The order depends only on the seed.
+The authors' scripts of RetroMAE and Condenser fill a block with sentences of one document, and lose
+what exceeds the length. Here a block ends before the word that would exceed the length, and no
+token of a document is lost. The order depends only on the seed.
 """
 
 import hashlib
@@ -46,10 +42,8 @@ class LazyTexts(Sequence[str]):
 class Blocks(LazyTexts):
     """Blocks of all documents, in order. The blocks of a document, joined, are the document.
 
-    Attributes:
-        document: document of each block, ascending int64 ``(blocks,)``.
-        start: first character of each block in its document, int64 ``(blocks,)``.
-        end: character after the last one of each block, int64 ``(blocks,)``.
+    ``document`` of each block and its first and last character, ``start`` and ``end``, are int64
+    ``(blocks,)``.
     """
 
     def __init__(
@@ -59,11 +53,7 @@ class Blocks(LazyTexts):
         max_tokens: int,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Divide documents into blocks of up to ``max_tokens`` tokens, including special tokens.
-
-        Documents are read here and again when a block is accessed. ``report`` is called with the
-        number of documents done so far.
-        """
+        """Divide documents into blocks of up to ``max_tokens`` tokens, including special tokens."""
         self.documents = documents
         limit = max_tokens - tokenizer.num_special_tokens_to_add()
         parts = list(_cut_documents(documents, tokenizer, limit, report))
@@ -84,10 +74,7 @@ def training_texts(
     tokenizer: Any,
     report: Callable[[Progress], None] | None = None,
 ) -> Sequence[str]:
-    """Return the texts that a training reads: blocks of documents, or complete documents.
-
-    Documents stay complete if the preset truncates them or its objective draws spans from them.
-    """
+    """Return the texts that a training reads: blocks of documents, or complete documents."""
     if preset.long_texts == "truncate" or preset.objective.reads_documents:
         return documents
     return Blocks(documents, tokenizer, preset.max_tokens, report)
@@ -130,12 +117,10 @@ def _cut_positions(encoding: Any, limit: int) -> Iterator[int]:
 class Stream:
     """Texts of a training, in a different order in each pass over them.
 
-    An index always gives the same text and the same random draw. A training that was killed
-    therefore resumes exactly, and trainings with equal seeds read equal texts in equal order.
+    An index always gives the same text and the same random draw.
     """
 
     def __init__(self, texts: Sequence[str], length: int, seed: int) -> None:
-        """Order ``texts``, at least one, for a training that reads ``length`` of them."""
         self.texts, self.length, self.seed = texts, length, seed
         # Two passes suffice, since the stream is read in order.
         self._order = lru_cache(maxsize=2)(self._shuffled)
@@ -166,9 +151,7 @@ def hash_sample(texts: Sequence[str]) -> str:
 def count_steps(preset: Pretraining, texts: Sequence[str], collate: Collator) -> int:
     """Return the number of steps of a training on ``texts``.
 
-    If the preset sets a number of tokens, tokens are counted on the first texts as training would
-    read them. An objective that reads two spans of a document therefore takes fewer steps for
-    equally many tokens.
+    A number of tokens is counted on the first texts as training would read them.
     """
     if preset.steps is not None:
         return preset.steps
