@@ -37,8 +37,9 @@ from bench.experiments.training_stages import (
 )
 from bench.requests.training import AblateRequest
 from bench.runner.workspace import Workspace, open_workspace
-from bench.training.training_sets import count_queries, find_leaks
+from bench.training.training_sets import find_leaks
 from datasets_cfg.dataset import Dataset, count_differences
+from foundation.errors import format_count
 from foundation.machine import library_version
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.context import check_device
@@ -177,8 +178,9 @@ def _describe_leak(training: Dataset, other: Dataset, by_command: bool) -> str:
     leaked = find_leaks(training, other)
     treatment = "not left out of the command's training" if by_command else "left out"
     return (
-        f"split {training.facts.split} of {training.name}: {count_queries(len(leaked))} with the "
-        f"text of a scored query of {other.name} ({len(other.queries):,} scored)"
+        f"split {training.facts.split} of {training.name}: "
+        f"{format_count(len(leaked), 'query', 'queries')} with the text of a scored query of "
+        f"{other.name} ({len(other.queries):,} scored)"
         f"{f', {treatment}' if leaked else ''}"
     )
 

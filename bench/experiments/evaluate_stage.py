@@ -13,20 +13,22 @@ from bench.evaluation.judging import resolve_measures
 from bench.evaluation.pipeline import evaluate
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
 from bench.experiments.grid import Table
-from bench.experiments.report import CellScores, CheckpointScores, SequenceScores
-from bench.experiments.training_stages import read_sequence, rename_options, write_sequence
+from bench.experiments.report import CellScores, CheckpointScores
+from bench.experiments.training_stages import SEQUENCE_FILE, read_sequence, rename_options
 from bench.result_store.find import find_results
 from bench.result_store.result import save
 from bench.runner.workspace import Workspace
-from foundation.errors import BenchError, format_names
-from foundation.records import Record, convert_table
+from foundation.errors import BenchError
+from foundation.records import Record, convert_table, write_json
 from retrievers.encoders.transformer import open_encoder
 from retrievers.encoders.views import View, recipe_with_every_pooling
 from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.card import ModelDtype, Prompts, StoreDtype, write_card
+from retrievers.models.card import ModelDtype, StoreDtype, write_card
 from retrievers.models.resolve import resolve_model
 
 RESULTS, VECTORS, START = "results", "vectors", "start"
+# Settings of `resolve_model`.
+OF_MODEL = ("dtype", "store_dtype", "max_query_tokens", "max_document_tokens", "query_prompt")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -39,7 +41,7 @@ class EvaluateSettings(Record, kw_only=True):
         depth: documents per query; None for the collection's depth.
         index: FAISS factory string; ``flat`` is exact search.
         dtype, store_dtype, max_query_tokens, max_document_tokens: as for `resolve_model`.
-        query_prompt, document_prompt: prompts instead of the model's.
+        query_prompt: put before every query, instead of the model's prompts.
         view: how vectors are made after the forward pass, instead of the model's way. Evaluations
             that differ only in their view share one encoding.
     """
@@ -53,7 +55,6 @@ class EvaluateSettings(Record, kw_only=True):
     max_query_tokens: Count | None = None
     max_document_tokens: Count | None = None
     query_prompt: str | None = None
-    document_prompt: str | None = None
     view: View | None = None
 
 
@@ -118,32 +119,15 @@ class EvaluateStage(ExperimentStage):
 
     def _load(self, name: str, chosen: EvaluateSettings, like: str | None) -> LoadedModel:
         """Load a model. A view reads vectors with every pooling."""
-        model = resolve_model(
-            name,
-            like=like,
-            dtype=chosen.dtype,
-            store_dtype=chosen.store_dtype,
-            max_query_tokens=chosen.max_query_tokens,
-            max_document_tokens=chosen.max_document_tokens,
-            trust_code=self.workspace.trust_code,
-        )
-        recipe, view = model.recipe, chosen.view
-        query, document = chosen.query_prompt, chosen.document_prompt
-        if query is not None or document is not None:
-            prompts = Prompts(
-                recipe.prompts.query if query is None else query,
-                recipe.prompts.document if document is None else document,
-            )
-            recipe = msgspec.structs.replace(recipe, prompts=prompts, dataset_prompts={})
-        if view:
-            recipe = recipe_with_every_pooling(recipe)
-            view.width(recipe.dim)
-        model = replace(model, recipe=recipe)
-        if recipe.kind == "bm25":
-            return LoadedModel(model, None)
-        encoder = open_encoder(model, self.workspace.device)
-        model = replace(model, recipe=encoder.recipe)  # with the dimension
-        return LoadedModel(replace(model, recipe=view.recipe(recipe)) if view else model, encoder)
+        settings = {each: getattr(chosen, each) for each in OF_MODEL}
+        trust_code, view = self.workspace.trust_code, chosen.view
+        loaded = self.workspace.load(name, like=like, trust_code=trust_code, **settings)
+        if view is None or loaded.encoder is None:
+            return loaded
+        stored = recipe_with_every_pooling(loaded.model.recipe)
+        viewed = replace(loaded.model, recipe=view.recipe(stored))
+        encoder = open_encoder(replace(loaded.model, recipe=stored), self.workspace.device)
+        return LoadedModel(viewed, encoder)
 
 
 def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
@@ -155,7 +139,7 @@ def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None
     if sequence is None:
         yield model, None
         return
-    write_sequence(sequence, out)
+    write_json(out / SEQUENCE_FILE, sequence)
     yield sequence.start, None
     (out / START).mkdir(exist_ok=True)
     start = str(write_card(resolve_model(sequence.start).card, out / START))
@@ -174,17 +158,9 @@ def read_scores(task: CellTask, out: Path) -> CellScores:
         found.setdefault(stored.record.model, {})[stored.dataset] = scored
     sequence = read_sequence(folder)
     models = 1 + len(sequence.checkpoints) if sequence else 1
-    missing = sorted({name for each in found.values() for name in task.inputs.keys() - each.keys()})
-    problem = ""
-    if not found:
-        problem = "holds no results"
-    elif missing:
-        problem = f"lacks results for {format_names(missing)}"
-    elif len(found) < models:
-        problem = "lacks results of a checkpoint"
-    if problem:
+    if len(found) != models or any(task.inputs.keys() - each.keys() for each in found.values()):
         raise BenchError(
-            f"{folder} is a finished evaluation, but {problem}",
+            f"{folder} is a finished evaluation, but lacks results",
             f"delete {folder} and type the same command",
         )
     if sequence is None:
@@ -194,11 +170,9 @@ def read_scores(task: CellTask, out: Path) -> CellScores:
     trained = dict(zip(sequence.domains, sequence.checkpoints, strict=True))
     earlier = () if sequence.separate else sequence.domains[:-1]
     return CellScores(
-        {name: found[sequence.searched_with(name)][name] for name in found[start]},
-        SequenceScores(
-            start=start,
-            losses=dict(zip(sequence.domains, sequence.losses, strict=True)),
-            before={name: found[start][name] for name in sequence.domains},
-            learnt={name: found[trained[name]][name] for name in earlier},
-        ),
+        on={name: found[sequence.searched_with(name)][name] for name in found[start]},
+        start=start,
+        losses=dict(zip(sequence.domains, sequence.losses, strict=True)),
+        before={name: found[start][name] for name in sequence.domains},
+        learnt={name: found[trained[name]][name] for name in earlier},
     )

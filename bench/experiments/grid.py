@@ -51,9 +51,7 @@ class Axis(Record, kw_only=True):
     def __post_init__(self) -> None:
         if self.labels and len(self.labels) != len(self.values):
             raise ValueError(f"{len(self.labels)} labels for {len(self.values)} values")
-        if len(self.points) < len(self.values):
-            labels = self.all_labels
-            twice = next(label for label in labels if labels.count(label) > 1)
+        if twice := find_duplicate(self.all_labels):
             raise ValueError(f"the axis {self.title} has {twice} twice")
 
     @property
@@ -111,14 +109,8 @@ class Grid(Record, kw_only=True):
         if any("seed" in table for table in self.stages().values()):
             raise ValueError("a stage has a seed: use seeds, at the top of the file, instead")
         titles = [axis.title for axis in self.axes]
-        for title in titles:
-            if titles.count(title) > 1:
-                raise ValueError(f"two axes are called {title}: set the name of one")
-        known = {*self.__struct_fields__} - {"name", "variants"}
-        for variant, table in self.variants.items():
-            for key in sorted(table.keys() - known):
-                hint = did_you_mean(key, known, f"its fields: {', '.join(sorted(known))}")
-                raise ValueError(f"unknown field {key} of variant {variant}: {hint}")
+        if twice := find_duplicate(titles):
+            raise ValueError(f"two axes are called {twice}: set the name of one")
 
     def stages(self) -> dict[str, Table]:
         """Return the settings of the reference by stage, in order, without absent stages."""
@@ -149,25 +141,14 @@ def load_grid(name_or_path: str, variant: str = "", seeds: Sequence[int] = ()) -
         table |= changes
     if seeds:
         table["seeds"] = seeds
-    shipped = _shipped_names().get(table["name"])
-    if shipped and not shipped.samefile(path):
+    shipped = FILES.folder / f"{grid.name}{SUFFIX}"
+    if shipped.is_file() and not shipped.samefile(path):
         raise BenchError(
-            f"the grid in {path} is called {table['name']}, like the shipped one in {shipped}, "
-            "and their reports would have the same folder",
+            f"the grid in {path} is called {grid.name}, like the shipped one in {shipped}, and "
+            "their reports would have the same folder",
             f"Change name in {path}.",
         )
     return FILES.convert(table, source)
-
-
-def _shipped_names() -> dict[str, Path]:
-    """Return the file of each shipped grid, and of each of their variants, by name."""
-    names: dict[str, Path] = {}
-    for path in sorted(FILES.folder.glob(f"*{SUFFIX}")):
-        grid = FILES.load(path)
-        names |= dict.fromkeys(
-            [grid.name, *(f"{grid.name}-{each}" for each in grid.variants)], path
-        )
-    return names
 
 
 def _find_axis(grid: Grid, axis: Any) -> Any:
@@ -178,6 +159,11 @@ def _find_axis(grid: Grid, axis: Any) -> Any:
         hint = did_you_mean(axis, titled, f"its axes: {', '.join(titled)}")
         raise BenchError(f"{grid.name} has no axis {axis!r}", hint)
     return msgspec.to_builtins(titled[axis])
+
+
+def find_duplicate(names: Sequence[str]) -> str:
+    """Return the first of ``names`` that occurs twice, or ""."""
+    return next((name for name in names if names.count(name) > 1), "")
 
 
 def format_label(value: Any) -> str:

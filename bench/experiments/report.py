@@ -17,7 +17,7 @@ the smallest level that a t test over the seeds' means alone reaches.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 import msgspec
@@ -252,25 +252,19 @@ Scores = Mapping[str, CheckpointScores]  # by collection
 
 
 @dataclass(frozen=True)
-class SequenceScores:
-    """Earlier scores of a cell that was trained on one domain after the other.
+class CellScores:
+    """Scores of a finished cell, and those before them if it learnt one domain after the other.
 
     ``before`` are those of the model ``start``, and ``learnt`` those right after the training on
-    each domain but the last; it is empty if each domain keeps its own model.
+    each domain but the last; it is empty if each domain keeps its own model. ``losses`` are of
+    masked language modelling at the end of each domain's training, in nats.
     """
 
-    start: str
-    losses: Mapping[str, float]
-    before: Scores
-    learnt: Scores
-
-
-@dataclass(frozen=True)
-class CellScores:
-    """Scores of a finished cell, and those of its sequence if it has one."""
-
     on: Scores
-    sequence: SequenceScores | None = None
+    start: str = ""
+    losses: Mapping[str, float] = field(default_factory=dict)
+    before: Scores = field(default_factory=dict)
+    learnt: Scores = field(default_factory=dict)
 
 
 ReadScores = Callable[[CellTask], CellScores]
@@ -366,9 +360,8 @@ def _compare_all(
 
 def _compare_sequence(cells: Mapping[int, CellScores]) -> OnCollections:
     last = {seed: each.on for seed, each in cells.items()}
-    sequences = {seed: each.sequence for seed, each in cells.items() if each.sequence}
-    before = {seed: sequence.before for seed, sequence in sequences.items()}
-    learnt = {seed: sequence.learnt for seed, sequence in sequences.items()}
+    before = {seed: each.before for seed, each in cells.items() if each.before}
+    learnt = {seed: each.learnt for seed, each in cells.items() if each.learnt}
     return tuple(
         compare_seeds(title, dict.fromkeys(domains, 1 / len(domains)), last, earlier)
         for title, earlier in (("gained", before), ("forgotten", learnt))
@@ -377,15 +370,14 @@ def _compare_sequence(cells: Mapping[int, CellScores]) -> OnCollections:
 
 
 def _sequence_result(cells: Mapping[int, CellScores], on: OnCollections) -> SequenceResult | None:
-    sequences = [each.sequence for each in cells.values() if each.sequence]
-    if not sequences:
+    if not on:
         return None
-    first = sequences[0]
+    first = next(iter(cells.values()))
     return SequenceResult(
         start=first.start,
         gained=on[0],
         forgotten=on[1] if len(on) > 1 else None,
-        losses={name: fmean(each.losses[name] for each in sequences) for name in first.losses},
+        losses={name: fmean(each.losses[name] for each in cells.values()) for name in first.losses},
     )
 
 

@@ -47,7 +47,6 @@ from retrievers.training.engine.context import (
     TrainingContext,
     read_curve,
 )
-from retrievers.training.engine.run_folder import ModelSize
 from retrievers.training.objectives.objective import Objective, hash_code, read_objective
 from retrievers.training.preset import (
     FINETUNE_PRESETS,
@@ -130,7 +129,6 @@ class FinetuneSource(TrainingSource):
 
 
 S = TypeVar("S", bound=TrainingSource)
-R = TypeVar("R", bound=Record)
 
 
 def complete_settings(
@@ -155,12 +153,6 @@ def complete_settings(
     return source, msgspec.to_builtins(settings)
 
 
-def continue_from(table: Mapping[str, Any], model: str) -> Table:
-    """Return the start of a stage that continues from ``model``, or raise if it has a start."""
-    check_no_start(table)
-    return {"start": {"model": model}}
-
-
 def check_no_start(table: Mapping[str, Any]) -> None:
     """Raise if a stage that continues from another one has a start."""
     if "start" in table:
@@ -170,23 +162,19 @@ def check_no_start(table: Mapping[str, Any]) -> None:
         )
 
 
-def read_settings(
-    stage: str, settings: Table, kind: type[TrainingSource], presets: TomlFiles[R]
-) -> R:
-    """Return the preset in complete ``settings`` of a stage, without their data source."""
-    fields = {name: value for name, value in settings.items() if name not in kind.__struct_fields__}
-    return presets.convert(fields, f"[{stage}]")
-
-
 def read_pretraining(settings: Table, model: str) -> Pretraining:
     """Return the preset in complete ``settings``, which starts from ``model`` by default."""
-    table = {"start": {"model": model}, **settings}
-    return read_settings("pretrain", table, AdaptSource, PRETRAIN_PRESETS)
+    table = {"start": {"model": model}, **_without_source(settings, AdaptSource)}
+    return PRETRAIN_PRESETS.convert(table, "[pretrain]")
 
 
 def read_finetuning(settings: Table) -> Finetuning:
     """Return the preset in complete ``settings``."""
-    return read_settings("finetune", settings, FinetuneSource, FINETUNE_PRESETS)
+    return FINETUNE_PRESETS.convert(_without_source(settings, FinetuneSource), "[finetune]")
+
+
+def _without_source(settings: Table, kind: type[TrainingSource]) -> Table:
+    return {name: value for name, value in settings.items() if name not in kind.__struct_fields__}
 
 
 @dataclass(frozen=True)
@@ -202,7 +190,8 @@ class PretrainStage(ExperimentStage):
         """Return all fields of the preset and ``on`` for ``table``."""
         fixed: Table = {"title": "pre-trained in an ablation", "source": ""}
         if self.after_base:
-            fixed |= continue_from(table, "[base]")
+            check_no_start(table)
+            fixed["start"] = {"model": "[base]"}
         source, settings = complete_settings(
             self.name, table, TrainingSource, PRETRAIN_PRESETS, fixed
         )
@@ -219,7 +208,7 @@ class PretrainStage(ExperimentStage):
         """Return hashes of corpora, initial model and objective's code in ``settings``."""
         start = settings.get("start", {"model": ""})  # after [base], its key covers the start
         named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
-        hashes = hash_corpora(self.workspace, settings) | hash_objective(settings)
+        hashes = hash_pretraining(self.workspace, settings)
         return hashes | (hash_checkpoint(named) if named else {})
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
@@ -249,11 +238,6 @@ class CheckpointSequence(Record, kw_only=True):
         return own.get(collection, self.checkpoints[-1])
 
 
-def write_sequence(sequence: CheckpointSequence, folder: Path) -> None:
-    """Write the record ``sequence`` to ``folder``, atomically."""
-    write_json(folder / SEQUENCE_FILE, sequence)
-
-
 def read_sequence(folder: Path) -> CheckpointSequence | None:
     """Read the record of a sequence from ``folder``, or return None."""
     path = folder / SEQUENCE_FILE
@@ -279,9 +263,9 @@ class AdaptStage(ExperimentStage):
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Return all fields of preset and method, and ``on`` in order, for ``table``."""
+        check_no_start(table)
         start = self.start or "pretrained"
-        fixed: Table = {"title": "adapted in an ablation", "source": ""}
-        fixed |= continue_from(table, start)
+        fixed = {"title": "adapted in an ablation", "source": "", "start": {"model": start}}
         source, settings = complete_settings("adapt", table, AdaptSource, PRETRAIN_PRESETS, fixed)
         del settings["start"]
         method = read_method(source.method)
@@ -314,8 +298,7 @@ class AdaptStage(ExperimentStage):
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return hashes of the corpora and of the code of objective and method in ``settings``."""
         method = read_method(settings["method"])
-        hashes = hash_corpora(self.workspace, settings) | hash_objective(settings)
-        return hashes | hash_plugin("method", method)
+        return hash_pretraining(self.workspace, settings) | hash_plugin("method", method)
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Train ``model`` on each domain of ``settings`` in ``out``, or continue."""
@@ -331,7 +314,7 @@ class AdaptStage(ExperimentStage):
             losses=tuple(mean_last_loss(read_curve(each / CURVE_FILE)) for each in checkpoints),
             separate=method.separate_models,
         )
-        write_sequence(sequence, folder)
+        write_json(folder / SEQUENCE_FILE, sequence)
         return count_work(folder, checkpoints[-1])
 
 
@@ -393,23 +376,18 @@ class FinetuneStage(ExperimentStage):
             queries=settings.get("queries"),
             max_memory=self.workspace.max_memory,
         )
-        size = trained.size or ModelSize(parameters=0, trained=0, saved_bytes=0)
         return msgspec.structs.replace(
             count_work(out / MODEL),
-            parameters=size.trained,
-            total_parameters=size.parameters,
-            saved_bytes=size.saved_bytes,
+            parameters=trained.size.trained,
+            total_parameters=trained.size.parameters,
+            saved_bytes=trained.size.saved_bytes,
         )
 
 
-def hash_corpora(workspace: Workspace, settings: Table) -> dict[str, str]:
-    """Return the SHA-256 of each corpus of ``settings``, found in ``workspace``."""
-    return {dataset.name: dataset.corpus.sha256 for dataset in workspace.datasets(settings["on"])}
-
-
-def hash_objective(settings: Table) -> dict[str, str]:
-    """Return the SHA-256 of each source of the objective in ``settings``."""
-    return hash_plugin("objective", read_objective(settings["objective"]))
+def hash_pretraining(workspace: Workspace, settings: Table) -> dict[str, str]:
+    """Return the SHA-256 of each corpus of ``settings`` and of each source of the objective."""
+    corpora = {each.name: each.corpus.sha256 for each in workspace.datasets(settings["on"])}
+    return corpora | hash_plugin("objective", read_objective(settings["objective"]))
 
 
 def hash_plugin(role: str, plugin: Objective | Method) -> dict[str, str]:

@@ -129,7 +129,7 @@ class CheckpointScanner:
     def scan(self) -> tuple[CheckpointState, ...]:
         """Return the checkpoints by step."""
         parents = (self.folder, self.folder / CHECKPOINTS)
-        listed = (path for parent in parents for path in _list_folder(parent))
+        listed = (path for parent in parents if parent.is_dir() for path in parent.iterdir())
         found = filter(_is_checkpoint, listed)
         states = {path: files for path in found if (files := _read_file_states(path))}
         by_trainer = any(TRAINER_STATE in files for files in states.values())
@@ -146,13 +146,6 @@ class CheckpointScanner:
         if TRAINER_STATE not in files and (by_trainer or files.keys() & TRAINER_FILES):
             return f"{TRAINER_STATE} is missing, which the Trainer writes last"
         return ""
-
-
-def _list_folder(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def _is_checkpoint(path: Path) -> bool:

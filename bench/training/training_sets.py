@@ -24,7 +24,7 @@ from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.reader import Queries, TrainingExample
 from foundation.arrays import Int64Array
-from foundation.errors import BenchError
+from foundation.errors import BenchError, format_count
 from retrievers.encoders.protocol import join
 from retrievers.training.finetune.training_data import NegativePool, TrainingSet, pad_rows
 from retrievers.training.pretrain.texts import LazyTexts
@@ -285,18 +285,14 @@ def leaked_queries(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset
         if shared := find_leaks(training, other):
             named = ", ".join(shared[:NAMED_QUERIES])
             more = ", …" if len(shared) > NAMED_QUERIES else ""
+            count = format_count(len(shared), "training query", "training queries")
             print(
-                f"warning: {count_queries(len(shared), 'training ')} of {training.name} with the "
-                f"text of a test query of {other.name}, left out: {named}{more}",
+                f"warning: {count} of {training.name} with the text of a test query of "
+                f"{other.name}, left out: {named}{more}",
                 file=sys.stderr,
             )
         left_out.update(shared)
     return frozenset(left_out)
-
-
-def count_queries(count: int, kind: str = "") -> str:
-    """Return ``count`` with its noun, and the word ``kind`` between them."""
-    return f"{count:,} {kind}{'query' if count == 1 else 'queries'}"
 
 
 def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
@@ -309,8 +305,9 @@ def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
     ids, texts = shared_queries(training.queries, evaluated.queries, same)
     if ids:
         raise BenchError(
-            f"split {training.facts.split} of {training.name} has {count_queries(len(ids))} of "
-            f"split {evaluated.facts.split}, on which {evaluated.name} is evaluated",
+            f"split {training.facts.split} of {training.name} has "
+            f"{format_count(len(ids), 'query', 'queries')} of split {evaluated.facts.split}, on "
+            f"which {evaluated.name} is evaluated",
             'Train on another split: --split train, or in a grid split = "train".',
         )
     return texts

@@ -133,12 +133,7 @@ class AdaptedNetwork:
     write: Write
 
     def save(self, out: Path, card: Card) -> None:
-        """Write adapter and, last, ``card`` to ``out``."""
-        self.save_files(out)
-        self.save_card(out, card)
-
-    def save_files(self, out: Path) -> None:
-        """Write the adapter to ``out``, with the hash of the base's weights."""
+        """Write the adapter with its base's hash and, last, ``card`` to ``out``."""
         with replace_entries(out) as unfinished:
             folder = unfinished / ADAPTER_FOLDER
             folder.mkdir()
@@ -146,15 +141,12 @@ class AdaptedNetwork:
             hashed = self.base.checkpoint.weights_sha256
             base = {"model": self.base.card.name, "weights_sha256": hashed}
             write_json(folder / BASE, base)
-
-    def save_card(self, out: Path, card: Card) -> None:
-        """Write ``card`` to ``out``, with the adapter and the location of the base."""
-        base, checkpoint = self.base.card, self.base.checkpoint
+        checkpoint, of_base = self.base.checkpoint, self.base.card
         where: dict[str, Any] = {"checkpoint": os.path.relpath(checkpoint.root, out.resolve())}
-        if base.package or checkpoint.revision:
+        if of_base.package or checkpoint.revision:
             fields = ("checkpoint", "package", "weights_sha256")
-            where = {name: getattr(base, name) for name in fields}
-            where["revision"] = checkpoint.revision or base.revision
+            where = {name: getattr(of_base, name) for name in fields}
+            where["revision"] = checkpoint.revision or of_base.revision
         adapter = CardAdapter(path=ADAPTER_FOLDER, kind=self.kind)
         write_card(replace_fields(card, {"adapter": adapter, **where}), out, where["checkpoint"])
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
 
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.objective import Example
@@ -85,15 +84,3 @@ def gradients(heads: torch.nn.Module, batch: dict[str, Any], seed: int = 0) -> d
     heads(**batch)["loss"].backward()
     found = {name: weight.grad for name, weight in heads.named_parameters()}
     return {name: grad.clone() for name, grad in found.items() if grad is not None}
-
-
-def keep_last_states(encoder: MaskedLM) -> list[Tensor]:
-    """Last hidden states of each forward pass, apart from the layers before: they get gradients."""
-    kept: list[Tensor] = []
-
-    def keep(module: torch.nn.Module, inputs: Any, states: tuple[Tensor, ...]) -> Any:
-        kept.append(states[-1].detach().requires_grad_())
-        return (*states[:-1], kept[-1])
-
-    encoder.register_forward_hook(keep)
-    return kept

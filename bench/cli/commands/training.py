@@ -69,11 +69,12 @@ def finetune(request: FinetuneRequest, output: OutputOptions) -> int:
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
         _print_trained(trained, rounds, f"{trained.queries:,} queries", request.out, output)
         if not output.json:
-            if size := trained.size:
-                print(
-                    f"trained {size.trained:,} of {size.parameters:,} parameters "
-                    f"({100 * size.share:.3g} %); {size.saved_bytes:,} bytes of weights"
-                )
+            size = trained.size
+            share = 100 * size.trained / size.parameters
+            print(
+                f"trained {size.trained:,} of {size.parameters:,} parameters ({share:.3g} %); "
+                f"{size.saved_bytes:,} bytes of weights"
+            )
             workspace = open_workspace(request)
             typed = list(dict.fromkeys((*request.on, *request.held_out)))
             tested = open_test_sets(workspace.expand_names(typed, files=True), (), workspace)

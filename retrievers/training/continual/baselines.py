@@ -29,6 +29,7 @@ from torch import nn
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
+from foundation.records import convert_table
 from retrievers.adapters.adapter import AdapterSettings, add_adapter, make_configuration
 from retrievers.models.card import Card, replace_fields
 from retrievers.models.resolve import resolve_model
@@ -139,12 +140,7 @@ class AdapterPerDomain(Method, kw_only=True, tag="adapter"):
         )
 
     def _settings(self) -> AdapterSettings:
-        try:
-            return AdapterSettings(method=self.adapter)
-        except ValueError as error:
-            raise BenchError(
-                f"{self.adapter} cannot be the adapter of a domain: {error}", "Use another method."
-            ) from error
+        return convert_table({"method": self.adapter}, AdapterSettings, "the adapter of a domain")
 
 
 class DomainAdapter(MLM, kw_only=True, tag="domain-adapter"):

@@ -134,7 +134,8 @@ def gate_units(encoder: MaskedLM, gates: Units) -> Iterator[None]:
         return output * gate
 
     handles = []
-    for number, layer in enumerate(_layers(encoder)):
+    layer: Any
+    for number, layer in enumerate(encoder.layers):
         heads, inner, output = (gates[kind][number] for kind in KINDS)
         heads = heads.repeat_interleave(head_width(encoder))
         before_output = partial(scale_input, heads)
@@ -156,7 +157,8 @@ def unit_weights(encoder: MaskedLM) -> Iterator[tuple[torch.nn.Parameter, str, i
     A head has its rows of the query, key and value maps and their biases, and the columns of the
     map after it. Neurons have their rows and biases.
     """
-    for number, layer in enumerate(_layers(encoder)):
+    layer: Any
+    for number, layer in enumerate(encoder.layers):
         attention = layer.attention.self
         maps = [(dense, "heads") for dense in (attention.query, attention.key, attention.value)]
         maps += [(layer.intermediate.dense, "intermediate"), (layer.output.dense, "output")]
@@ -169,10 +171,6 @@ def unit_weights(encoder: MaskedLM) -> Iterator[tuple[torch.nn.Parameter, str, i
 def head_width(encoder: MaskedLM) -> int:
     """Return the width of one attention head of ``encoder``."""
     return int(encoder.config.hidden_size // encoder.config.num_attention_heads)
-
-
-def _layers(encoder: MaskedLM) -> list[Any]:
-    return list(encoder.layers)
 
 
 def general_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:

@@ -41,7 +41,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retrievers.training.continual.sequence import Batch, DomainStep, Method, read_state
-from retrievers.training.objectives.masked_lm import MaskedLM, masked_cross_entropy, sum_losses
+from retrievers.training.objectives.masked_lm import (
+    MaskedLM,
+    in_float32,
+    masked_cross_entropy,
+    sum_losses,
+)
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.objectives.objective import Objective
 from retrievers.training.preset import Above0, NotNegative, Start
@@ -232,9 +237,8 @@ def kl_divergence(logits: Tensor, answers: Tensor, temperature: float) -> Tensor
 
     Both are logits ``(tokens, vocabulary)``. The divergence of 0 tokens is 0.
     """
-    wide = torch.promote_types(logits.dtype, torch.float32)
     softened, target = (
-        functional.log_softmax(each.to(wide) / temperature, dim=-1) for each in (logits, answers)
+        functional.log_softmax(in_float32(each) / temperature, dim=-1) for each in (logits, answers)
     )
     total = functional.kl_div(softened, target, reduction="sum", log_target=True)
     return total / max(len(logits), 1)

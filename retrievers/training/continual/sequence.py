@@ -6,14 +6,13 @@ is read again. The same call continues a sequence, which may have new domains at
 """
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -32,8 +31,6 @@ from retrievers.training.preset import Pretraining, Start
 from retrievers.training.pretrain.pretrain import PretrainResult, check_length, pretrain
 from retrievers.training.pretrain.start import open_start
 from retrievers.training.pretrain.texts import Stream, hash_sample, training_texts
-
-logger = logging.getLogger(__name__)
 
 PACKAGE = "retrievers.training.continual"
 METHODS = {  # modules by the names of their methods
@@ -221,13 +218,14 @@ class DomainStep:
                 "code": hash_code(method),
             }
         )
-        stored = _read_made_from(path)
-        if stored is None:
+        if not path.exists():
             tensors = {name: value.cpu().contiguous() for name, value in measure().items()}
             with replace_entries(path.parent) as folder:
                 save_file(tensors, str(folder / path.name), metadata={MADE_FROM: made_from})
-        elif stored != made_from:
-            raise BenchError(f"{path} was measured for a different sequence", "Use another folder.")
+        with safe_open(str(path), framework="pt") as file:
+            if file.metadata()[MADE_FROM] != made_from:
+                problem = f"{path} was measured for a different sequence"
+                raise BenchError(problem, "Use another folder.")
         return str(path)
 
     def open(self) -> tuple[MaskedLM, Any]:
@@ -265,15 +263,3 @@ def read_state(path: Path | str, like: Mapping[str, Tensor]) -> dict[str, Tensor
                 f"{path} does not fit this model: {name}", "Remove it to measure it again."
             )
     return {name: tensors[name].to(expected) for name, expected in like.items()}
-
-
-def _read_made_from(path: Path) -> str | None:
-    """Return the training that a state file was measured for. None if it is missing or damaged."""
-    if not path.exists():
-        return None
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            return str((file.metadata() or {}).get(MADE_FROM))
-    except (OSError, SafetensorError) as error:
-        logger.warning("%s is damaged and will be measured again: %s", path, error)
-        return None

@@ -110,34 +110,16 @@ def append_point(path: Path, point: LossPoint) -> None:
 
 def read_curve(path: Path) -> list[LossPoint]:
     """Read all points of the loss curve ``path``. The incomplete last line of a kill is skipped."""
-    try:
-        lines = _complete_lines(path)
-    except OSError as error:
-        raise BenchError(f"cannot read the loss curve {path}: {error.strerror}") from error
-    points = [decode_json(line, LossPoint, f"the loss curve {path}") for line in lines]
-    if not points:
-        raise BenchError(f"{path} is not a loss curve: it has no points")
-    return points
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [decode_json(line, LossPoint, path) for line in lines]
 
 
 def cut_curve(path: Path, step: int) -> None:
-    """Remove damaged lines and the points after ``step``, so that a training can resume there."""
-    if not path.exists():
-        return
-    decoder, kept = msgspec.json.Decoder(LossPoint), []
-    for line in _complete_lines(path):
-        try:
-            if decoder.decode(line).step <= step:
-                kept.append(line)
-        except (msgspec.MsgspecError, ValueError):
-            continue
-    with replace_file(path) as file:
-        file.writelines(kept)
-
-
-def _complete_lines(path: Path) -> list[bytes]:
-    lines = path.read_bytes().splitlines(keepends=True)
-    return [line for line in lines if line.endswith(b"\n")]
+    """Remove the points after ``step``, so that a training can resume there."""
+    if path.exists():
+        kept = [point for point in read_curve(path) if point.step <= step]
+        with replace_file(path) as file:
+            file.writelines(msgspec.json.encode(point) + b"\n" for point in kept)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
 """Output folder of a training: the identity of the training, a lock, checkpoints and the model.
 
 ``training.json`` identifies the training, so that only the same training continues a folder.
-``trained.json`` is written last, after the model, and contains the hashes of the weights. A
-finished training whose weights have changed since is refused.
+``trained.json`` is written last, after the model.
 
-A training resumes from its last complete checkpoint. The last file of a checkpoint is ``complete``:
-a manifest with the size and hash of every other file. A checkpoint that a kill or a disk error left
-incomplete does not match its manifest or has none, and the previous one is used.
+A training resumes from its last complete checkpoint. The last file of a checkpoint is ``complete``
+with the sizes of all others. A checkpoint that a kill or a full disk left incomplete has none, and
+the previous one is used.
 
 In the finished model, ``config.json``, ``model.safetensors`` and the tokenizer form a plain Hugging
 Face checkpoint. ``modules.json`` and the files that it names make it a sentence-transformers
@@ -16,12 +15,11 @@ folder. ``card.toml`` states how vectors are made and which collections the mode
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -34,12 +32,10 @@ from foundation.files import (
     replace_entries,
     replace_file,
     reset_permissions,
-    sha256_of_file,
 )
-from foundation.records import Record, convert_table, find_differing_keys, read_json, write_json
+from foundation.records import convert_table, find_differing_keys, read_json, write_json
 from retrievers.models.card import CARD_FILE, Card, write_card
 from retrievers.models.loading import silence_transformers
-from retrievers.models.read_checkpoint import read_safetensors_header
 from retrievers.models.read_settings import LEGACY_POOLING, ST_POOLING
 from retrievers.models.resolve import TRAINING_FILE
 from retrievers.training.engine.context import (
@@ -51,37 +47,16 @@ from retrievers.training.engine.context import (
 
 CHECKPOINTS = "checkpoints"  # folder that a finished training removes
 TRAINED_FILE = "trained.json"
-SIZE_FILE = "size.json"
 LOCK = ".training.lock"
 PREFIX = ".training."  # prefix of files that precede ``training.json``
 COMPLETE = "complete"
 WEIGHTS = "model.safetensors"
-WEIGHT_SUFFIXES = (".safetensors", ".bin")
-STAGES = (CHECKPOINTS, "rounds", "teacher")  # folders that are not part of the finished model
 MODEL = "model"  # folder in a checkpoint with the model in evaluable form
 
 T = TypeVar("T")
 Array = TypeVar("Array", bound=npt.NDArray[Any])
 
 logger = logging.getLogger(__name__)
-
-
-class FileHash(Record):
-    """Size in bytes and sha256 (hex) of a file."""
-
-    size: int
-    sha256: str
-
-    @classmethod
-    def of(cls, path: Path) -> "FileHash":
-        """Return the size and hash of ``path``."""
-        return cls(path.stat().st_size, sha256_of_file(path))
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """Hashes of the files of a folder, by path relative to it."""
-
-    files: dict[str, FileHash]
 
 
 @dataclass(frozen=True)
@@ -97,34 +72,20 @@ class RunFolder:
         return (self.path / CARD_FILE).exists()
 
     def result(self, kind: type[T]) -> T | None:
-        """Return the record of type ``kind`` that this training wrote when it finished.
-
-        It is None if the training is unfinished or the record is damaged.
+        """Return the record that this training wrote when it finished, or None if it did not.
 
         Raises:
-            BenchError: the folder holds a different training or other files, or its weights are
-                damaged.
+            BenchError: the folder holds a different training or other files.
         """
         if not self.has_model:
             return None
         self._refuse_other_training()
         source = self.path / TRAINED_FILE
-        finished: T | None = None
-        manifest = Manifest({})
-        with suppress(BenchError):
-            record = read_json(source, dict[str, Any])
-            record["folder"] = str(self.path)  # the folder may have been moved
-            manifest = convert_table(record, Manifest, source)
-            finished = convert_table(record, kind, source)
-        problem = find_changed_file(self.path, manifest.files)
-        if not problem and finished is None:  # the record may have no hashes
-            problem = find_truncated_file(self._weight_files())
-        if problem:
-            raise BenchError(
-                f"the finished training in {self.path} is damaged: {problem}",
-                "Restore the file, or remove the folder to train again.",
-            )
-        return finished
+        if not source.is_file():
+            return None
+        record = read_json(source, dict[str, Any], f"Remove {source}, and type the command again.")
+        folder = str(self.path)  # it may have been moved
+        return convert_table({**record, "folder": folder}, kind, source)
 
     @contextmanager
     def claim(self, device: str) -> Iterator[None]:
@@ -144,21 +105,8 @@ class RunFolder:
         """Write ``result`` as the record of the training, whose model was written before."""
         if is_first():
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
-            files = {
-                path.relative_to(self.path).as_posix(): FileHash.of(path)
-                for path in self._weight_files()
-            }
-            record = msgspec.to_builtins(result) | {"folder": ".", "files": files}
+            record = msgspec.to_builtins(result) | {"folder": "."}
             write_json(self.path / TRAINED_FILE, record)  # last, so that it means complete
-
-    def _weight_files(self) -> list[Path]:
-        return [
-            path
-            for path in sorted(self.path.rglob("*"))
-            if path.suffix in WEIGHT_SUFFIXES
-            and path.relative_to(self.path).parts[0] not in STAGES
-            and path.is_file()
-        ]
 
     def _refuse_other_training(self) -> None:
         """Raise if the folder holds other files, or weights of a different training."""
@@ -192,62 +140,36 @@ def lock_folder(path: Path) -> FileLock:
     return lock
 
 
-def write_manifest(folder: Path) -> None:
-    """Write the manifest that marks ``folder`` as complete, without the checkpoints inside it.
-
-    If a file is lost in a power failure, the folder no longer matches its manifest.
-    """
+def seal(folder: Path) -> None:
+    """Mark ``folder`` as complete by the sizes of its files, without the checkpoints inside it."""
     reset_permissions(folder)
-    paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*"))}
-    files = {
-        name.as_posix(): FileHash.of(path)
-        for name, path in paths.items()
+    names = {path.relative_to(folder): path for path in sorted(folder.rglob("*"))}
+    sizes = {
+        name.as_posix(): path.stat().st_size
+        for name, path in names.items()
         if path.is_file() and name.parts[0] not in (CHECKPOINTS, COMPLETE)
     }
-    write_json(folder / COMPLETE, Manifest(files))
+    write_json(folder / COMPLETE, sizes)
 
 
-def find_damage(folder: Path) -> str:
-    """Describe the damage to ``folder``. Return an empty string if it matches its manifest."""
+def is_complete(folder: Path) -> bool:
+    """Return whether ``folder`` was sealed and all of its files have their sizes since."""
     try:
-        manifest = read_json(folder / COMPLETE, Manifest)
+        sizes = read_json(folder / COMPLETE, dict[str, int])
     except BenchError:
-        return f"{COMPLETE} cannot be read"
-    return find_changed_file(folder, manifest.files)
-
-
-def find_changed_file(folder: Path, files: Mapping[str, FileHash]) -> str:
-    """Describe the first file of ``folder`` that does not match ``files``, or return ""."""
-    for name, expected in files.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != expected.size or FileHash.of(path) != expected:
-            return f"{name} is not as it was written"
-    return ""
-
-
-def find_truncated_file(paths: Iterable[Path]) -> str:
-    """Describe the first ``.safetensors`` file of ``paths`` that is incomplete, or return ""."""
-    for path in paths:
-        if path.suffix == ".safetensors":
-            try:
-                read_safetensors_header(path)
-            except BenchError:
-                return f"{path.name} is not a complete safetensors file"
-    return ""
+        return False
+    paths = {folder / name: size for name, size in sizes.items()}
+    return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the last complete checkpoint in ``folder``, and remove later ones."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=checkpoint_step, reverse=True):
-        sealed = (checkpoint / COMPLETE).exists()
-        problem = find_damage(checkpoint) if sealed else "it is unfinished"
-        if not problem:
+        if is_complete(checkpoint):
             return checkpoint
         if is_first():
-            if sealed:
-                logger.warning("%s is damaged and will not be used: %s", checkpoint, problem)
+            if (checkpoint / COMPLETE).exists():
+                logger.warning("%s is damaged and will not be used", checkpoint)
             shutil.rmtree(checkpoint)
     return None
 
@@ -263,12 +185,6 @@ def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
 
     The card is written last, so a folder with a card is complete.
     """
-    save_files(model, tokenizer, out, card)
-    write_card(card, out)
-
-
-def save_files(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
-    """Write all files of a checkpoint except its card, see `save_checkpoint`."""
     with replace_entries(out) as folder:
         with silence_transformers():  # version 5 shows a progress bar for each file
             model.save_pretrained(str(folder), safe_serialization=True)
@@ -280,6 +196,7 @@ def save_files(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
                 (folder / name).write_text(text, encoding="utf-8")
             if card.normalize:
                 (folder / "2_Normalize").mkdir()
+    write_card(card, out)
 
 
 def _st_settings(card: Card, width: int) -> dict[str, Any]:
@@ -310,56 +227,12 @@ def _st_settings(card: Card, width: int) -> dict[str, Any]:
     }
 
 
-class ModelSize(Record, kw_only=True):
-    """Size of a trained checkpoint or adapter.
-
-    Attributes:
-        parameters: parameters of the network including adapters. Tied parameters count once.
-        trained: parameters that the optimizer changed.
-        saved_bytes: total size of the weight files.
-    """
-
-    parameters: int
-    trained: int
-    saved_bytes: int
-
-    @property
-    def share(self) -> float:
-        """Share of trained parameters, between 0 and 1."""
-        return self.trained / self.parameters
-
-
-def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
-    """Write parameters of ``network`` and bytes of weights in ``files`` to ``size.json``."""
-    counts = [(weight.numel(), weight.requires_grad) for weight in network.parameters()]
-    weights = [path for path in files if path.suffix in WEIGHT_SUFFIXES]
-    size = ModelSize(
-        parameters=sum(count for count, _ in counts),
-        trained=sum(count for count, requires_grad in counts if requires_grad),
-        saved_bytes=sum(path.stat().st_size for path in weights),
-    )
-    write_json(folder / SIZE_FILE, size)
-
-
-def read_size(folder: Path) -> ModelSize | None:
-    """Return the size that `write_size` wrote to ``folder``, or None if there is none."""
-    path = folder / SIZE_FILE
-    return read_json(path, ModelSize, "remove it") if path.is_file() else None
-
-
 def load_array(path: Path, compute: Callable[[], Array]) -> Array:
     """Read an array from the NumPy file ``path``, which the first process computes if necessary."""
-    if not is_first():
-        wait_for_file(path)
-        computed: Array = np.load(path, allow_pickle=False)
-        return computed
-    try:
+    wait_for_file(path)  # in the other processes
+    if path.is_file():
         kept: Array = np.load(path, allow_pickle=False)
         return kept
-    except FileNotFoundError:
-        pass
-    except (ValueError, EOFError, BadZipFile) as error:
-        logger.warning("%s is damaged and will be computed again: %s", path, error)
     array = compute()
     with replace_file(path) as file:
         np.save(file, array, allow_pickle=False)

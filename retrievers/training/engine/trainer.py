@@ -43,7 +43,7 @@ from retrievers.training.engine.run_folder import (
     WEIGHTS,
     checkpoint_step,
     last_checkpoint,
-    write_manifest,
+    seal,
 )
 from retrievers.training.preset import Optimizer, Precision
 
@@ -261,7 +261,7 @@ class FiniteLossMixin:
             super()._save_checkpoint(model, trial)  # type: ignore[misc]
             self.accelerator.wait_for_everyone()  # each process writes its own random state
             if is_first():
-                write_manifest(checkpoint)
+                seal(checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Save the weights of the module. Unlike the Trainer's own method, allow tied weights."""

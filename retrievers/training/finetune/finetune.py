@@ -35,15 +35,13 @@ from retrievers.training.engine.context import (
 )
 from retrievers.training.engine.run_folder import (
     CHECKPOINTS,
-    ModelSize,
     RunFolder,
     checkpoint_step,
     last_checkpoint,
     load_array,
-    read_size,
 )
 from retrievers.training.engine.trainer import FitResult, FitSettings, explain_errors, load_weights
-from retrievers.training.finetune.student import Student, trained_card
+from retrievers.training.finetune.student import ModelSize, Student, trained_card
 from retrievers.training.finetune.training_data import (
     Batches,
     BatchOrder,
@@ -108,7 +106,7 @@ class FinetuneResult(msgspec.Struct, frozen=True):
     queries: int
     seconds: float
     resumed_at: int
-    size: ModelSize | None = None
+    size: ModelSize
     dimensions: tuple[int, ...] = ()
 
 
@@ -160,8 +158,6 @@ def finetune(
             rounds=len(rounds),
             seconds=sum(each.seconds for each in rounds),
             resumed_at=sum(each.resumed_at for each in rounds),
-            size=read_size(context.out),
-            dimensions=preset.loss.dimensions(model.recipe.dim),
         )
         folder.finish(trained)
     return trained
@@ -227,9 +223,15 @@ class Round:
         if is_first():
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         wait_for_file(folder / CARD_FILE)
-        queries = len(self.examples)
         return FinetuneResult(
-            str(folder), self.steps, 1, queries, fitted.seconds, fitted.resumed_at
+            folder=str(folder),
+            steps=self.steps,
+            rounds=1,
+            queries=len(self.examples),
+            seconds=fitted.seconds,
+            resumed_at=fitted.resumed_at,
+            size=self.student.size(folder),
+            dimensions=self.preset.loss.dimensions(self.start.recipe.dim),
         )
 
     @property

@@ -41,6 +41,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 from retrievers.training.engine.context import world_size
 from retrievers.training.engine.trainer import FiniteLossMixin, FitSettings, SharedArguments
+from retrievers.training.objectives.masked_lm import dot_products, in_float32
 from retrievers.training.objectives.objective import count_tokens
 from retrievers.training.preset import KL, Loss, MarginMSE, Teacher
 
@@ -139,7 +140,7 @@ class ListwiseLoss(nn.Module):
         features = batch_to_device(features, self.model.device)
         scores = self.model(features)["scores"].view(-1, self.documents)
         targets = labels.to(scores).view_as(scores)
-        return functional.cross_entropy(_in_float32(scores), targets)
+        return functional.cross_entropy(in_float32(scores), targets)
 
 
 def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> Any:
@@ -149,33 +150,18 @@ def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> An
     return loss(
         model,
         scale=1 / temperature,
-        similarity_fct=pairwise_dot_products,
+        similarity_fct=dot_products,
         gather_across_devices=gather,
     )
-
-
-def pairwise_dot_products(queries: Tensor, documents: Tensor) -> Tensor:
-    """Return the dot products of all pairs, ``(queries, documents)``, in float32 or float64.
-
-    Vectors, ``(queries, dim)`` and ``(documents, dim)``, can come from a forward pass in bfloat16,
-    whose 8 bits are enough for vectors but not for scores that are divided by a temperature: at
-    0.02 the last bit of a cosine is 0.2 of a logit.
-    """
-    with torch.autocast(queries.device.type, enabled=False):
-        return _in_float32(queries) @ _in_float32(documents).T
 
 
 def _rowwise_similarity(temperature: float) -> Similarity:
     def similarity(queries: Tensor, documents: Tensor) -> Tensor:
         with torch.autocast(queries.device.type, enabled=False):
-            queries, documents = _in_float32(queries), _in_float32(documents)
+            queries, documents = in_float32(queries), in_float32(documents)
             return torch.einsum("nd,nd->n", queries, documents) / temperature
 
     return similarity
-
-
-def _in_float32(vectors: Tensor) -> Tensor:
-    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
 class RetrieverArguments(SharedArguments, SentenceTransformerTrainingArguments):  # type: ignore[misc]

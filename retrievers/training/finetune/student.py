@@ -17,18 +17,34 @@ from transformers import PreTrainedModel
 
 from foundation.arrays import BoolArray, Int32Array
 from foundation.errors import BenchError
+from foundation.records import Record
 from retrievers.adapters.adapter import AdaptedNetwork, add_adapter
 from retrievers.encoders.protocol import Segments, join
 from retrievers.encoders.tokens import TextTokenizer, load_tokenizer
-from retrievers.models.card import Card, Recipe, make_card_like, write_card
+from retrievers.models.card import Card, Recipe, make_card_like
 from retrievers.models.loading import load_network, silence_transformers
 from retrievers.models.read_checkpoint import ADAPTER_FOLDER
 from retrievers.models.read_settings import ST_POOLING
 from retrievers.models.resolve import Model
-from retrievers.training.engine.run_folder import save_files, write_size
+from retrievers.training.engine.run_folder import save_checkpoint
 from retrievers.training.preset import Biases, Finetuning, Part
 
 Tensors = dict[str, torch.Tensor]
+WEIGHT_SUFFIXES = (".safetensors", ".bin")
+
+
+class ModelSize(Record, kw_only=True):
+    """Size of a trained checkpoint or adapter.
+
+    Attributes:
+        parameters: parameters of the network including adapters. Tied parameters count once.
+        trained: parameters that the optimizer changed.
+        saved_bytes: total size of the weight files.
+    """
+
+    parameters: int
+    trained: int
+    saved_bytes: int
 
 
 class Student:
@@ -60,13 +76,21 @@ class Student:
     def save(self, folder: Path, card: Card) -> None:
         """Write the trained weights to ``folder`` in evaluable form, ``card`` last."""
         if self.adapted is None:
-            save_files(self.network, self.tokenizer, folder, card)
-            write_size(self.network, folder, folder.iterdir())
-            write_card(card, folder)
+            save_checkpoint(self.network, self.tokenizer, folder, card)
         else:
-            self.adapted.save_files(folder)
-            write_size(self.network, folder, (folder / ADAPTER_FOLDER).rglob("*"))
-            self.adapted.save_card(folder, card)
+            self.adapted.save(folder, card)
+
+    def size(self, folder: Path) -> ModelSize:
+        """Return the size of the network and of the weights that were saved to ``folder``."""
+        counts = [(weight.numel(), weight.requires_grad) for weight in self.network.parameters()]
+        saved = (folder / ADAPTER_FOLDER).rglob("*") if self.adapted else folder.iterdir()
+        return ModelSize(
+            parameters=sum(count for count, _ in counts),
+            trained=sum(count for count, requires_grad in counts if requires_grad),
+            saved_bytes=sum(
+                path.stat().st_size for path in saved if path.suffix in WEIGHT_SUFFIXES
+            ),
+        )
 
 
 def trained_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...]) -> Card:

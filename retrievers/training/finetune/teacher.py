@@ -26,9 +26,9 @@ from retrievers.training.engine.context import Progress, TrainingContext, is_fir
 from retrievers.training.engine.run_folder import (
     CHECKPOINTS,
     COMPLETE,
-    find_damage,
+    is_complete,
     load_array,
-    write_manifest,
+    seal,
 )
 from retrievers.training.engine.trainer import FitSettings, explain_errors
 from retrievers.training.finetune.losses import RerankerTrainer, reranker_loss
@@ -76,7 +76,7 @@ class CrossEncoderTeacher:
         if settings.model:
             named, _ = find_checkpoint(settings.model)
             return cross_encoder(named, settings.max_tokens, trained=True)
-        if find_damage(folder):  # it is missing or damaged
+        if not is_complete(folder):
             self._train(rows)
             wait_for_file(folder / COMPLETE)
         return cross_encoder(read_checkpoint(folder), settings.max_tokens, trained=True)
@@ -111,7 +111,7 @@ class CrossEncoderTeacher:
             with replace_entries(folder) as unfinished:
                 teacher.model.save_pretrained(str(unfinished), safe_serialization=True)
                 teacher.tokenizer.save_pretrained(str(unfinished))
-            write_manifest(folder)
+            seal(folder)
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 

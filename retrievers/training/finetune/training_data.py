@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
+from foundation.files import add_to_hash
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model
 from retrievers.training.engine.context import world_size
@@ -119,13 +120,11 @@ class TrainingSet:
     def sha256(self) -> str:
         """Hash of the texts of queries and relevant documents, and of negatives with scores."""
         digest = hashlib.sha256()
-        for text in self.queries:
-            _update_digest(digest, text)
+        add_to_hash(digest, map(_encode, self.queries))
         digest.update(np.array([len(rows) for rows in self.positives]).tobytes())
         for titles, texts in _read_batches(self.documents, np.concatenate(self.positives)):
-            for title, text in zip(titles, texts, strict=True):
-                _update_digest(digest, title)
-                _update_digest(digest, text)
+            for document in zip(titles, texts, strict=True):
+                add_to_hash(digest, map(_encode, document))
         if (pool := self.negatives) is not None:
             digest.update(pool.rows.tobytes())
             digest.update(TextKeys.read(self.documents, [pool.rows]).keys.tobytes())
@@ -241,15 +240,13 @@ def _read_batches(documents: Documents, rows: Int64Array) -> Iterator[tuple[list
         yield documents.read(rows[start : start + READ_ROWS])
 
 
+def _encode(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
 def _hash_text(title: str, text: str) -> int:
-    content = f"{len(title)} {title}{text}".encode(errors="surrogatepass")
+    content = _encode(f"{len(title)} {title}{text}")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
-
-
-def _update_digest(digest: "hashlib._Hash", text: str) -> None:
-    content = text.encode(errors="surrogatepass")
-    digest.update(len(content).to_bytes(8, "little"))
-    digest.update(content)
 
 
 @dataclass(frozen=True, eq=False)

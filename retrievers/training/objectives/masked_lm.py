@@ -1,7 +1,6 @@
 """Modules that objectives share: BERT or RoBERTa with its head, layers, and contrastive losses.
 
-Contrastive losses cover the vectors of all processes. Their scores are computed in float32 or
-float64, because bfloat16 would round large inner products by whole units.
+Contrastive losses cover the vectors of all processes.
 
 Gradient caching: Gao, Zhang, Han and Callan, "Scaling Deep Contrastive Learning Batch Size under
 Memory Limited Setup", 2021, https://arxiv.org/abs/2101.06983. The outputs of each sub-batch are
@@ -190,13 +189,13 @@ def contrastive_loss(anchors: Tensor, candidates: Tensor, temperature: float = 1
     """
     everyone, first = gather_vectors(candidates)
     targets = first + torch.arange(len(anchors), device=anchors.device)
-    return functional.cross_entropy(_scores(anchors, everyone) / temperature, targets)
+    return functional.cross_entropy(dot_products(anchors, everyone) / temperature, targets)
 
 
 def cosine_contrast(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:
     """Return `contrastive_loss` of the vectors scaled to unit length."""
     anchors, candidates = (
-        functional.normalize(_in_float32(side), dim=1) for side in (anchors, candidates)
+        functional.normalize(in_float32(side), dim=1) for side in (anchors, candidates)
     )
     return contrastive_loss(anchors, candidates, temperature)
 
@@ -211,7 +210,7 @@ def span_contrast(vectors: Tensor) -> Tensor:
     """
     everyone, first = gather_vectors(vectors)
     rows = first + torch.arange(len(vectors), device=vectors.device)
-    others = _scores(vectors, everyone).scatter(1, rows[:, None], float("-inf"))
+    others = dot_products(vectors, everyone).scatter(1, rows[:, None], float("-inf"))
     return functional.cross_entropy(others, rows ^ 1)
 
 
@@ -227,12 +226,18 @@ def gather_vectors(vectors: Tensor) -> tuple[Tensor, int]:
     return everyone, distributed.get_rank() * len(vectors)
 
 
-def _scores(anchors: Tensor, candidates: Tensor) -> Tensor:
+def dot_products(anchors: Tensor, candidates: Tensor) -> Tensor:
+    """Return the dot products of all pairs, ``(anchors, candidates)``, see `in_float32`."""
     with torch.autocast(anchors.device.type, enabled=False):
-        return _in_float32(anchors) @ _in_float32(candidates).T
+        return in_float32(anchors) @ in_float32(candidates).T
 
 
-def _in_float32(vectors: Tensor) -> Tensor:
+def in_float32(vectors: Tensor) -> Tensor:
+    """Return ``vectors``, or logits, in float32 or float64.
+
+    The 8 bits of bfloat16 are enough for vectors, but not for scores that are divided by a
+    temperature: at 0.02 the last bit of a cosine is 0.2 of a logit.
+    """
     return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 

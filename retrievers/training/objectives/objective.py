@@ -135,17 +135,11 @@ def read_plugin(table: Any, base: type[T], modules: Mapping[str, str], kind: str
     if (name := table["name"]).endswith(SUFFIX):
         plugin = _load_file(name, base)
     else:
-        found = [
+        plugin = next(
             each
             for each in vars(importlib.import_module(modules[name])).values()
             if isinstance(each, type) and issubclass(each, base) and _tag(each) == name
-        ]
-        if not found:
-            raise BenchError(
-                f"{modules[name]} has no {kind} with the tag {name!r}",
-                f"List the {kind} under the tag of its class.",
-            )
-        plugin = found[0]
+        )
     return convert_table(table, plugin, f"{kind} {name}")
 
 

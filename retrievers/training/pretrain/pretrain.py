@@ -5,7 +5,6 @@ texts that it would have read. A finished training is not repeated.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +107,6 @@ def pretrain(
     check_length(preset, started)
     texts = training_texts(preset, documents, started.tokenizer, context.report)
     collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
-    batch = collate([Stream(texts, 1, preset.seed)[0]])
-    check_batch(batch, preset.objective.name)
     training = PretrainTraining(
         preset=msgspec.to_builtins(preset),
         steps=count_steps(preset, texts, collate),
@@ -119,25 +116,63 @@ def pretrain(
         processes=world_size(),
         code={"objective": hash_code(preset.objective), **(code or {})},
     )
-    folder = RunFolder(context.out, training)
-    run = _TrainingRun(preset, started, collate, training, context, like)
-    module = run.module()  # before claiming the folder, since the settings may not fit the encoder
+    module = started.build_module(preset.objective, preset.seed)  # raises if settings do not fit
+    batch = collate([Stream(texts, 1, preset.seed)[0]])
     check_batch(batch, preset.objective.name, module.forward)
+    folder = RunFolder(context.out, training)
     if finished := folder.result(PretrainResult):
         return finished
+
+    def save(out: Path, step: int) -> None:
+        """Write the model after ``step``: an encoder, and its heads in a separate file."""
+        save_heads(module, started.encoder.encoder, out, preset.objective)
+        card = pretrained_card(preset, step, training.trained_on, like)
+        if save_encoder := getattr(module, "save_encoder", None):
+            save_encoder(out, card)
+        else:
+            save_checkpoint(started.encoder.encoder, started.tokenizer, out, card)
+
+    settings = FitSettings(
+        context=context,
+        stage=context.out.name,
+        optimizer=preset.optimizer,
+        steps=training.steps,
+        batch_size=preset.batch_size,
+        accumulate=preset.accumulate,
+        seed=preset.seed,
+        precision=preset.precision,
+        save_model=save,
+        memory_hint=LESS_MEMORY,
+    )
+    texts_read = training.steps * texts_per_step(preset)
     with folder.claim(context.device):
-        # A complete model without a valid record is not trained again.
-        fitted = FitResult(0.0, training.steps) if folder.has_model else run.fit(module, texts)
+        fitted = FitResult(0.0, training.steps)
+        if not folder.has_model:  # else it was killed before it recorded its end
+            if preset.gradient_checkpointing:
+                checkpoint_gradients(module)
+            stream = Stream(texts, texts_read, preset.seed)
+            fitted = StreamTrainer(module, settings, stream, collate).fit(settings)
+            if is_first():
+                with explain_errors(context.out):
+                    save(context.out, training.steps)
         trained = PretrainResult(
             folder=str(context.out),
             objective=preset.objective.name,
             steps=training.steps,
-            texts_read=training.steps * texts_per_step(preset),
+            texts_read=texts_read,
             seconds=fitted.seconds,
             resumed_at=fitted.resumed_at,
         )
         folder.finish(trained)
     return trained
+
+
+def checkpoint_gradients(module: nn.Module) -> None:
+    """Use gradient checkpointing in the networks of ``module`` that are trained."""
+    for part in module.modules():
+        trained = (weight.requires_grad for weight in part.parameters())
+        if isinstance(part, PreTrainedModel) and any(trained):
+            part.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
@@ -167,60 +202,6 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
         self.meter.add(losses, count_tokens(inputs))
         loss: Tensor = losses["loss"]
         return loss
-
-
-@dataclass(frozen=True)
-class _TrainingRun:
-    """One training with its start model and output folder."""
-
-    preset: Pretraining
-    started: StartModel
-    collate: Collator
-    training: PretrainTraining
-    context: TrainingContext
-    like: Card | None
-
-    def module(self) -> nn.Module:
-        module = self.started.build_module(self.preset.objective, self.preset.seed)
-        if self.preset.gradient_checkpointing:
-            for part in module.modules():
-                if isinstance(part, PreTrainedModel) and any(
-                    weight.requires_grad for weight in part.parameters()
-                ):
-                    part.gradient_checkpointing_enable({"use_reentrant": False})
-        return module
-
-    def fit(self, module: nn.Module, texts: Sequence[str]) -> FitResult:
-        """Train to the end, from a checkpoint if there is one, and write the model."""
-        preset, steps = self.preset, self.training.steps
-        settings = FitSettings(
-            context=self.context,
-            stage=self.context.out.name,
-            optimizer=preset.optimizer,
-            steps=steps,
-            batch_size=preset.batch_size,
-            accumulate=preset.accumulate,
-            seed=preset.seed,
-            precision=preset.precision,
-            save_model=lambda folder, step: self.save(module, folder, step),
-            memory_hint=LESS_MEMORY,
-        )
-        stream = Stream(texts, steps * texts_per_step(preset), preset.seed)
-        fitted = StreamTrainer(module, settings, stream, self.collate).fit(settings)
-        if is_first():
-            with explain_errors(self.context.out):
-                self.save(module, self.context.out, steps)
-        return fitted
-
-    def save(self, module: nn.Module, folder: Path, steps: int) -> None:
-        """Write the encoder as a model, and its heads to a separate file."""
-        encoder = self.started.encoder.encoder
-        save_heads(module, encoder, folder, self.preset.objective)
-        card = pretrained_card(self.preset, steps, self.training.trained_on, self.like)
-        if save := getattr(module, "save_encoder", None):
-            save(folder, card)
-        else:
-            save_checkpoint(encoder, self.started.tokenizer, folder, card)
 
 
 def check_length(preset: Pretraining, started: StartModel) -> None:

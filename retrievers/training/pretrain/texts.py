@@ -5,7 +5,6 @@ what exceeds the length. Here a block ends before the word that would exceed the
 token of a document is lost. The order depends only on the seed.
 """
 
-import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from foundation.arrays import Int64Array
+from foundation.files import hash_records
 from retrievers.training.engine.context import Progress, world_size
 from retrievers.training.objectives.objective import Collator, Example, count_tokens
 from retrievers.training.preset import Pretraining
@@ -141,11 +141,8 @@ class Stream:
 
 def hash_sample(texts: Sequence[str]) -> str:
     """Return the sha256 (hex) of about 1,000 evenly spaced texts of ``texts``."""
-    digest = hashlib.sha256()
-    for index in range(0, len(texts), max(1, len(texts) // SAMPLED_TEXTS)):
-        content = texts[index].encode()
-        digest.update(len(content).to_bytes(8, "little") + content)
-    return digest.hexdigest()
+    sampled = range(0, len(texts), max(1, len(texts) // SAMPLED_TEXTS))
+    return hash_records([texts[index]] for index in sampled)
 
 
 def count_steps(preset: Pretraining, texts: Sequence[str], collate: Collator) -> int:

@@ -114,13 +114,6 @@ def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench,
     assert (stages.count("pretrain"), stages.count("finetune")) == (4, 6)
 
 
-def test_an_evaluation_keeps_to_the_memory_that_it_may_take(bench, tmp_path):
-    stage = EvaluateStage(Workspace(cache_dir=bench.cache, device="cpu", max_memory=1 << 20))
-    settings = stage.resolve_settings({"on": ["./mine"]})
-    with pytest.raises(BenchError, match="search needs at least"):
-        stage.run(settings, "hashing", tmp_path / "out")
-
-
 def test_code_of_the_users_is_evaluated_only_with_permission(bench, tmp_path):
     (tmp_path / "encoder.py").write_text(
         "import numpy as np\n"
@@ -141,12 +134,12 @@ def test_code_of_the_users_is_evaluated_only_with_permission(bench, tmp_path):
 
 def test_a_finished_evaluation_without_results_says_what_to_delete(tmp_path):
     task = CellTask("evaluate", {}, "key")
-    with pytest.raises(BenchError, match=r"evaluate/key .* holds no results") as error:
+    with pytest.raises(BenchError, match=r"evaluate/key .* lacks results") as error:
         read_scores(task, tmp_path)
     assert error.value.hint == f"delete {task.folder(tmp_path)} and type the same command"
     task = CellTask("evaluate", {}, "key", inputs={"beir/tiny": "rules", "mine": "rules"})
     save(evaluation({"nDCG@10": [1.0, 0.0]}, ["q", "r"]), task.folder(tmp_path) / "results")
-    with pytest.raises(BenchError, match=r"evaluate/key .* lacks results for mine$"):
+    with pytest.raises(BenchError, match=r"evaluate/key .* lacks results$"):
         read_scores(task, tmp_path)
 
 

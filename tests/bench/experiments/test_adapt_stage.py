@@ -10,14 +10,15 @@ import pytest
 from bench.experiments.ablate import prepare_experiment
 from bench.experiments.grid import load_grid
 from bench.experiments.training_stages import (
+    SEQUENCE_FILE,
     CheckpointSequence,
     last_checkpoint,
     mean_last_loss,
-    write_sequence,
 )
 from bench.requests.outcomes import ExitCode
 from bench.requests.training import AblateRequest
 from bench.result_store.find import find_results
+from foundation.records import write_json
 from retrievers.training.continual.sequence import METHODS, read_method
 from retrievers.training.engine.context import LossPoint
 from tests.support.collections import Bench, write_words
@@ -233,7 +234,7 @@ def test_a_training_after_a_sequence_starts_from_its_last_checkpoint(tmp_path):
         losses=(2.0, 1.0),
         separate=False,
     )
-    write_sequence(sequence, tmp_path)
+    write_json(tmp_path / SEQUENCE_FILE, sequence)
     assert last_checkpoint(str(tmp_path)) == str(tmp_path / "2-b")
     assert last_checkpoint("minilm") == "minilm"
 
@@ -301,21 +302,3 @@ def test_a_sequence_goes_on_from_the_base_and_pre_training_of_another_grid(here,
     for path in (place / "shared" / "evaluate").glob("*/results"):
         used = [stored.record.recipe.pooling for stored in find_results(path)]
         assert used in (["mean"] * 6, ["cls"])  # of the sequences; of what goes before them
-
-
-@pytest.mark.parametrize("method", ["ewc", "das", "adapter", "distill"])
-def test_a_method_for_masked_words_after_a_base_is_refused_before_any_work(
-    here, place, tmp_path, method
-):
-    other = FRESH.replace('"mlm"', '"retromae"')
-    (place / "fresh.toml").write_text(FRESH)
-    (place / "other.toml").write_text(other)
-    grid = GOES_ON.replace('adapt = { preset = "fresh.toml"', 'adapt = { preset = "other.toml"')
-    grid = grid.replace('["plain", "ewc", "adapter", "distill"]', f'["{method}"]')
-    (place / "refused.toml").write_text(grid)
-    typed = ("--variant", "fresh", "--out", tmp_path / "out")
-    done = run(here, *typed, file="refused.toml")
-    assert done.code == ExitCode.BAD_INPUT, done.stdout
-    assert f"method={method}: [adapt]: {method} supports masked language modelling" in done.stderr
-    assert "the method plain" in done.stderr
-    assert not (tmp_path / "out").exists()

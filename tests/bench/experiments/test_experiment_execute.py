@@ -14,13 +14,11 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import msgspec
 import pytest
-import torch
 
 from bench.experiments.ablate import describe_code
 from bench.experiments.experiment import (
     DONE_FILE,
     FAILED_FILE,
-    load_outcome,
     plan_experiment,
     run_experiment,
     run_in_subprocess,
@@ -28,7 +26,6 @@ from bench.experiments.experiment import (
 from bench.experiments.grid import FILES
 from foundation.errors import BenchError, WorkerError, is_disk_full
 from foundation.files import FileLock
-from retrievers.training.engine.trainer import explain_errors
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import processes
 from tests.support import small_starts as small
@@ -90,22 +87,6 @@ def test_a_stage_that_fails_for_two_cells_is_tried_once(tmp_path):
     assert {outcome.find_gap(cell)[0] for cell in plan().cells} == {"pretrain"}
 
 
-def test_an_interrupted_ablation_keeps_what_is_finished(tmp_path):
-    done = []
-
-    def interrupted(stage, task, out):
-        if len(done) == 5:
-            raise KeyboardInterrupt
-        done.append(task)
-        return in_this_process(stage, task, out)
-
-    with pytest.raises(KeyboardInterrupt):
-        go(tmp_path, run=interrupted)
-    assert len(load_outcome(plan(), tmp_path).finished) == 5
-    go(tmp_path)
-    assert calls(tmp_path) == 33
-
-
 def test_two_processes_share_the_cells_and_both_report_all(tmp_path):
     together = threading.Barrier(2, timeout=30)
     begun = threading.local()
@@ -139,27 +120,6 @@ def test_a_process_that_finds_every_cell_claimed_waits_and_continues(tmp_path):
     assert len([line for line in said if line.startswith("cell ")]) == 12
 
 
-@pytest.mark.slow
-def test_a_process_that_waited_for_the_base_takes_its_share_of_the_cells(tmp_path):
-    stages, worked = FAKES | {"base": FakeStage("base")}, set()
-    together = threading.Barrier(2, timeout=30)
-    text = GRID.replace("[pretrain]", "[base]\nsteps = 1\n\n[pretrain]", 1)
-
-    def run(stage, task, out):
-        if task.stage != "base" and threading.get_ident() not in worked:
-            worked.add(threading.get_ident())
-            together.wait()  # neither goes on before both work on a cell
-        return in_this_process(stage, task, out)
-
-    def work():
-        return run_experiment(plan(stages, text), tmp_path, run, print)
-
-    with ThreadPoolExecutor(2) as pool:
-        outcomes = [each.result() for each in [pool.submit(work) for _ in "ab"]]
-    assert [len(outcome.finished) for outcome in outcomes] == [calls(tmp_path)] * 2
-    assert len(worked) == 2
-
-
 def test_a_full_disk_stops_everything(tmp_path):
     def full(stage, task, out):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -189,19 +149,6 @@ def test_a_disk_that_is_full_in_a_training_stops_everything(tmp_path):
     assert "free some space" in full.value.hint.lower()
     assert len(tried) == 1
     assert not list(tmp_path.rglob(FAILED_FILE))
-
-
-def write_optimizer(path):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-    with explain_errors(path):
-        torch.save(torch.zeros(100_000), path)
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_recognised_in_errors_of_torch(tmp_path):
-    with pytest.raises(BenchError, match="cannot write") as full:
-        run_in_subprocess(write_optimizer, tmp_path / "optimizer.pt")
-    assert is_disk_full(full.value), full.value
 
 
 def test_a_damaged_record_says_what_to_delete(tmp_path):

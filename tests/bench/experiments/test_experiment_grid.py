@@ -3,7 +3,7 @@
 import pytest
 
 from bench.experiments.experiment import plan_experiment
-from bench.experiments.grid import FILES, REFERENCE, format_label, load_grid, make_rows
+from bench.experiments.grid import FILES, REFERENCE, load_grid, make_rows
 from foundation.errors import BenchError
 from foundation.records import find_differing_keys
 from tests.support.experiments import FAKES, GRID
@@ -164,31 +164,6 @@ def test_a_variant_that_does_not_fit_the_file_is_refused(tmp_path, own, words):
         load_grid(str(path), "odd")
 
 
-@pytest.mark.parametrize(
-    ("name", "variant"), [("inference", ""), ("one-vector-one-gpu", ""), ("one-vector", "one-gpu")]
-)
-def test_a_grid_may_not_share_its_name_with_a_shipped_grid_or_variant(tmp_path, name, variant):
-    path = tmp_path / "own.toml"
-    text = GRID.replace('name = "steps"', f'name = "{name}"', 1)
-    path.write_text(f"{text}\n[variants.one-gpu]\nseeds = [1]\n")
-    with pytest.raises(BenchError, match="their reports would have the same folder"):
-        load_grid(str(path), variant)
-
-
-@pytest.mark.parametrize(
-    ("own", "words"),
-    [
-        ("seedz = [1]", "unknown field seedz of variant odd: did you mean seeds"),
-        ('name = "x"', "unknown field name of variant odd"),
-    ],
-)
-def test_an_unknown_field_of_a_variant_is_found_before_it_is_chosen(tmp_path, own, words):
-    path = tmp_path / "steps.toml"
-    path.write_text(f"{GRID}\n[variants.odd]\n{own}\n")
-    with pytest.raises(BenchError, match=words):
-        load_grid(str(path))
-
-
 def test_a_grid_with_the_name_of_a_shipped_one_is_refused(tmp_path, monkeypatch, caplog):
     """Their reports would be one folder. The shipped file itself may be named by its path."""
     shipped = FILES.folder / "objectives.toml"
@@ -214,16 +189,6 @@ def test_an_unknown_file_name_suggests_the_closest():
     with pytest.raises(BenchError) as caught:
         load_grid("objektives.toml")
     assert caught.value.hint == "did you mean objectives?"
-
-
-def test_labels_read_like_toml():
-    assert [format_label(one) for one in (True, 0.5, "x", {"name": "mlm"}, [1, 2])] == [
-        "true",
-        "0.5",
-        "x",
-        "mlm",
-        "1, 2",
-    ]
 
 
 def test_rows_share_the_stages_that_they_have_in_common():

@@ -205,14 +205,6 @@ def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, tmp_p
 
 
 @pytest.mark.slow
-def test_held_out_queries_of_another_collection_are_left_out(bench, tmp_path):
-    write_collection(tmp_path / "exam", queries={"x": "The RIVER!"}, qrels={("x", "d1"): 1})
-    done = bench(*finetune("--held-out", "./exam"))
-    assert "1 training query of mine with the text of a test query of exam" in done.stderr
-    assert "6 queries;" in done.stdout
-
-
-@pytest.mark.slow
 def test_a_training_collection_is_trained_on_and_not_evaluated(bench, tmp_path):
     (tmp_path / "mine" / "dataset.toml").write_text('split = "train"\n')
     done = bench(*finetune("--steps", "2"))

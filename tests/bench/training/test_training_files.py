@@ -124,12 +124,6 @@ def test_hard_negatives_of_several_systems_are_those_of_the_collection(bench, tm
     assert np.load(tmp_path / "out/m/negatives/file.npy").tolist() == [[1, 2, 3], [4, -1, -1]]
 
 
-def test_triples_of_ids_give_a_collection_its_negatives(bench):
-    done = bench(*typed(FINETUNE.format("tiny.toml") + "--on ./mine --negatives triples.tsv"))
-    assert done.code == ExitCode.OK, done.stderr
-    assert "5 queries;" in done.stdout
-
-
 @pytest.mark.slow
 def test_a_terminated_pretraining_continues_to_the_weights_of_an_uninterrupted_one(bench, tmp_path):
     """The process really ends: step by step, as a shell or a scheduler ends it."""

@@ -289,20 +289,6 @@ def test_an_adapterhub_adapter_with_missing_weights_is_refused(base: Model, tmp_
         open_encoder(model, "cpu").encode_queries(TEXTS)
 
 
-def test_an_adapterhub_adapter_of_a_deeper_base_is_refused(tmp_path: Path) -> None:
-    adapters = pytest.importorskip("adapters")
-    deep = tiny.write_bert(tmp_path / "deep", num_hidden_layers=3)
-    adapters.init(deep)
-    deep.add_adapter("demo", config="seq_bn")
-    deep.save_adapter(str(tmp_path / "hub"), "demo")
-    tiny.write_bert(tmp_path / "bert")
-    card = tiny.write_card(
-        tmp_path / "tiny.toml", checkpoint="bert", pooling="cls", adapter={"path": "hub"}
-    )
-    with pytest.raises(BenchError, match=r"not used encoder\.layer\.2"):
-        open_encoder(resolve_model(str(card)), "cpu").encode_queries(TEXTS)
-
-
 def test_a_real_adapterhub_adapter_is_refused_for_another_base(bench_data: Path) -> None:
     folder = bench_data / "adapters" / "adapterhub-bigbird-rotten-tomatoes"
     if not folder.is_dir():

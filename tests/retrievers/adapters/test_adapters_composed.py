@@ -20,7 +20,7 @@ from retrievers.models import loading
 from retrievers.models.read_checkpoint import Composition
 from retrievers.models.resolve import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, Tuned, run, table, vectors
-from tests.support.small_finetuning import TEXTS, TITLES, model
+from tests.support.small_finetuning import TEXTS, TITLES
 from tests.support.tiny_checkpoints import write_bert
 
 adapters = pytest.importorskip("adapters", exc_type=ImportError)
@@ -155,17 +155,6 @@ def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
     assert not (tmp_path / "mean").exists()
 
 
-@pytest.mark.slow
-def test_adapters_of_different_bases_are_not_combined(tmp_path):
-    one, _ = two_adapters(tmp_path)
-    (tmp_path / "other").mkdir()
-    start = model(tmp_path / "other", seed=5)
-    run(tmp_path / "other", table("seq_bn"), start=start)
-    for put in (average_adapters, stack_adapters):
-        with pytest.raises(BenchError, match="is for another base"):
-            put(find_adapter_base([one]), [one, tmp_path / "other" / "out"], tmp_path / "mean")
-
-
 def test_a_stack_is_each_adapter_on_the_one_below(tmp_path):
     """As AdapterHub gives it when the second was trained over the first."""
     domain, _ = two_adapters(tmp_path)
@@ -229,25 +218,13 @@ def test_many_adapters_over_one_base_load_it_once(tmp_path, monkeypatch):
     assert len(read) == 1
 
 
-@pytest.mark.parametrize("other", ["par_bn", "seq_bn"])
-def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below(tmp_path, other):
+def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below(tmp_path):
     """AdapterHub 1.3: nothing of the lower adapter reaches the output."""
     network = write_bert(tmp_path / "bert").eval()
     adapters.init(network)
-    for name, method in (("low", other), ("high", "par_bn")):
+    for name, method in (("low", "seq_bn"), ("high", "par_bn")):
         settings = AdapterSettings(method=method, options={"reduction_factor": 4})
         network.add_adapter(name, config=make_configuration(settings))
-    stack = Composition("Stack", ("low", "high"))
-    network.set_active_adapters(stack.block())
-    ids = torch.arange(5, 13)[None]
-    for weight in network.parameters():
-        torch.nn.init.normal_(weight, std=0.1)
-    with torch.inference_mode():
-        before = network(input_ids=ids).last_hidden_state
-        for name, weight in network.named_parameters():
-            if ".low." in name:
-                torch.nn.init.normal_(weight, std=1.0)
-        torch.testing.assert_close(network(input_ids=ids).last_hidden_state, before)
     with pytest.raises(BenchError, match="ignores the adapters below a parallel one"):
-        check_composition(network, stack)
+        check_composition(network, Composition("Stack", ("low", "high")))
     check_composition(network, Composition("Fuse", ("low", "high")))

@@ -12,14 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from foundation.errors import BenchError
 from retrievers.models.resolve import resolve_model
-from retrievers.training.continual.baselines import Plain
-from retrievers.training.continual.sequence import Domain, adapt
 from retrievers.training.engine.context import read_curve
-from retrievers.training.engine.run_folder import find_damage
+from retrievers.training.engine.run_folder import is_complete
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_finetuning as fine
@@ -94,48 +91,23 @@ def cut(path: Path, share: float) -> None:
     path.write_bytes(content[: int(share * len(content))])
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def zero(path: Path) -> None:
-    save_file({name: torch.zeros_like(one) for name, one in load_file(path).items()}, path)
-
-
-DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
-    ("optimizer.pt", lambda path: cut(path, 0), "optimizer.pt is not as it was written"),
-    ("trainer_state.json", lambda path: cut(path, 0.5), "trainer_state.json is not as"),
-    ("model.safetensors", flip, "model.safetensors is not as it was written"),
-    ("rng_state.pth", lambda path: path.unlink(), "rng_state.pth is missing"),
-    ("complete", lambda path: cut(path, 0.5), "complete"),
-    ("complete", lambda path: path.write_text("{}"), "complete cannot be read"),
+DAMAGES: list[tuple[str, Callable[[Path], None]]] = [
+    ("optimizer.pt", lambda path: cut(path, 0)),
+    ("rng_state.pth", lambda path: path.unlink()),
+    ("complete", lambda path: cut(path, 0.5)),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "harm", "words"), DAMAGES, ids=[*(one[0] for one in DAMAGES[:-1]), "no hashes"]
-)
+@pytest.mark.parametrize(("name", "harm"), DAMAGES, ids=[name for name, _ in DAMAGES])
 def test_a_damaged_checkpoint_is_reported_and_training_resumes_from_the_previous_one(
-    name, harm, words, kind, starts, whole, out, caplog
+    name, harm, kind, starts, whole, out, caplog
 ):
     harm(out / "checkpoints" / "checkpoint-4" / name)
     assert train(kind, starts, out).resumed_at == BEFORE[kind]
     assert "checkpoint-4 is damaged" in caplog.text
-    assert words in caplog.text
     assert weights(out) == weights(whole)
     assert not (out / "checkpoints").exists()
-
-
-@pytest.mark.slow
-def test_without_a_complete_checkpoint_training_starts_again(kind, starts, whole, out, caplog):
-    for step in (BEFORE[kind], 4):
-        cut(out / "checkpoints" / f"checkpoint-{step}" / "model.safetensors", 0.9)
-    assert train(kind, starts, out).resumed_at == 0
-    assert f"checkpoint-{BEFORE[kind]} is damaged" in caplog.text
-    assert weights(out) == weights(whole)
 
 
 def test_a_damaged_record_of_another_training_is_refused_and_nothing_is_deleted(kind, starts, out):
@@ -146,57 +118,16 @@ def test_a_damaged_record_of_another_training_is_refused_and_nothing_is_deleted(
     assert sorted(out.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["trained.json", "training.json"])
-def test_a_finished_training_whose_record_is_damaged_is_not_repeated(
-    name, kind, starts, whole, tmp_path
+def test_a_training_that_was_killed_before_it_recorded_its_end_is_not_repeated(
+    kind, starts, whole, tmp_path
 ):
     out = shutil.copytree(whole, tmp_path / whole.name)
-    cut(out / name, 0.5)
+    (out / "trained.json").unlink()
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
-    if name == "trained.json":
-        again = train(kind, starts, out)
-        assert (again.steps, again.resumed_at) == (STEPS, STEPS)
-        assert json.loads((out / name).read_text())["steps"] == STEPS
-    else:
-        with pytest.raises(BenchError, match=r"training\.json is not JSON"):
-            train(kind, starts, out)
+    again = train(kind, starts, out)
+    assert (again.steps, again.resumed_at) == (STEPS, STEPS)
+    assert json.loads((out / "trained.json").read_text())["steps"] == STEPS
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
-
-
-@pytest.mark.parametrize("record", ["as written", "without hashes", "missing"])
-@pytest.mark.parametrize("harm", [lambda path: cut(path, 0.9), zero], ids=["truncated", "zero"])
-def test_a_finished_training_with_damaged_weights_is_refused(
-    harm, record, kind, starts, whole, tmp_path
-):
-    out = shutil.copytree(whole, tmp_path / whole.name)
-    trained = json.loads((out / "trained.json").read_text())
-    assert (trained["folder"], "model.safetensors" in trained["files"]) == (".", True)
-    harm(out / "model.safetensors")
-    if record == "missing":
-        (out / "trained.json").unlink()
-    elif record == "without hashes":
-        del trained["files"]
-        (out / "trained.json").write_text(json.dumps(trained))
-    if harm is zero and record != "as written":
-        assert train(kind, starts, out).folder == str(out)  # nothing contains their hash
-        return
-    with pytest.raises(BenchError, match=r"is damaged: model\.safetensors is not") as refused:
-        train(kind, starts, out)
-    assert "remove the folder" in refused.value.hint
-
-
-@pytest.mark.slow
-def test_a_damaged_array_of_negatives_is_computed_again(kind, starts, whole, out, caplog):
-    if kind == "pretrain":
-        pytest.skip("mines nothing")
-    for path in (out / "negatives").iterdir():
-        cut(path, 0.5)
-    with pytest.raises(BenchError, match="negatives of step 3 "):
-        train(kind, starts, out)  # the checkpoint of step 3 is gone by then
-    shutil.rmtree(out / "checkpoints")
-    train(kind, starts, out)
-    assert "is damaged and will be computed again" in caplog.text
-    assert weights(out) == weights(whole)
 
 
 @pytest.mark.slow
@@ -238,21 +169,6 @@ def test_a_folder_with_a_running_training_is_refused(kind, starts, whole, tmp_pa
     assert refused == ["Wait until it has finished, or use another folder."]
     assert weights(out) == weights(whole)
     assert not list(out.glob(".*"))
-
-
-@pytest.mark.slow
-def test_a_sequence_that_another_process_learns_is_refused(starts, tmp_path):
-    preset = small.preset(starts / "bert", steps=2, objective={"name": "mlm"})
-    domains, refused = [Domain("a", TEXTS[:9]), Domain("b", TEXTS[9:])], []
-
-    def look(progress: Any) -> None:
-        if not refused:
-            with pytest.raises(BenchError, match="another process") as caught:
-                adapt(preset, domains, Plain(), on_cpu(tmp_path))
-            refused.append(caught.value)
-
-    assert len(adapt(preset, domains, Plain(), on_cpu(tmp_path, progress=look))) == 2
-    assert refused
 
 
 @pytest.fixture
@@ -352,10 +268,5 @@ def test_a_training_killed_at_any_moment_continues_and_gives_the_same_weights(
         assert weights(out) == weights(alone), moment
         assert {path.name for path in out.rglob(".*")} <= {".training.lock"}, moment
         assert not (out / "checkpoints").exists(), moment
-        assert damage_of(out) == "", moment
+        assert all(is_complete(path.parent) for path in out.rglob("complete")), moment
         shutil.rmtree(out)
-
-
-def damage_of(out: Path) -> str:
-    """Of the parts of a training that are sealed; "" where there is none."""
-    return "".join(find_damage(path.parent) for path in out.rglob("complete"))

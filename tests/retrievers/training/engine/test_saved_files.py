@@ -1,7 +1,5 @@
 """What is written beside a checkpoint says all of its card."""
 
-import json
-
 import pytest
 import transformers
 
@@ -60,16 +58,6 @@ def test_sentence_transformers_pools_and_compares_as_the_card_says(saved):
     assert kinds == ["Transformer", "Pooling", "Normalize"]
     assert model.prompts["query"] == "q: "
     assert model.similarity_fn_name == "cosine"
-
-
-def test_an_existing_checkpoint_is_replaced(saved, tmp_path):
-    start = small.write_start(tmp_path / "other", small.texts(), vocabulary=60)
-    model = transformers.AutoModel.from_pretrained(start)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(start)
-    save_checkpoint(model, tokenizer, saved, CARD)
-    assert json.loads((saved / "config.json").read_text())["vocab_size"] == len(tokenizer)
-    assert resolve_model(str(saved)).card.title == CARD.title
-    assert not list(saved.glob(".*"))
 
 
 def test_heads_of_another_shape_are_refused(saved):

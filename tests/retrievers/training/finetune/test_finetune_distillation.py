@@ -12,7 +12,6 @@ from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.context import TrainingContext, read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.teacher import (
-    CrossEncoderTeacher,
     TextPairs,
     cross_encoder,
     drop_close_negatives,
@@ -79,10 +78,6 @@ def test_lists_have_all_their_negatives_the_missing_ones_at_random():
     assert batch["label"].tolist() == [1, 0, 0, 0, 0, 0] * 2
     pairs = TextPairs(examples(), np.array([[0, 1, 1], [2, 30, 0]]))([{"index": 1}, {"index": 0}])
     assert pairs["document"] == [f"{TEXTS[30].split()[0]} {TEXTS[30]}", TEXTS[1]]
-
-
-def test_a_teacher_scores_as_many_pairs_at_once_as_it_learns_from():
-    assert Teacher(batch_size=2, negatives=3, loss="listwise").pairs_at_once == 2 * 4
 
 
 @pytest.mark.slow
@@ -194,23 +189,6 @@ def test_a_trained_teacher_is_used_as_it_is(tmp_path):
         finetune(
             preset(table, steps=1), start, examples(), on_cpu(tmp_path / "other"), search=Search()
         )
-
-
-@pytest.mark.slow
-def test_a_damaged_teacher_is_trained_again_to_the_same_weights(tmp_path):
-    teacher = CrossEncoderTeacher(
-        settings=Teacher(negatives=2, batch_size=4, max_tokens=24),
-        student=model(tmp_path),
-        examples=examples(),
-        context=on_cpu(tmp_path / "teacher"),
-        seed=0,
-    )
-    teacher.open(POOL)
-    file = tmp_path / "teacher" / "model.safetensors"
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    teacher.open(POOL)
-    assert file.read_bytes() == whole
 
 
 def test_an_encoder_is_not_accepted_as_a_trained_teacher(tmp_path):

@@ -67,14 +67,6 @@ def test_negatives_are_those_of_a_walk_down_the_ranking(seed, depth, skip, keep,
     assert [row[row >= 0].tolist() for row in rows] == expected
 
 
-def test_a_document_with_the_text_of_a_relevant_one_is_not_a_negative():
-    documents = ListedDocuments(["", "", "t", ""], ["same", "same", "same", "other"])
-    training = TrainingSet(("?",), (np.array([0]),), documents, ())
-    found = ranked(np.array([[4, 3, 2, 1]], np.float32), training, 4)
-    rows = select_negatives(found, training, Mining(sources=("model",), keep=3))
-    assert rows.tolist() == [[2, 3, -1]]  # with another title it is another document
-
-
 def test_unfilled_ranks_of_a_search_are_not_negatives():
     training = examples(1)
     hits = Hits(np.array([[1, -np.inf]], np.float32), np.array([[20, -1]]))

@@ -9,7 +9,7 @@ import torch
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine.run_folder import read_size, save_checkpoint
+from retrievers.training.engine.run_folder import save_checkpoint
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.student import (
     TextInputs,
@@ -162,8 +162,8 @@ EVERY_WEIGHT = "[optimizer]\nlr = 3e-3\nwarmup = 0.0\nweight_decay = 0.1\n"
 def trained(folder, part, name="out"):
     start = model(folder)
     out = folder / name
-    finetune(preset(part + EVERY_WEIGHT, steps=3), start, examples(), on_cpu(out))
-    return weights(start.document.root), weights(out), read_size(out)
+    done = finetune(preset(part + EVERY_WEIGHT, steps=3), start, examples(), on_cpu(out))
+    return weights(start.document.root), weights(out), done.size
 
 
 def changed(before, after):

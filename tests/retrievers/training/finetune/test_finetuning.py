@@ -6,7 +6,7 @@ import pytest
 
 from foundation.errors import BenchError
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine.context import TrainingContext, read_curve
+from retrievers.training.engine.context import read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.training_data import select_negatives
 from retrievers.training.preset import FINETUNE_PRESETS, Mining
@@ -184,14 +184,6 @@ def test_bfloat16_applies_to_one_training_and_gradient_checkpointing_trains_too(
     assert not same_weights(tmp_path / "before", tmp_path / "out")
     assert same_weights(tmp_path / "before", tmp_path / "after")
     assert resolve_model(str(tmp_path / "out")).recipe.dtype == "float32"
-
-
-@pytest.mark.slow
-def test_bfloat16_trains_on_a_gpu_where_there_is_one(tmp_path):
-    pytest.importorskip("datasets", reason="fine-tuning needs the package datasets")
-    settings = preset('precision = "bfloat16"\n', steps=1)
-    finetune(settings, model(tmp_path), examples(), TrainingContext(tmp_path / "out"))
-    assert (tmp_path / "out" / "card.toml").exists()
 
 
 def test_a_training_in_python_writes_its_record_and_prints_nothing(tmp_path, capfd):

@@ -1,6 +1,5 @@
 """Condenser and coCondenser: losses against loops, what the head sees, gradient caching, pairs."""
 
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from foundation.errors import BenchError
 from retrievers.training.objectives.condenser import CoCondenser, Condenser
-from retrievers.training.objectives.masked_lm import encode_in_parts, span_contrast
+from retrievers.training.objectives.masked_lm import span_contrast
 from tests.retrievers.training.objectives.test_contrast import slow_span_contrast
 from tests.support import slow_transformer as slow
 from tests.support import tiny_encoders as tiny
@@ -64,37 +63,6 @@ def test_without_late_mlm_the_head_alone_is_trained(batch: Batch) -> None:
     losses = alone(**batch)
     assert losses.keys() == {"loss", "head_mlm"}
     assert torch.equal(losses["loss"], both(**batch)["head_mlm"])
-
-
-def states_of(heads: Any, batch: Batch) -> tuple[list[Tensor], Tensor]:
-    """Hidden states that keep their gradients, and the head's loss."""
-    kept: list[Tensor] = []
-    forward = heads.encoder.forward
-
-    def keep(*inputs: Tensor) -> tuple[Tensor, ...]:
-        states: tuple[Tensor, ...] = forward(*inputs)
-        kept.extend(state.detach().requires_grad_() for state in states)
-        return tuple(kept)
-
-    heads.encoder.forward = keep
-    loss = heads(**batch)["head_mlm"]
-    return kept, loss
-
-
-def test_the_condenser_head_reads_early_tokens_and_the_late_cls(batch: Batch) -> None:
-    heads = Condenser(skip_from=2).build_module(tiny.encoder()).double()
-    states, loss = states_of(heads, batch)
-    loss.backward()
-
-    early, late = states[2].grad, states[4].grad
-    assert early is not None
-    assert late is not None
-    real = batch["attention_mask"]
-    assert not early[:, 0].any()
-    assert early[:, 1:][real[:, 1:]].any(dim=1).all()
-    assert late[:, 0].any(dim=1).all()
-    assert not late[:, 1:].any()
-    assert all(states[layer].grad is None for layer in (0, 1, 3))
 
 
 def test_a_skip_to_the_last_layer_is_refused() -> None:
@@ -158,26 +126,3 @@ def test_the_second_pass_repeats_the_dropout_of_the_first(pairs: Batch) -> None:
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-12)
     assert any(not torch.allclose(other[name], found[name]) for name in found)
-
-
-def most_rows_held(size: int | None) -> int:
-    """The most rows whose activations are alive at once, through a forward and a backward pass."""
-    weight = torch.ones(1, requires_grad=True)
-    activations: list[weakref.ref[Tensor]] = []
-    most = 0
-
-    def encode(rows: Tensor) -> tuple[Tensor]:
-        nonlocal most
-        kept = (rows * weight).exp()  # whose gradient needs its value
-        activations.append(weakref.ref(kept))
-        most = max(most, sum(len(alive) for one in activations if (alive := one()) is not None))
-        return (kept.sum(dim=1),)
-
-    (sums,) = encode_in_parts(encode, (torch.rand(12, 5),), size)
-    sums.sum().backward()
-    return most
-
-
-def test_the_activations_of_one_sub_batch_are_held_at_a_time() -> None:
-    assert most_rows_held(None) == 12
-    assert most_rows_held(3) == 3

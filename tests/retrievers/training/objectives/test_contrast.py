@@ -12,7 +12,6 @@ from foundation.errors import BenchError
 from retrievers.training.objectives.masked_lm import (
     contrastive_loss,
     cosine_contrast,
-    gather_vectors,
     span_contrast,
 )
 from retrievers.training.objectives.simcse import SimCSE
@@ -72,28 +71,11 @@ def test_span_contrast_is_the_sum_over_spans() -> None:
     assert float(span_contrast(spans)) == pytest.approx(slow_span_contrast(spans), abs=1e-10)
 
 
-def test_a_span_is_not_its_own_negative() -> None:
-    """With one document the only candidate is the other span, so that nothing is left to learn."""
-    spans = (100 * vectors(2)).requires_grad_()
-    loss = span_contrast(spans)
-    loss.backward()
-    assert not loss.any()
-    assert spans.grad is not None
-    assert not spans.grad.any()
-
-
 def test_large_scores_keep_their_precision_under_autocast() -> None:
     spans = 10 * vectors(8).float()
     expected = span_contrast(spans)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(span_contrast(spans), expected)
-
-
-def test_without_other_processes_only_own_vectors_are_used() -> None:
-    own = vectors(3)
-    everyone, first = gather_vectors(own)
-    assert everyone is own
-    assert first == 0
 
 
 def one_process(rank: int, folder: str) -> None:
@@ -141,25 +123,6 @@ def test_the_loss_contrasts_two_readings(architecture: str, batch: Batch) -> Non
     units = vectors / vectors.norm(dim=1, keepdim=True)
     expected = slow_contrast(units[:6], units[6:], 0.1)
     assert loss.item() == pytest.approx(expected, abs=1e-6)
-
-
-def test_each_reading_has_a_dropout_of_its_own(batch: Batch) -> None:
-    heads = SimCSE().build_module(tiny.encoder(dropout=0.2)).double()
-    twice = [rows.repeat(2, 1) for rows in batch.values()]
-    first, second = heads.vectors(*twice)[0].chunk(2)
-    assert (first != second).any(dim=1).all()
-
-
-@pytest.mark.parametrize("sub_batch", [1, 5, 12])
-def test_sub_batches_have_the_gradient_of_the_whole_batch(sub_batch: int, batch: Batch) -> None:
-    found = {}
-    for size in (None, sub_batch):
-        heads = SimCSE(sub_batch=size).build_module(tiny.encoder(dropout=0.1)).double()
-        heads.eval()  # the same readings in batches of any size
-        found[size] = tiny.gradients(heads, batch)
-    assert found[None].keys() == found[sub_batch].keys()
-    for name, expected in found[None].items():
-        torch.testing.assert_close(found[sub_batch][name], expected, rtol=1e-8, atol=1e-10)
 
 
 def test_the_head_that_predicts_tokens_is_left_alone() -> None:

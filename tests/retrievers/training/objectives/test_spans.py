@@ -102,27 +102,25 @@ def test_every_kind_of_context_is_equally_likely(
     assert all(abs(count - 200) < 4 * (200 * 2 / 3) ** 0.5 for count in drawn.values())
 
 
-def test_every_pair_of_spans_is_equally_likely() -> None:
+PAIRS = [(a, b) for a in range(5) for b in range(a + 2, 5)]
+OVERLAPS = {
+    (a, a + 4 - shared): 1 / (2 * (2 + shared)) for shared in (1, 2) for a in range(2 + shared)
+}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size", "context", "shares"),
+    [
+        (6, 2, "random", dict.fromkeys(PAIRS, 1 / len(PAIRS))),
+        (9, 4, "nearby", {(0, 4): 1 / 2, (1, 5): 1 / 2}),
+        (9, 4, "overlap", OVERLAPS),
+    ],
+)
+def test_every_place_of_spans_is_equally_likely(
+    tokens: int, size: int, context: Context, shares: dict[tuple[int, int], float]
+) -> None:
     rng = np.random.default_rng(0)
-    drawn = Counter(draw_starts(6, 2, "random", rng) for _ in range(6_000))
-    assert set(drawn) == {(a, b) for a in range(5) for b in range(a + 2, 5)}
-    # 4 standard deviations of a count of 1,000
-    assert all(abs(count - 1_000) < 4 * (1_000 * 5 / 6) ** 0.5 for count in drawn.values())
-
-
-def test_every_place_of_neighbours_is_equally_likely() -> None:
-    rng = np.random.default_rng(0)
-    drawn = Counter(draw_starts(9, 4, "nearby", rng) for _ in range(2_000))
-    assert set(drawn) == {(0, 4), (1, 5)}
-    assert all(abs(count - 1_000) < 4 * 500**0.5 for count in drawn.values())
-
-
-def test_every_overlap_and_every_place_of_it_are_equally_likely() -> None:
-    rng = np.random.default_rng(0)
-    drawn = Counter(draw_starts(9, 4, "overlap", rng) for _ in range(6_000))
-    share = {
-        (a, a + 4 - shared): 1 / (2 * (2 + shared)) for shared in (1, 2) for a in range(2 + shared)
-    }
-    assert set(drawn) == set(share)
-    for pair, part in share.items():
-        assert abs(drawn[pair] - 6_000 * part) < 4 * (6_000 * part) ** 0.5
+    drawn = Counter(draw_starts(tokens, size, context, rng) for _ in range(6_000))
+    assert set(drawn) == set(shares)
+    for pair, share in shares.items():
+        assert abs(drawn[pair] - 6_000 * share) < 4 * (6_000 * share) ** 0.5

@@ -20,7 +20,6 @@ from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine import trainer
 from retrievers.training.engine.context import Progress
-from retrievers.training.engine.run_folder import save_checkpoint
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.preset import PRETRAIN_PRESETS
 from retrievers.training.pretrain.pretrain import pretrain
@@ -94,7 +93,7 @@ from pathlib import Path
 from retrievers.training.engine import run_folder
 from retrievers.training.engine.context import TrainingContext, is_first
 if not is_first():
-    run_folder.save_files = None  # only the first process may write
+    run_folder.save_checkpoint = None  # only the first process may write
 from retrievers.training.preset import PRETRAIN_PRESETS
 from retrievers.training.pretrain.pretrain import pretrain
 table, texts, out, killed = json.loads(Path(sys.argv[1]).read_text())
@@ -378,23 +377,3 @@ def test_a_checkpoint_that_lacks_weights_of_its_encoder_is_refused(start, tmp_pa
     save_file(held, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(BenchError, match=r"lacks 1 weights of its encoder.*layer\.1\.output"):
         train(small.preset(folder), tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_a_training_that_stopped_while_writing_its_folder_only_writes_again(
-    start, finished, tmp_path, monkeypatch
-):
-    out = tmp_path / "out"
-
-    def full(model: Any, tokenizer: Any, folder: Path, card: Any) -> None:
-        if folder == out:
-            raise OSError("no space left")
-        save_checkpoint(model, tokenizer, folder, card)
-
-    with monkeypatch.context() as disk:
-        disk.setattr("retrievers.training.pretrain.pretrain.save_checkpoint", full)
-        with pytest.raises(BenchError, match=f"cannot write {out}: no space"):
-            train(small.preset(start), out)
-    assert not (out / "card.toml").exists()
-    assert train(small.preset(start), out).resumed_at == 12
-    assert_equal_trainings(out, finished)
