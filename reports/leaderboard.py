@@ -25,7 +25,10 @@ from reports.table import Column, Table, bullets, columns_for, escape, make_tabl
 SystemClaims = Sequence[Claim]  # claims of one system in one source
 
 DAGGERS = "†‡§¶"  # marks of significance
-RECIPE = ("pooling", "max_query_tokens", "max_document_tokens", "dtype", "store_dtype", "index")
+RECIPE = (
+    *("pooling", "max_query_tokens", "max_document_tokens", "dtype", "store_dtype"),
+    *("dimensions", "precision", "rescore", "index"),
+)
 PROTOCOL = ("version", "split", "title_track", "exclude_self", "depth")
 
 
@@ -165,6 +168,7 @@ def _recipes(ranked: Sequence[Row]) -> str:
             lambda row: (row.parameters and row.parameters.adapter) or None,
             fmt.parameter_count,
         ),
+        Column("bytes per document", lambda row: row.document_bytes, fmt.count),
         Column("lowest judged@10", lowest_judged, fmt.score),
         Column("tokens/s", lambda row: row.tokens_per_s or None, fmt.count),
         Column("machine", lambda row: row.speed_device),

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import numpy as np
 
 from bench.boards.leaderboard_record import (
     Cell,
@@ -38,7 +37,7 @@ from bench.boards.rows import (
 from bench.comparing.comparison import check_scores_against_rankings
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, compare_models
 from bench.comparing.statistics import Resampling
-from bench.evaluation.index_search import index_row_bytes
+from bench.evaluation.index_search import bytes_per_document
 from bench.evaluation.judging import mean_weights, suite_mean, suite_weights
 from bench.evaluation.result_record import Evaluation, Result
 from bench.gate.candidate import Candidate, Reference
@@ -340,12 +339,9 @@ def _build_row(
 def _document_bytes(result: Result) -> int | None:
     """Return the bytes of a document's vector, or of its part of a FAISS index."""
     recipe = result.recipe
-    if recipe is None or not recipe.dim or recipe.kind == "bm25":
-        return None
-    spec = IndexSpec.parse(result.index.partition(" (")[0])
-    if spec.needs_faiss:
-        return index_row_bytes(spec, recipe.dim)
-    return recipe.dim * np.dtype(recipe.store_dtype).itemsize
+    if result.bytes_per_document or recipe is None or not recipe.dim or recipe.kind == "bm25":
+        return result.bytes_per_document
+    return bytes_per_document(recipe, IndexSpec.parse(result.index.partition(" (")[0]))
 
 
 def _means_by_measure(

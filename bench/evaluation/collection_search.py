@@ -22,6 +22,7 @@ from bench.evaluation.index_search import (
     IndexSearch,
     Vectors,
     apply_exclude_self,
+    bytes_per_document,
     check_index_fits,
     default_budget,
     memory_option,
@@ -44,8 +45,13 @@ from retrievers.encoders.bm25 import BM25, index_bytes
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.encoders.views import View, ViewedVectors
 from retrievers.index.faiss_index import IndexSpec, import_faiss
-from retrievers.index.hits import Hits, multiply_by_similarity, sort_canonically
-from retrievers.models.card import replace_fields
+from retrievers.index.hits import (
+    Hits,
+    multiply_by_similarity,
+    replace_by_similarity,
+    sort_canonically,
+)
+from retrievers.models.card import Compression, Precision, replace_fields
 from retrievers.models.read_checkpoint import COUNTING_VERSION, Parameters
 from retrievers.models.resolve import Model, count_parameters, resolve_model
 
@@ -128,6 +134,7 @@ class BM25Retriever:
     max_memory: int | None = None
     index: str = ""
     tokens_sha256: str = ""
+    bytes_per_document: int | None = None
 
     def recall_queries(self, dataset: Dataset) -> None:
         """Return None, because the search of ``dataset`` is exact."""
@@ -170,7 +177,8 @@ class BM25Retriever:
 class VectorRetriever:
     """An encoder with exact search, with an index, or limited to the documents that BM25 finds.
 
-    With a view, the recipe of ``model`` is the view's.
+    With a view, the recipe of ``model`` is the view's. The recipe of ``encoder`` has neither a view
+    nor a compression.
     """
 
     model: Model
@@ -180,17 +188,39 @@ class VectorRetriever:
     device: str
     max_memory: int | None
 
+    @property
+    def compression(self) -> Compression:
+        """What is searched instead of the stored vectors."""
+        return self.model.recipe.compression
+
+    @cached_property
+    def view(self) -> View | None:
+        """View of the stored vectors that is searched; None for the vectors as they are."""
+        chosen = self.compression
+        is_cut = chosen.dimensions is not None or chosen.precision != "float32"
+        return self.options.view or (View.of(self.model.recipe) if is_cut else None)
+
+    @cached_property
+    def spec(self) -> IndexSpec:
+        """Index that stores documents in the precision of the compression."""
+        return self.options.index.with_precision(self.compression.precision)
+
     @cached_property
     def index(self) -> str:
         """Index in results. An exported index is also identified by its content."""
         if self.options.from_index is None:
-            return str(self.options.index)
+            return str(self.spec)
         manifest = IndexFolder(self.options.from_index).manifest()
-        return f"{self.options.index} (file {manifest.sha256[:12]})"
+        return f"{self.spec} (file {manifest.sha256[:12]})"
+
+    @property
+    def bytes_per_document(self) -> int:
+        """Bytes that a search reads of each document, on average."""
+        return bytes_per_document(self.model.recipe, self.spec)
 
     def recall_queries(self, dataset: Dataset) -> int | None:
         """Return the number of queries on which recall is measured, or None for all or no index."""
-        wanted = self.options.recall_queries if self.options.index.needs_faiss else None
+        wanted = self.options.recall_queries if self.spec.needs_faiss else None
         return None if wanted is None or wanted >= len(dataset.queries) else wanted
 
     def parameters(self) -> Parameters | None:
@@ -218,15 +248,18 @@ class VectorRetriever:
         Raises:
             BenchError: too little memory, or an exported index that is damaged or does not fit.
         """
+        self._check_rescoring()
         if self.options.from_index:
             self.corpus_index(dataset)
         budget, rows, dim = self._budget, len(dataset.corpus), self.encoder.dim
         queries, loading = len(dataset.queries), 0
         if self.max_memory and self.store.plan(self.encoder, dataset.corpus).missing_rows:
             loading = self._loading_bytes
+        depth = self.compression.rescore or depth
         plan = plan_search(budget, rows, dim, queries, min(depth, rows), loading=loading)
-        if self.options.index.needs_faiss:
-            return check_index_fits(self.options.index, rows, dim, budget, loading)
+        if self.spec.needs_faiss:
+            dim = self.view.width(dim) if self.view else dim
+            return check_index_fits(self.spec, rows, dim, budget, loading)
         return plan.memory_bytes
 
     def missing(self, dataset: Dataset) -> int:
@@ -237,26 +270,29 @@ class VectorRetriever:
         missing = self.store.plan(self.encoder, dataset.corpus).missing_rows
         if self.options.from_index is None or not missing:
             return missing
-        depth = self.options.depth or dataset.facts.depth
-        searching = self._index_search(dataset, self._query_vectors(dataset), depth)
-        return missing if searching.needs_vectors else 0
+        depth = self.compression.rescore or self.options.depth or dataset.facts.depth
+        queries = self._apply_view_to_queries(self._query_vectors(dataset))
+        searching = self._index_search(dataset, queries, depth)
+        return missing if searching.needs_vectors or self.compression.rescore else 0
 
     def search(self, dataset: Dataset, depth: int) -> SearchResult:
         """Search the best ``depth`` documents of each query of ``dataset``."""
         before, timer = self._timer.copy(), PhaseTimer()
-        k = min(depth, len(dataset.corpus))  # no memory for ranks that stay empty
+        rescore = self.compression.rescore
+        candidates = rescore or depth
+        k = min(candidates, len(dataset.corpus))  # no memory for ranks that stay empty
         preflight = run_preflight(dataset, self.encoder, self.store)
         after_preflight = self._timer.copy()
         with timer.phase("encode_queries_s"):
-            queries = self._query_vectors(dataset)
-        searching = None
-        if self.options.index.needs_faiss:
-            searching = self._index_search(dataset, queries, depth)
-        encoded, vectors = 0, None
-        if searching is None or searching.needs_vectors:
+            whole = self._query_vectors(dataset)
+        queries, searching = self._apply_view_to_queries(whole), None
+        if self.spec.needs_faiss:
+            searching = self._index_search(dataset, queries, candidates)
+        stored = None
+        if searching is None or searching.needs_vectors or rescore:
             with timer.phase("encode_documents_s"):
                 stored = encode_documents(dataset, self.encoder, self.store)
-            encoded, vectors = stored.encoded, self._apply_view(stored)
+        vectors = self._apply_view(stored) if stored else None
         tokens = self._timer.since(after_preflight).counts.get("tokens", 0)
         recall: dict[str, float] = {}
         with timer.phase("search_s"):
@@ -264,8 +300,10 @@ class VectorRetriever:
                 hits, recall = searching.run(vectors, self._exact(dataset))
             elif vectors is not None:
                 hits = apply_exclude_self(dataset, self._rank(dataset, vectors, queries, k), k)
+            if rescore and stored:
+                hits = self._rescore(dataset, hits, whole, stored, min(k, depth))
         timings = Timings(
-            encoded_documents=encoded,
+            encoded_documents=stored.encoded if stored else 0,
             encoded_tokens=tokens,
             busy_s=self._timer.since(before).seconds,
             **timer.seconds,
@@ -276,15 +314,15 @@ class VectorRetriever:
 
     def corpus_index(self, dataset: Dataset) -> CorpusIndex:
         """Return the index to search on ``dataset``: an index of the store, or an exported one."""
-        recipe, view, dim = self.encoder.recipe, self.options.view, self.encoder.dim
+        recipe, view, dim = self.model.recipe, self.view, self.encoder.dim
         tokens = self.store.tokens_sha256(self.encoder, "document")
         if self.options.from_index is not None:
             return CorpusIndex.from_export(self.options.from_index, dataset, recipe, tokens)
         if view:
             dim = view.width(dim) + (view.similarity == "euclidean")
         manifest = IndexManifest(
-            spec=str(self.options.index),
-            recipe=recipe,
+            spec=str(self.spec),
+            recipe=self.encoder.recipe,
             view=repr(view) if view else "",
             collection=dataset.name,
             version=dataset.facts.version,
@@ -297,11 +335,17 @@ class VectorRetriever:
             sha256="",
             tokens_sha256=tokens,
         )
-        folder = self.store.folder_of(recipe.side("document")) / INDEXES / manifest.key
+        side = self.encoder.recipe.side("document")
+        folder = self.store.folder_of(side) / INDEXES / manifest.key
         return CorpusIndex(IndexFolder(folder), manifest)
 
     def build_index(self, dataset: Dataset) -> IndexFolder:
         """Build and store the index of ``dataset``, after encoding missing documents."""
+        if self.compression.rescore:
+            raise BenchError(
+                "an index has no vectors to score candidates again with",
+                "Leave out --rescore here, and give it to `run --index DIR`.",
+            )
         run_preflight(dataset, self.encoder, self.store)
         stored = encode_documents(dataset, self.encoder, self.store)
         index = self.corpus_index(dataset)
@@ -324,11 +368,43 @@ class VectorRetriever:
         return PYTORCH_BYTES + 2 * sum(sizes) if checkpoints else 0
 
     def _query_vectors(self, dataset: Dataset) -> Float32Array:
-        queries = self.store.queries(self.encoder, dataset.queries.texts)
-        return self.options.view.queries(queries) if self.options.view else queries
+        return self.store.queries(self.encoder, dataset.queries.texts)
+
+    def _apply_view_to_queries(self, queries: Float32Array) -> Float32Array:
+        """Return queries to search with. FAISS takes the signs of binary ones itself."""
+        return self.view.queries(queries, self._rounds) if self.view else queries
 
     def _apply_view(self, stored: Vectors) -> Vectors:
-        return ViewedVectors(stored, self.options.view) if self.options.view else stored
+        return ViewedVectors(stored, self.view, self._rounds) if self.view else stored
+
+    @property
+    def _rounds(self) -> bool:
+        """True if documents are rounded here, and not by FAISS."""
+        return not self.spec.needs_faiss
+
+    def _check_rescoring(self) -> None:
+        """Raise if rescoring would change nothing, or if candidates are not scored by vectors."""
+        if self.compression.rescore is None:
+            return
+        if self.view is None and not self.spec.needs_faiss:
+            raise BenchError(
+                "--rescore changes nothing: the whole vectors are searched",
+                "add --dimensions, --precision or --index, or leave it out",
+            )
+        if self.spec.is_bm25:
+            raise BenchError("--index bm25 has no candidates to score again", "leave out --rescore")
+
+    def _rescore(
+        self, dataset: Dataset, hits: Hits, queries: Float32Array, stored: StoredVectors, k: int
+    ) -> Hits:
+        """Score candidates again by all dimensions of float32 queries and documents."""
+        precision: Precision = "int8" if self.compression.rescore_by == "int8" else "float32"
+        view = msgspec.structs.replace(
+            self.view or View.of(self.model.recipe), dimensions=None, precision=precision
+        )
+        documents = ViewedVectors(stored, view)
+        scored = replace_by_similarity(hits, view.queries(queries), documents.rows)
+        return sort_canonically(scored, dataset.corpus.tie_rank, k)
 
     def _exact(self, dataset: Dataset) -> ExactSearch:
         return ExactSearch(dataset, search_device(self.device), self._budget, self._timer)

@@ -29,8 +29,8 @@ from foundation.errors import BenchError, format_count
 from foundation.files import FileLock
 from foundation.machine import format_size
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.encoders.views import ViewedVectors
-from retrievers.index.faiss_index import FaissIndex, IndexSpec, import_faiss
+from retrievers.encoders.views import ViewedVectors, encode_codes
+from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.index.hits import Hits, exclude_documents, recall_at_k, sort_canonically
 from retrievers.models.card import Recipe
 
@@ -158,19 +158,42 @@ def check_index_fits(
     return needed
 
 
+def bytes_per_document(recipe: Recipe, spec: IndexSpec) -> int:
+    """Return the bytes that a search reads of each document, on average.
+
+    They are its vector or codes, its links in a graph or its id in an inverted list, and what
+    candidates are scored again with.
+
+    Args:
+        recipe: recipe with its compression.
+        spec: index of these documents.
+
+    Raises:
+        BenchError: FAISS is missing, or the specification is invalid.
+    """
+    chosen, stored = recipe.compression, np.dtype(recipe.store_dtype).itemsize
+    dim = chosen.dimensions or recipe.dim
+    if spec.needs_faiss:
+        searched = index_row_bytes(spec.with_precision(chosen.precision), dim)
+    elif chosen.precision == "float32":
+        searched = dim * stored
+    else:
+        zeros = np.zeros((2, dim), np.float32)
+        searched = encode_codes(zeros[:1], chosen.precision, zeros).nbytes
+    again = 0 if chosen.rescore is None else recipe.dim
+    return searched + again * (stored if chosen.rescore_by == "stored" else 1)
+
+
 def index_row_bytes(spec: IndexSpec, dim: int) -> int:
     """Return the bytes of one document in an index of FAISS: its code, and its id or links.
 
     Raises:
         BenchError: FAISS is missing, or the specification is invalid.
     """
-    FaissIndex(spec, dim)  # raises if the specification is invalid
-    faiss = import_faiss()
-    owner = faiss.index_factory(dim, spec.factory)  # owns the inner index
-    index = faiss.downcast_index(owner)
-    codes = int(faiss.downcast_index(getattr(index, "storage", None) or index).sa_code_size())
-    graph = re.match(r"(?:.*,)?HNSW(\d+)", spec.factory)
-    return codes + (round(8.8 * int(graph[1])) if graph else 8)
+    codes = FaissIndex(spec, dim).code_bytes
+    graph = re.match(r"(?:.*,)?B?HNSW(\d+)", spec.factory)
+    ids = 8 if "IVF" in spec.factory else 0
+    return codes + (round(8.8 * int(graph[1])) if graph else ids)
 
 
 @dataclass(frozen=True)
@@ -247,6 +270,14 @@ class CorpusIndex:
                 f"run `python -m bench index {dataset.name} --model {recipe.model} --index "
                 f"'{manifest.spec}' --out DIR`",
             )
+        ours, theirs = recipe.compression, manifest.recipe.compression
+        if (ours.dimensions, ours.precision) != (theirs.dimensions, theirs.precision):
+            raise BenchError(
+                f"{folder} has {theirs.dimensions or recipe.dim} dimensions in {theirs.precision}, "
+                f"not {ours.dimensions or recipe.dim} in {ours.precision}",
+                f"use --dimensions {theirs.dimensions or recipe.dim} --precision "
+                f"{theirs.precision}",
+            )
         if manifest.corpus_sha256 != dataset.corpus.sha256:
             raise BenchError(
                 f"{folder} indexes {manifest.documents:,} documents of {manifest.collection}, "
@@ -292,7 +323,10 @@ class CorpusIndex:
     def _build(self, vectors: Vectors, tile_rows: int, device: str) -> FaissIndex:
         start = time.perf_counter()
         index = FaissIndex(IndexSpec.parse(self.manifest.spec), vectors.dim, device)
-        if index.needs_training:
+        ranges = vectors.ranges if isinstance(vectors, ViewedVectors) else None
+        if ranges is not None and index.needs_only_ranges:
+            index.train(ranges)
+        elif index.needs_training:
             index.train(vectors.rows(index.training_rows(vectors.shape[0])))
         for _, tile in vectors.tiles(tile_rows):
             index.add(tile)

@@ -27,7 +27,7 @@ JUDGED_BY_ANSWERS = ("Success", "RR")  # need no judgements of other documents
 
 
 def resolve_measures(
-    dataset: Dataset, wanted: Sequence[str] | None, depth: int | None
+    dataset: Dataset, wanted: Sequence[str] | None, depth: int | None, rescore: int | None = None
 ) -> tuple[str, ...]:
     """Return canonical measure names, the collection's main measure first.
 
@@ -38,6 +38,8 @@ def resolve_measures(
         dataset: collection.
         wanted: further measures; None for the collection's.
         depth: documents per query; None for the collection's.
+        rescore: documents that are left of each ranking, beyond which the collection's further
+            measures are left out; None for all.
     """
     further = dataset.facts.measures if wanted is None else wanted
     measures = [parse_measure(name) for name in (dataset.facts.main_measure, *further)]
@@ -54,6 +56,14 @@ def resolve_measures(
                 f"use {' or '.join(f'{kind}@k' for kind in JUDGED_BY_ANSWERS)}",
             )
     _check_cutoffs(dataset.name, measures, depth)
+    deep = [one for one in measures if one.cutoff != NO_CUTOFF and one.cutoff > (rescore or depth)]
+    if deep and (wanted or deep[0] is measures[0]):
+        raise BenchError(
+            f"{deep[0].name} on {dataset.name} needs {deep[0].cutoff:,} documents per query, and "
+            f"--rescore leaves {rescore:,}",
+            f"use --rescore {max(one.cutoff for one in deep)} or more",
+        )
+    measures = [one for one in measures if one not in deep]
     return tuple(dict.fromkeys(measure.name for measure in measures))
 
 

@@ -160,6 +160,7 @@ def evaluate(job: Job) -> Evaluation:
         parameters=parameters,
         tokens_sha256=retriever.tokens_sha256,
         assumptions=all_assumptions(dataset),
+        bytes_per_document=retriever.bytes_per_document,
     )
     checking.result()
     return evaluation

@@ -3,7 +3,8 @@
 Results are comparable only under the same `Protocol`. Recipes may differ, and are shown.
 
 History of the schema: 4 adds ``run_sha256``, ``recall_queries`` and ``conditions.program``, and
-later ``tokens_sha256``, which may be absent. Records of older schemas are not read.
+later ``tokens_sha256`` and ``bytes_per_document``, which may be absent. Records of older schemas
+are not read.
 """
 
 import hashlib
@@ -161,6 +162,8 @@ class Result(Record, kw_only=True):
             libraries; "" without a tokenizer, and in older records.
         assumptions: what was assumed about the collection's files, with counts, and the commit of a
             collection of the Hugging Face Hub.
+        bytes_per_document: bytes that a search reads of each document, on average; None without
+            vectors, and in older records.
     """
 
     schema: int = SCHEMA
@@ -189,6 +192,7 @@ class Result(Record, kw_only=True):
     recall_queries: int | None = None
     tokens_sha256: str = ""
     assumptions: dict[str, int] = {}
+    bytes_per_document: int | None = None
 
     def __post_init__(self) -> None:
         if self.main_measure not in self.measures:

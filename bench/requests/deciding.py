@@ -8,10 +8,10 @@ from attrs.converters import optional
 
 from bench.requests.fields import (
     RESULTS,
+    CompressionFields,
     FolderFields,
     HardwareFields,
     MismatchFields,
-    ModelFields,
     Request,
     ResamplingFields,
     to_items,
@@ -72,7 +72,9 @@ class CompareRequest(ResamplingFields, FolderFields):
 
 
 @frozen(kw_only=True, slots=False)
-class CheckRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields, FolderFields):
+class CheckRequest(
+    ResamplingFields, MismatchFields, CompressionFields, HardwareFields, FolderFields
+):
     """Decide whether a checkpoint may ship, or a server is faithful. The exit code is the verdict.
 
     Exit codes: 0 OK, 1 regression, 2 bad input, 3 inconclusive, 4 missing evaluation or baseline
@@ -162,7 +164,7 @@ class LeaderboardRequest(ResamplingFields, FolderFields):
 
 
 @frozen(kw_only=True, slots=False)
-class ExplainRequest(ModelFields, HardwareFields, FolderFields):
+class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
     """Find the difference of set-up that explains other vectors, another run or other scores.
 
     Tries single deviations (pooling, prompts, titles, lengths, special tokens, layers, precision,

@@ -7,6 +7,7 @@ from attrs import field, frozen
 
 from bench.requests.fields import (
     RESULTS,
+    CompressionFields,
     FolderFields,
     HardwareFields,
     MismatchFields,
@@ -26,7 +27,7 @@ Tool = Literal["sentence-transformers", "sentence-transformers-openvino", "beir"
 
 
 @frozen(kw_only=True, slots=False)
-class EvaluationFields(ProtocolFields, ModelFields, HardwareFields, FolderFields):
+class EvaluationFields(ProtocolFields, CompressionFields, HardwareFields, FolderFields):
     """Settings of an evaluation.
 
     Attributes:
@@ -137,12 +138,12 @@ class WorkRequest(ModelFields, HardwareFields, FolderFields):
 
 
 @frozen(kw_only=True, slots=False)
-class IndexRequest(ModelFields, MismatchFields, HardwareFields, FolderFields):
+class IndexRequest(CompressionFields, MismatchFields, HardwareFields, FolderFields):
     """Write a FAISS index of a collection to a standalone folder.
 
     The folder contains index.faiss, ids.json (document ids by row), manifest.json and search.py,
-    ten lines of Python that search it with FAISS and NumPy. The index is also cached. `run --index
-    DIR` evaluates the folder.
+    twenty lines of Python that search it with FAISS and NumPy. The index is also cached. `run
+    --index DIR` evaluates the folder.
 
     Attributes:
         dataset: Collection or folder (see `list datasets`).
@@ -189,7 +190,7 @@ class ScoreRequest(ProtocolFields, FolderFields):
 
 
 @frozen(kw_only=True, slots=False)
-class SpeedRequest(ModelFields, FolderFields):
+class SpeedRequest(CompressionFields, FolderFields):
     """Measure the speed of a model on this machine, alone and against other tools.
 
     The last line of the output is one JSON document. Compare timings only within one machine.

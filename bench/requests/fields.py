@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 
 import attrs
 from attrs import field, frozen
+from attrs.converters import optional
 
 from foundation.files import Location, RemotePath, parse_location
-from retrievers.models.card import ModelDtype, StoreDtype
+from retrievers.models.card import ModelDtype, Precision, StoreDtype
 
 Names = str | Path | Sequence[str | Path]
 Place = str | Path | RemotePath
@@ -213,12 +214,17 @@ class ModelFields(Request):
 
     def model_settings(self, without: Collection[str] = ()) -> Mapping[str, Any]:
         """Return these fields as keyword arguments of `Workspace.load`, some left out."""
-        names = [each.name for each in attrs.fields(ModelFields)]
+        kind = CompressionFields if isinstance(self, CompressionFields) else ModelFields
+        names = [each.name for each in attrs.fields(kind)]
         return {name: getattr(self, name) for name in names if name not in without}
+
+    def compression_settings(self) -> Mapping[str, Any]:
+        """Return the fields of `CompressionFields`, which apply to Python objects as well."""
+        return self.model_settings([each.name for each in attrs.fields(ModelFields)])
 
     def typed_settings(self) -> list[str]:
         """Return the options of the command line that give these fields, without defaults."""
-        words, default = list[str](), ModelFields().model_settings()
+        words, default = list[str](), CompressionFields().model_settings()
         for name, value in self.model_settings().items():
             if value == default[name]:
                 continue
@@ -228,6 +234,26 @@ class ModelFields(Request):
                 words.append(f"--{name.replace('_', '-')}")
                 words += [] if value is True else [str(value)]
         return words
+
+
+@frozen(kw_only=True, slots=False)
+class CompressionFields(ModelFields):
+    """Compression of a model's documents for search. All settings share the stored vectors.
+
+    Attributes:
+        dimensions: Search the first N dimensions only (Matryoshka), scaled to unit length again if
+            the model's vectors have it. Default: the card's, usually all.
+        precision: Precision of the searched documents. Queries stay float32, except for binary and
+            ubinary, which compare signs.
+        rescore: Find N candidates per query in the compressed documents and score them again with
+            the stored vectors, or with their int8 codes (N:int8). Rankings end after N documents.
+    """
+
+    section: ClassVar = ("Model settings", 20)
+
+    dimensions: int | None = None
+    precision: Precision = "float32"
+    rescore: str | None = field(default=None, converter=optional(str))
 
 
 @frozen(kw_only=True, slots=False)

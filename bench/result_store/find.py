@@ -64,7 +64,8 @@ def describe_recipe(result: Result) -> dict[str, str]:
     adapter = fields["adapter"] or {"kind": "", "files": {}}
     files = (fields.pop("files"), fields.pop("query_files"), adapter.pop("files"))
     hashed = dict(zip(FILES, map(_hash_files, files), strict=True))
-    del fields["model"]
+    del fields["model"], fields["compression"]
+    fields |= result.recipe.compression.facts
     return {"index": result.index, **_flatten({**fields, "adapter": adapter}), **hashed}
 
 

@@ -391,13 +391,22 @@ PROGRAM = '''\
 import json, pathlib, sys
 import faiss, numpy
 folder = pathlib.Path(__file__).parent
-index = faiss.read_index(str(folder / "index.faiss"))
 ids = json.loads((folder / "ids.json").read_text(encoding="utf-8"))
+about = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 queries = numpy.load(sys.argv[1]).astype("float32")
+if "dimensions" in about["recipe"].get("compression", {}):
+    queries = queries[:, : about["dim"]].copy()
+    if about["recipe"]["normalize"] or about["recipe"]["similarity"] == "cos":
+        faiss.normalize_L2(queries)
+if about["spec"].startswith("B"):  # signs, whose Hamming distances are printed below 0
+    index = faiss.read_index_binary(str(folder / "index.faiss"))
+    queries, sign = numpy.packbits(queries > 0, axis=1), -1
+else:
+    index, sign = faiss.read_index(str(folder / "index.faiss")), 1
 for query, (scores, rows) in enumerate(zip(*index.search(queries, int((*sys.argv, 10)[2])))):
     for score, row in zip(scores, rows):
         if row >= 0:  # FAISS fills up with -1 where it found fewer than K
-            print(json.dumps([query, ids[row], float(score)]))
+            print(json.dumps([query, ids[row], sign * float(score)]))
 '''
 
 

@@ -54,9 +54,15 @@ from retrievers.encoders.external import (
 )
 from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
+from retrievers.encoders.views import compress
 from retrievers.models.card import card_names
 from retrievers.models.locate import is_card, is_url
-from retrievers.models.resolve import card_of_endpoint, resolve_endpoint, resolve_model
+from retrievers.models.resolve import (
+    card_of_endpoint,
+    read_compression,
+    resolve_endpoint,
+    resolve_model,
+)
 
 DEFAULTS = EvaluationOptions()
 
@@ -240,7 +246,8 @@ class Workspace:
         if model.recipe.kind == "bm25":
             return LoadedModel(model, None)
         encoder = open_encoder(model, self.device, networks=networks)
-        model = replace(model, recipe=encoder.recipe)  # with the dimension
+        recipe = compress(encoder.recipe, model.recipe.compression)  # with the dimension
+        model = replace(model, recipe=recipe)
         if isinstance(encoder, EndpointEncoder):
             now = encoder.server.encode_queries(probe_texts())
             if is_url(name):
@@ -274,7 +281,12 @@ class Workspace:
             store=self.store,
             device=self.device,
             max_memory=self.max_memory,
-            measures=resolve_measures(dataset.dataset, options.measures, options.depth),
+            measures=resolve_measures(
+                dataset.dataset,
+                options.measures,
+                options.depth,
+                model.model.recipe.compression.rescore,
+            ),
         )
         if model.encoder and model.model.recipe.kind == "python" and model.model.recipe.files:
             for role in ("query", "document"):  # its code may read files that are not hashed
@@ -367,13 +379,15 @@ def _wrap_object(model: Any, fields: EvaluationFields | ModelFields) -> LoadedMo
             f"a {type(model).__name__} needs a name for its results",
             'use bench.evaluate(model, dataset, name="my-model")',
         )
-    default = ModelFields().model_settings()
+    default = {**ModelFields().model_settings(), **fields.compression_settings()}
     if changed := [key for key, value in fields.model_settings().items() if value != default[key]]:
         raise BenchError(
             f"{', '.join(changed)} applies to model cards, and {name} is a Python object",
             "set it on the object itself",
         )
     wrapped, encoder = wrap_encoder(model, name, fields.fingerprint, fields.similarity)
+    compression = read_compression(**fields.compression_settings())
+    wrapped = replace(wrapped, recipe=compress(wrapped.recipe, compression))
     return LoadedModel(wrapped, encoder)
 
 

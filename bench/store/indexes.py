@@ -9,6 +9,7 @@ import hashlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -83,7 +84,7 @@ class IndexFolder:
                 "python -m bench index DATASET --model MODEL --index SPEC --out DIR",
             )
         manifest = read_json(path, IndexManifest, REBUILD_HINT)
-        if _checksum(manifest) != manifest.checksum:
+        if _checksum(msgspec.json.decode(path.read_bytes())) != manifest.checksum:
             raise BenchError(f"{path} is damaged", REBUILD_HINT)
         return manifest
 
@@ -136,10 +137,11 @@ class IndexFolder:
 
 def encode_manifest(manifest: IndexManifest) -> bytes:
     """Return ``manifest`` with its checksum as JSON."""
-    whole = msgspec.structs.replace(manifest, checksum=_checksum(manifest))
+    digest = _checksum(msgspec.to_builtins(manifest))
+    whole = msgspec.structs.replace(manifest, checksum=digest)
     return msgspec.json.format(msgspec.json.encode(whole), indent=1)
 
 
-def _checksum(manifest: IndexManifest) -> str:
-    content = msgspec.json.encode(msgspec.structs.replace(manifest, checksum=""))
-    return hashlib.sha256(content).hexdigest()
+def _checksum(fields: dict[str, Any]) -> str:
+    """Return the checksum of a manifest's fields, those of its version."""
+    return hashlib.sha256(msgspec.json.encode({**fields, "checksum": ""})).hexdigest()

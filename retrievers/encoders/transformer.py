@@ -77,6 +77,7 @@ def open_encoder(
     Raises:
         BenchError: the model has no vectors (BM25), or a third party's class is missing or unfit.
     """
+    model = replace(model, recipe=model.recipe.uncompressed)
     if model.recipe.kind == "bm25":
         raise BenchError(f"{model.card.name} makes no vectors")
     if model.recipe.kind == "python" and (model.document or ".py:" in model.recipe.encoder):

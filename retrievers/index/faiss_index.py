@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,10 @@ _INNER_ATTRIBUTES = ("index", "base_index", "refine_index", "storage", "quantize
 # Default shared memory of a thread block on all NVIDIA GPUs so far. FAISS stores the lookup tables
 # for one query and list in it (GpuIndexIVFPQ.cu, verifyPQSettings_).
 SHARED_BYTES = 48 << 10
+
+# What FAISS stores in an index of float vectors, by their precision.
+STORAGE = {"float16": "SQfp16", "int8": "SQ8", "uint8": "SQ8"}
+BINARY_FACTORY = re.compile(r"B(?:Flat|IVF\d+|HNSW\d+)")
 
 INDEX_EXAMPLES: Mapping[str, str] = {
     "flat": "exact search over the vectors themselves; the default",
@@ -137,6 +141,36 @@ class IndexSpec:
         return self.factory not in (FLAT, BM25)
 
     @property
+    def is_binary(self) -> bool:
+        """True for an index of FAISS that stores signs and ranks by Hamming distance."""
+        return BINARY_FACTORY.fullmatch(self.factory) is not None
+
+    def with_precision(self, precision: str) -> "IndexSpec":
+        """Return the index that stores documents in ``precision``, see `Compression`.
+
+        Raises:
+            BenchError: the factory string states another precision.
+        """
+        is_binary = precision in ("binary", "ubinary")
+        if not self.needs_faiss or (precision == "float32" and not self.is_binary):
+            return self
+        front, comma, storage = self.factory.rpartition(",")
+        if storage == "Flat" and not is_binary and precision in STORAGE:
+            factory = f"{front}{comma}{STORAGE[precision]}"
+        elif re.fullmatch(r"HNSW\d+", self.factory) and precision in STORAGE:
+            factory = f"{self.factory},{STORAGE[precision]}"
+        elif is_binary and re.fullmatch(r"Flat|(IVF|HNSW)\d+(,Flat)?", self.factory):
+            factory = f"B{self.factory.removesuffix(',Flat')}"
+        elif storage == STORAGE.get(precision) or (is_binary and self.is_binary):
+            factory = self.factory
+        else:
+            raise BenchError(
+                f"the index {self} cannot store documents in {precision}",
+                "use Flat, HNSW32 or IVF1024,Flat; or --precision float32 with this index",
+            )
+        return replace(self, factory=factory)
+
+    @property
     def is_bm25(self) -> bool:
         """True if BM25 retrieves the documents, whose scores are multiplied by similarities."""
         return self.factory == BM25
@@ -168,7 +202,7 @@ class FaissIndex:
     def __init__(self, spec: IndexSpec, dim: int, device: str = "cpu") -> None:
         self.spec = spec
         self.dim = dim
-        self._gpus = resolve_device(device)
+        self._gpus = () if spec.is_binary else resolve_device(device)
         self._resources: Any = None  # resources of the GPUs once the index is there
         self._index = _create_index(spec, dim)
         _seed_training(self._index, spec)
@@ -178,9 +212,21 @@ class FaissIndex:
         return int(self._index.ntotal)
 
     @property
+    def code_bytes(self) -> int:
+        """Size of the code of one document, without its id or links."""
+        outer = next(_walk_index(self._index))
+        storage = next(_walk_index(getattr(outer, "storage", None) or outer))
+        return int(getattr(storage, "code_size", None) or storage.sa_code_size())
+
+    @property
     def needs_training(self) -> bool:
         """True if ``train`` must be called before ``add``."""
         return not self._index.is_trained
+
+    @property
+    def needs_only_ranges(self) -> bool:
+        """True if training finds the range of each dimension and nothing else."""
+        return self.needs_training and _most_centroids(self._index) == 1
 
     def training_rows(self, count: int) -> Int64Array:
         """Draw sorted rows (int64) of a corpus of ``count`` documents to train on, by the seed."""
@@ -210,7 +256,7 @@ class FaissIndex:
             )
         try:
             with _silence_stderr():
-                self._index.train(sample)
+                self._index.train(self._as_stored(sample))
         except FAISS_ERRORS as error:
             raise BenchError(f"{self.spec} cannot be trained: {_reason(error)}") from error
 
@@ -219,7 +265,7 @@ class FaissIndex:
         if len(self._gpus) == 1:  # several share an index that is whole
             self._move_to_gpu()
         try:
-            self._index.add(tile)
+            self._index.add(self._as_stored(tile))
         except FAISS_ERRORS as error:
             raise self._refusal("cannot hold documents", error) from error
 
@@ -231,9 +277,11 @@ class FaissIndex:
         """
         self._move_to_gpu()
         try:
-            scores, rows = self._index.search(np.ascontiguousarray(queries), k)
+            scores, rows = self._index.search(self._as_stored(queries), k)
         except FAISS_ERRORS as error:
             raise self._refusal("cannot be searched", error, "look at its parameters") from error
+        if self.spec.is_binary:  # inner products of signs, from numbers of different signs
+            scores = (self.dim - 2 * scores).astype(np.float32)
         return Hits.of(scores, rows)
 
     def save(self, path: Path) -> None:
@@ -246,8 +294,9 @@ class FaissIndex:
         index = self._index
         if self._resources:
             index = faiss.index_gpu_to_cpu(index)
+        write = faiss.write_index_binary if self.spec.is_binary else faiss.write_index
         try:
-            faiss.write_index(index, str(path))
+            write(index, str(path))
         except FAISS_ERRORS as error:
             raise BenchError(f"{path} cannot be written: {_reason(error)}") from error
 
@@ -258,14 +307,16 @@ class FaissIndex:
         Raises:
             BenchError: the file is missing or damaged, or has another dimension or metric.
         """
-        index = cls(spec, dim, device)
+        index, faiss = cls(spec, dim, device), import_faiss()
         again = "delete it to build it again"
+        read = faiss.read_index_binary if spec.is_binary else faiss.read_index
+        width, metric = index._index.d, index._index.metric_type
         try:
-            index._index = import_faiss().read_index(str(path))
+            index._index = read(str(path))
         except (OSError, *FAISS_ERRORS) as error:
             raise BenchError(f"cannot read the index {path}: {_reason(error)}", again) from error
         loaded = index._index
-        if loaded.d != dim or loaded.metric_type != import_faiss().METRIC_INNER_PRODUCT:
+        if loaded.d != width or loaded.metric_type != metric:
             raise BenchError(
                 f"{path} has {loaded.d} dimensions and FAISS metric {loaded.metric_type}, not "
                 f"{dim} and the inner product",
@@ -274,6 +325,11 @@ class FaissIndex:
         _set_parameters(loaded, spec)
         index._move_to_gpu()
         return index
+
+    def _as_stored(self, vectors: Float32Array) -> Any:
+        """Return float32 vectors in C order, or their signs, eight in a byte."""
+        packed = np.packbits(vectors > 0, axis=1) if self.spec.is_binary else vectors
+        return np.ascontiguousarray(packed)
 
     def _move_to_gpu(self) -> None:
         if not self._gpus or self._resources:
@@ -298,6 +354,8 @@ def _create_index(spec: IndexSpec, dim: int) -> Any:
         raise BenchError(f"{spec} searches stored vectors without an index")
     _check_sizes(factory)
     try:
+        if spec.is_binary:
+            return faiss.index_binary_factory(8 * math.ceil(dim / 8), factory)
         index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     except FAISS_ERRORS as error:
         why = f"FAISS cannot make {factory!r} for {dim} dimensions: {_reason(error)}"
@@ -349,7 +407,8 @@ def _find_problem(part: Any) -> tuple[str, str]:
 def _walk_index(index: Any) -> Iterator[Any]:
     """Yield an index and the indexes inside it, each as its own class."""
     faiss = import_faiss()
-    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.Index):  # and not a binary one
+        index = faiss.downcast_index(index)
     yield index
     for name in _INNER_ATTRIBUTES:
         inner = getattr(index, name, None)

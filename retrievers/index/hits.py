@@ -91,12 +91,31 @@ def multiply_by_similarity(
         queries: float32 ``(q, dim)``.
         vectors_of: maps rows of the corpus, int64 ``(n,)``, to vectors, float32 ``(n, dim)``.
     """
-    scores = hits.scores.copy()
-    for line, rows, query in zip(scores, hits.rows, queries, strict=True):
-        filled = rows >= 0
-        similarities = vectors_of(rows[filled]).astype(np.float64) @ query.astype(np.float64)
-        line[filled] = (line[filled].astype(np.float64) * similarities).astype(np.float32)
+    similarities = _similarities(hits, queries, vectors_of)
+    filled, scores = hits.rows >= 0, hits.scores.copy()
+    scores[filled] = scores[filled] * similarities[filled]
     return Hits(scores, hits.rows)
+
+
+def replace_by_similarity(
+    hits: Hits, queries: Float32Array, vectors_of: Callable[[Int64Array], Float32Array]
+) -> Hits:
+    """Replace scores by the inner product of query and document, in float64; keep the order.
+
+    Arguments are those of `multiply_by_similarity`.
+    """
+    return Hits.of(_similarities(hits, queries, vectors_of).astype(np.float32), hits.rows)
+
+
+def _similarities(
+    hits: Hits, queries: Float32Array, vectors_of: Callable[[Int64Array], Float32Array]
+) -> Float64Array:
+    """Return the inner product of each query with its hits, 0 where one is missing."""
+    found = np.zeros(hits.rows.shape)
+    for line, rows, query in zip(found, hits.rows, queries, strict=True):
+        filled = rows >= 0
+        line[filled] = vectors_of(rows[filled]).astype(np.float64) @ query.astype(np.float64)
+    return found
 
 
 def exclude_documents(hits: Hits, excluded: Int64Array, k: int) -> Hits:

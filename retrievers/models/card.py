@@ -30,9 +30,12 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 # int8: dense layers of a float32 network, on the CPU
 ModelDtype = Literal["float32", "bfloat16", "float16", "int8"]
 StoreDtype = Literal["float32", "float16"]
+# Of searched documents, as sentence-transformers names them.
+Precision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 Role = Literal["document", "query"]
 # Later additions, which are part of a fingerprint only if they differ from their defaults.
-ADDED_LATER = ("truncation_side", "lower_case")
+USAGE_ADDED_LATER = ("truncation_side", "lower_case")
+ADDED_LATER = (*USAGE_ADDED_LATER, "compression")
 # Settings of a Python object that does not state them, and of a model behind a URL.
 UNKNOWN_SETTINGS: Mapping[str, Any] = {
     **dict.fromkeys(("pooling", "dtype"), "unknown"),
@@ -40,7 +43,7 @@ UNKNOWN_SETTINGS: Mapping[str, Any] = {
 }
 # Facts about a Python object, for people, unless its files are hashed: the fingerprint in its
 # options names its vectors.
-PYTHON_OBJECT_FACTS = (*UNKNOWN_SETTINGS, "prompts", *ADDED_LATER)
+PYTHON_OBJECT_FACTS = (*UNKNOWN_SETTINGS, "prompts", *USAGE_ADDED_LATER)
 StageKind = Literal["dense", "layer-norm"]
 AdapterKind = Literal["adapterhub", "peft", "routed"]
 Option = bool | int | float | str
@@ -86,6 +89,34 @@ class AdapterIdentity(Record, omit_defaults=True):
 
     kind: AdapterKind
     files: dict[str, str]
+
+
+class Compression(Record, kw_only=True, omit_defaults=True):
+    """How documents are compressed after they are encoded, and which of them are scored again.
+
+    Attributes:
+        dimensions: number of leading dimensions to search (Matryoshka: Kusupati et al., NeurIPS
+            2022); None for all.
+        precision: precision of the searched documents. ``int8`` and ``uint8`` have 256 steps in
+            each dimension. ``binary`` and ``ubinary`` keep the signs, of queries too, and rank by
+            Hamming distance. Other queries stay float32.
+        rescore: number of candidates of each query that are found in the compressed documents and
+            scored again by all dimensions; None to rank by the compressed documents.
+        rescore_by: documents that candidates are scored again with: the stored vectors, or their
+            int8 codes.
+    """
+
+    dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    precision: Precision = "float32"
+    rescore: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    rescore_by: Literal["stored", "int8"] = "stored"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Values of the options ``dimensions``, ``precision`` and ``rescore``, "" for none."""
+        rescore = str(self.rescore or "") + (":int8" if self.rescore_by == "int8" else "")
+        dimensions = str(self.dimensions or "")
+        return {"dimensions": dimensions, "precision": self.precision, "rescore": rescore}
 
 
 class Usage(Record, kw_only=True):
@@ -150,6 +181,8 @@ class Recipe(Usage, kw_only=True):
         encoder: third party's class, as ``package.module:Class``, or user's file, as
             ``file.py:Name``.
         options: settings of an encoder that is not a transformer.
+        compression: what is searched instead of the vectors of the encoder, which has the recipe
+            without it.
     """
 
     model: str
@@ -169,6 +202,7 @@ class Recipe(Usage, kw_only=True):
     store_dtype: StoreDtype = "float32"
     encoder: str = ""
     options: dict[str, Option] = {}
+    compression: Compression = Compression()
 
     def __post_init__(self) -> None:
         """Mark settings that a Python object does not state."""
@@ -191,7 +225,7 @@ class Recipe(Usage, kw_only=True):
         fields = msgspec.structs.asdict(self)
         if self.kind == "python" and (self.encoder or not self.files):
             fields |= {name: defaults[name] for name in PYTHON_OBJECT_FACTS}
-            names |= {*ADDED_LATER}
+            names |= {*USAGE_ADDED_LATER}
         facts = {name: value for name, value in fields.items() if name not in names}
         return hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()
 
@@ -200,11 +234,12 @@ class Recipe(Usage, kw_only=True):
 
         Equal fingerprints of a side mean equal vectors there, so that a change of the other side
         (such as a query prompt) encodes nothing again. A third party's class may read any field, so
-        both of its sides are the full recipe.
+        both of its sides are the full recipe. Compression changes no vector of an encoder.
         """
         if self.encoder:
-            return self
+            return self.uncompressed
         own: dict[str, Any] = {"dataset_prompts": {}, "query_files": {}}
+        own["compression"] = Compression()
         own |= {"query_checkpoint": "", "query_revision": ""}
         if role == "document":
             own["prompts"] = Prompts(document=self.prompts.document)
@@ -217,6 +252,11 @@ class Recipe(Usage, kw_only=True):
                 own |= {"checkpoint": self.query_checkpoint, "revision": self.query_revision}
                 own["files"] = self.query_files
         return msgspec.structs.replace(self, **own)
+
+    @property
+    def uncompressed(self) -> "Recipe":
+        """Recipe of the encoder, whose vectors every compression shares."""
+        return msgspec.structs.replace(self, compression=Compression())
 
     @property
     def precision(self) -> str:
@@ -306,6 +346,7 @@ class Card(Usage, kw_only=True):
         parameters: approximate number for display, of both encoders of an untied model; 0 if not
             stated. Results contain the number counted in the checkpoint.
         dim: dimension of the vectors for display; 0 if not stated.
+        dimensions: leading dimensions that are searched if no others are wanted; None for all.
         kind: type of the encoder.
         checkpoint: Hub id, or a folder (relative to the card's file).
         revision: branch, tag or commit on the Hub. For an endpoint, a name of your choice for the
@@ -338,6 +379,7 @@ class Card(Usage, kw_only=True):
     title: str
     parameters: int = 0
     dim: int = 0
+    dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
     kind: Literal["transformer", "hashing", "bm25", "python", "endpoint"] = "transformer"
     checkpoint: str = ""
     revision: str = BRANCH

@@ -436,10 +436,11 @@ def read_st_folder(folder: Path) -> Card:
             f"{folder}: the modules {' > '.join(names)} are not supported",
             "supported: Transformer, Pooling, any Dense and LayerNorm, then Normalize",
         )
-    settings = _read_settings(folder)
-    if settings.truncate_dim is not None:
+    settings, normalize = _read_settings(folder), names[-1] == "Normalize"
+    if settings.truncate_dim and normalize and settings.similarity_fn_name == "dot":
         raise BenchError(
-            f"{folder}: truncate_dim = {settings.truncate_dim} is not supported",
+            f"{folder}: truncate_dim = {settings.truncate_dim} after Normalize is not supported "
+            "with dot products, since vectors would not have unit length",
             "Remove it from config_sentence_transformers.json to use all dimensions.",
         )
     for stage in stages:
@@ -450,13 +451,13 @@ def read_st_folder(folder: Path) -> Card:
     refuse_own_code(inner)
     transformer, tokenizer = _read_transformer(inner), read_tokenizer_facts(inner)
     length = _find_length(inner, transformer.max_seq_length, tokenizer.max_tokens)
-    normalize = names[-1] == "Normalize"
     return Card(
         **_shared_fields(folder, settings, normalize),
         pooling=_read_pooling(resolve_inside(folder, modules[1].path) / "config.json"),
         stages=tuple(CardStage(kind=STAGE_MODULES[s.name], folder=s.path) for s in stages),
         max_query_tokens=length,
         max_document_tokens=length,
+        dimensions=settings.truncate_dim,
         truncation_side=tokenizer.truncation_side,
         lower_case=bool(transformer.do_lower_case) and not tokenizer.lower_cases,
         warning="; ".join(_find_warnings(settings, normalize)),

@@ -25,7 +25,9 @@ from retrievers.models.card import (
     UNKNOWN_SETTINGS,
     Card,
     CardAdapter,
+    Compression,
     ModelDtype,
+    Precision,
     Prompts,
     Recipe,
     StoreDtype,
@@ -128,6 +130,9 @@ def resolve_model(
     allow_unknown_tokens: bool = False,
     trust_code: bool = False,
     endpoint_model: str | None = None,
+    dimensions: int | None = None,
+    precision: Precision = "float32",
+    rescore: str | int | None = None,
 ) -> Model:
     """Find a model and everything that determines its vectors.
 
@@ -148,6 +153,8 @@ def resolve_model(
         trust_code: allow a card that names a third party's class, a user's file of Python code, and
             the code of a folder.
         endpoint_model: name of the model on the endpoint.
+        dimensions, precision: see `Compression`. Default: the dimensions of the card.
+        rescore: ``N`` candidates, or ``N:int8``, see `Compression`.
 
     Raises:
         BenchError: there is no such model or dtype, a plain checkpoint is named without ``like``, a
@@ -183,11 +190,42 @@ def resolve_model(
         resolved = _resolve_transformer(card, base)
     else:
         resolved = Model(card, _plain_recipe(card))
-    recipe = msgspec.structs.replace(resolved.recipe, store_dtype=store_dtype)
+    dimensions = card.dimensions if dimensions is None else dimensions
+    compression = read_compression(dimensions, precision, rescore)
+    recipe = msgspec.structs.replace(
+        resolved.recipe, store_dtype=store_dtype, compression=compression
+    )
+    if recipe.kind == "bm25" and compression != Compression():
+        options = "--dimensions, --precision and --rescore"
+        raise BenchError(f"{card.name} makes no vectors to compress", f"Leave out {options}.")
     if dtype == "int8":
         _check_int8(recipe)
         recipe = msgspec.structs.replace(recipe, backend="int8-calibrated")
     return replace_field(resolved, recipe=recipe, allow_unknown_tokens=allow_unknown_tokens)
+
+
+def read_compression(
+    dimensions: int | None, precision: Precision, rescore: str | int | None
+) -> Compression:
+    """Return a compression from options as users type them.
+
+    Raises:
+        BenchError: a value is unknown.
+    """
+    count, colon, by = str(rescore or "").partition(":")
+    fields = {"dimensions": dimensions, "precision": precision}
+    if rescore is not None:
+        fields["rescore"] = int(count) if count.isdecimal() else count
+    if colon:
+        fields["rescore_by"] = by
+    try:
+        return msgspec.convert(fields, Compression)
+    except msgspec.ValidationError as error:
+        raise BenchError(
+            f"dimensions {dimensions}, precision {precision}, rescore {rescore}: {error}",
+            f"use --dimensions N, --precision {'|'.join(get_args(Precision))}, --rescore N or "
+            "N:int8 with numbers above 0",
+        ) from error
 
 
 def resolve_card(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from retrievers.models.card import AdapterIdentity, Prompts, Recipe, Role, Stage
+from retrievers.models.card import AdapterIdentity, Compression, Prompts, Recipe, Role, Stage
 from retrievers.models.resolve import resolve_model
 
 BASE = Recipe(
@@ -49,6 +49,7 @@ CHANGES: dict[str, Any] = {
     "store_dtype": "float16",
     "encoder": "package.module:Class",
     "options": {"dim": 8},
+    "compression": Compression(dimensions=4),
 }
 
 
@@ -98,7 +99,10 @@ ONLY_DOCUMENTS = {
     "prompts": Prompts(document="d: "),
     "title_join": "pair",
 }
-NO_SIDE = {"dataset_prompts": {"beir/quora": Prompts(query="q: ")}}
+NO_SIDE = {
+    "dataset_prompts": {"beir/quora": Prompts(query="q: ")},
+    "compression": Compression(precision="int8", rescore=40),
+}
 NOT_BOTH = {*ONLY_QUERIES, *ONLY_DOCUMENTS, *NO_SIDE, "encoder"}
 
 
