@@ -37,7 +37,7 @@ from bench.boards.rows import (
 from bench.comparing.comparison import check_scores_against_rankings
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, compare_models
 from bench.comparing.statistics import Resampling
-from bench.evaluation.index_search import bytes_per_document
+from bench.evaluation.compressed_search import bytes_per_document
 from bench.evaluation.judging import mean_weights, suite_mean, suite_weights
 from bench.evaluation.result_record import Evaluation, Result
 from bench.gate.candidate import Candidate, Reference

@@ -15,6 +15,12 @@ import msgspec
 import numpy as np
 from tqdm import tqdm
 
+from bench.evaluation.compressed_search import (
+    bytes_per_document,
+    faiss_device,
+    rescore_hits,
+    view_for_rescoring,
+)
 from bench.evaluation.exact import has_gpu
 from bench.evaluation.index_search import (
     CorpusIndex,
@@ -22,7 +28,6 @@ from bench.evaluation.index_search import (
     IndexSearch,
     Vectors,
     apply_exclude_self,
-    bytes_per_document,
     check_index_fits,
     default_budget,
     memory_option,
@@ -44,14 +49,13 @@ from foundation.machine import format_size, library_version
 from retrievers.encoders.bm25 import BM25, index_bytes
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.encoders.views import View, ViewedVectors
-from retrievers.index.faiss_index import IndexSpec, import_faiss
+from retrievers.index.faiss_index import IndexSpec
 from retrievers.index.hits import (
     Hits,
     multiply_by_similarity,
-    replace_by_similarity,
     sort_canonically,
 )
-from retrievers.models.card import Compression, Precision, replace_fields
+from retrievers.models.card import Compression, replace_fields
 from retrievers.models.read_checkpoint import COUNTING_VERSION, Parameters
 from retrievers.models.resolve import Model, count_parameters, resolve_model
 
@@ -301,7 +305,8 @@ class VectorRetriever:
             elif vectors is not None:
                 hits = apply_exclude_self(dataset, self._rank(dataset, vectors, queries, k), k)
             if rescore and stored:
-                hits = self._rescore(dataset, hits, whole, stored, min(k, depth))
+                again = view_for_rescoring(stored, self.model.recipe, self.view)
+                hits = rescore_hits(hits, whole, again, dataset.corpus.tie_rank, min(k, depth))
         timings = Timings(
             encoded_documents=stored.encoded if stored else 0,
             encoded_tokens=tokens,
@@ -394,18 +399,6 @@ class VectorRetriever:
         if self.spec.is_bm25:
             raise BenchError("--index bm25 has no candidates to score again", "leave out --rescore")
 
-    def _rescore(
-        self, dataset: Dataset, hits: Hits, queries: Float32Array, stored: StoredVectors, k: int
-    ) -> Hits:
-        """Score candidates again by all dimensions of float32 queries and documents."""
-        precision: Precision = "int8" if self.compression.rescore_by == "int8" else "float32"
-        view = msgspec.structs.replace(
-            self.view or View.of(self.model.recipe), dimensions=None, precision=precision
-        )
-        documents = ViewedVectors(stored, view)
-        scored = replace_by_similarity(hits, view.queries(queries), documents.rows)
-        return sort_canonically(scored, dataset.corpus.tie_rank, k)
-
     def _exact(self, dataset: Dataset) -> ExactSearch:
         return ExactSearch(dataset, search_device(self.device), self._budget, self._timer)
 
@@ -448,13 +441,6 @@ def search_device(device: str) -> str:
     if device == "auto":
         return "cuda" if has_gpu() else "cpu"
     return device
-
-
-def faiss_device(device: str) -> str:
-    """Return the device of FAISS for ``device``: a GPU if this FAISS supports it, else the CPU."""
-    if device == "cpu" or not getattr(import_faiss(), "get_num_gpus", lambda: 0)():
-        return "cpu"
-    return "cuda" if device == "auto" else device
 
 
 PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32

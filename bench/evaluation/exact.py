@@ -81,6 +81,10 @@ class ArrayVectors:
         for start in range(0, len(self.array), rows):
             yield start, self.array[start : start + rows]
 
+    def rows(self, wanted: Int64Array) -> Float32Array:
+        """Return the vectors of the rows ``wanted``, float32 ``(len(wanted), dim)``."""
+        return self.array[wanted].astype(np.float32, copy=False)
+
 
 def exact_search(
     vectors: Vectors,

@@ -29,7 +29,7 @@ from foundation.errors import BenchError, format_count
 from foundation.files import FileLock
 from foundation.machine import format_size
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.encoders.views import ViewedVectors, encode_codes
+from retrievers.encoders.views import ViewedVectors
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.index.hits import Hits, exclude_documents, recall_at_k, sort_canonically
 from retrievers.models.card import Recipe
@@ -156,32 +156,6 @@ def check_index_fits(
             "or --index flat, which reads the vectors in pieces",
         )
     return needed
-
-
-def bytes_per_document(recipe: Recipe, spec: IndexSpec) -> int:
-    """Return the bytes that a search reads of each document, on average.
-
-    They are its vector or codes, its links in a graph or its id in an inverted list, and what
-    candidates are scored again with.
-
-    Args:
-        recipe: recipe with its compression.
-        spec: index of these documents.
-
-    Raises:
-        BenchError: FAISS is missing, or the specification is invalid.
-    """
-    chosen, stored = recipe.compression, np.dtype(recipe.store_dtype).itemsize
-    dim = chosen.dimensions or recipe.dim
-    if spec.needs_faiss:
-        searched = index_row_bytes(spec.with_precision(chosen.precision), dim)
-    elif chosen.precision == "float32":
-        searched = dim * stored
-    else:
-        zeros = np.zeros((2, dim), np.float32)
-        searched = encode_codes(zeros[:1], chosen.precision, zeros).nbytes
-    again = 0 if chosen.rescore is None else recipe.dim
-    return searched + again * (stored if chosen.rescore_by == "stored" else 1)
 
 
 def index_row_bytes(spec: IndexSpec, dim: int) -> int:
@@ -323,11 +297,7 @@ class CorpusIndex:
     def _build(self, vectors: Vectors, tile_rows: int, device: str) -> FaissIndex:
         start = time.perf_counter()
         index = FaissIndex(IndexSpec.parse(self.manifest.spec), vectors.dim, device)
-        ranges = vectors.ranges if isinstance(vectors, ViewedVectors) else None
-        if ranges is not None and index.needs_only_ranges:
-            index.train(ranges)
-        elif index.needs_training:
-            index.train(vectors.rows(index.training_rows(vectors.shape[0])))
+        train_index(index, vectors)
         for _, tile in vectors.tiles(tile_rows):
             index.add(tile)
         spent = time.perf_counter() - start
@@ -336,6 +306,15 @@ class CorpusIndex:
         except BenchError as error:  # the index in memory can still be searched
             logger.warning("the index %s is not stored: %s", self.manifest.spec, error)
         return index
+
+
+def train_index(index: FaissIndex, vectors: Vectors) -> None:
+    """Train an index on a sample of the ``vectors`` to add, or on the ranges of their codes."""
+    ranges = vectors.ranges if isinstance(vectors, ViewedVectors) else None
+    if ranges is not None and index.needs_only_ranges:
+        index.train(ranges)
+    elif index.needs_training:
+        index.train(vectors.rows(index.training_rows(vectors.shape[0])))
 
 
 @dataclass(frozen=True)

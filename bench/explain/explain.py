@@ -87,6 +87,8 @@ def explain(request: ExplainRequest) -> Answer | None:
     Raises:
         BenchError: wrong input, or no evidence.
     """
+    if request.rescore is not None:
+        raise BenchError("candidates scored again are not explained", "Leave out --rescore.")
     print(f"loading {request.model}", file=sys.stderr)
     workspace = open_workspace(request)
     model = _load(workspace, request.model, evolve(request, endpoint_model=None))  # of the server

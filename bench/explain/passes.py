@@ -23,7 +23,7 @@ from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer, Segments, join
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.encoders.transformer import CPU_TOKENS, CUDA_TOKENS, plan_batches
-from retrievers.encoders.views import binarize
+from retrievers.encoders.views import binarize, decode_codes, encode_codes
 from retrievers.models.card import BRANCH, EVERY_POOLING, Recipe, Role, replace_fields
 from retrievers.models.locate import find_local
 from retrievers.models.read_checkpoint import Checkpoint, read_checkpoint
@@ -206,17 +206,13 @@ class ForwardPasses:
 
 
 def round_to(vectors: Float32Array, precision: Precision) -> Float32Array:
-    """Return float32 ``(n, dim)`` as they are stored in any precision but ``binary``.
-
-    ``int8`` has 256 steps between the extremes of each dimension.
-    """
+    """Return float32 ``(n, dim)`` as they are stored in any precision but ``binary``."""
     import torch
 
     if precision == "int8":
-        low, high = vectors.min(axis=0), vectors.max(axis=0)
-        step = np.maximum((high - low) / 255, np.finfo(np.float32).tiny)
-        steps: Float32Array = np.rint((vectors - low) / step) * step + low
-        return steps
+        ranges = np.vstack([vectors.min(axis=0), vectors.max(axis=0)])
+        codes = encode_codes(vectors, precision, ranges)
+        return decode_codes(codes, precision, ranges, vectors.shape[1])
     rounded: Float32Array = torch.from_numpy(vectors).to(getattr(torch, precision)).float().numpy()
     return rounded
 

@@ -17,6 +17,11 @@ Case = Literal["", "lower", "cased", "accents", "no-accents"]
 Weights = Literal["document", "query", "other"]
 Special = Literal["first", "last"]
 Precision = Literal["float32", "float16", "bfloat16", "int8", "binary"]
+# Values that the codes of a compression stand for.
+VALUES: Mapping[str, Precision] = {
+    **{"float32": "float32", "float16": "float16", "int8": "int8", "binary": "binary"},
+    **{"uint8": "int8", "ubinary": "binary"},
+}
 LENGTHS = (64, 128, 256, 512)
 LONGEST = 512  # tokens, if a recipe states no length
 WIDTHS = (64, 128, 256, 512)
@@ -162,6 +167,8 @@ def make_setup(model: Model, facts: Facts) -> EvaluationSetup:
         stages=tuple(range(len(recipe.stages))),
         depth=facts.depth,
         keep_self=not facts.exclude_self,
+        dimensions=recipe.compression.dimensions,
+        precision=VALUES[recipe.compression.precision],
         query_weights="query" if model.query else "document",
     )
 

@@ -16,14 +16,15 @@ from tqdm import tqdm
 
 from bench import __version__
 from bench.evaluation.collection_search import (
+    FLAT,
     encode_documents,
-    faiss_device,
     mean_tokens,
     measure_speed,
     sample_documents,
     search_device,
     truncated_lengths,
 )
+from bench.evaluation.compressed_search import CompressedSearch, bytes_per_document
 from bench.evaluation.exact import ArrayVectors, exact_search
 from bench.evaluation.index_search import check_index_fits, default_budget, resident_bytes
 from bench.evaluation.pipeline import current_conditions
@@ -61,6 +62,7 @@ from foundation.machine import format_size, processor_name
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.index.hits import Hits, recall_at_k, sort_canonically
+from retrievers.models.card import Recipe
 from retrievers.models.resolve import Model
 
 SOURCE = "stdlib-code"  # embedded: its texts are on every machine
@@ -227,8 +229,14 @@ def _benchmarked_model(request: SpeedRequest, workspace: Workspace) -> Benchmark
         arguments=("--model", request.model, *request.typed_settings()),
         against=tuple(dict.fromkeys(request.against)),
         repeats=request.repeats,
-        indexes=tuple(map(IndexSpec.parse, dict.fromkeys(["flat", *(request.index or INDEXES)]))),
+        indexes=_read_indexes(request),
     )
+
+
+def _read_indexes(request: SpeedRequest) -> tuple[IndexSpec, ...]:
+    """Return exact search and the indexes to measure: by default all that have the precision."""
+    usual = [name for name in INDEXES if request.precision == "float32" or "SQ" not in name]
+    return tuple(map(IndexSpec.parse, dict.fromkeys(["flat", *(request.index or usual)])))
 
 
 def measure(
@@ -243,7 +251,10 @@ def measure(
     indexes, device = None, search_device(target.device)
     if "latency" in parts:
         log(f"latency of single queries over {ROWS:,} vectors")
-        latency = measure_latencies(target.encoder, target.queries, target.mixed_vectors[0], device)
+        recipe = target.model.recipe
+        latency = measure_latencies(
+            target.encoder, target.queries, target.mixed_vectors[0], device, recipe
+        )
     if "indexes" in parts:
         if target.vectors is None:
             documents, origin = target.mixed_vectors
@@ -252,7 +263,9 @@ def measure(
             documents, queries, origin = target.vectors
         log(f"indexes over {len(documents):,} vectors")
         specs = target.indexes
-        indexes = compare_indexes(documents, queries, specs, target.repeats, device, origin)
+        indexes = compare_indexes(
+            documents, queries, specs, target.repeats, device, origin, target.model.recipe
+        )
     return SpeedReport(
         model=target.model.card.name,
         fingerprint=target.model.recipe.fingerprint,
@@ -334,20 +347,25 @@ def make_documents(encoder: Encoder, count: int, tokens: int) -> list[str]:
 
 
 def measure_latencies(
-    encoder: Encoder, queries: Sequence[str], documents: Float32Array, device: str
+    encoder: Encoder,
+    queries: Sequence[str],
+    documents: Float32Array,
+    device: str,
+    recipe: Recipe,
 ) -> tuple[Latency, ...]:
     """Time single queries: encoding, exact search at depth 100, and both together.
 
-    ``documents`` are the vectors to search, float32 ``(n, dim)``.
+    ``documents`` are the vectors to search, float32 ``(n, dim)``, before the compression of
+    ``recipe``.
     """
-    vectors, ranks = ArrayVectors(documents), np.arange(len(documents))
     k = min(LATENCY_K, len(documents))
+    searching = CompressedSearch(ArrayVectors(documents), recipe, FLAT, device)
     encoding, finding = [], []
     texts = [*queries[:WARM_UP_QUERIES], *queries]
     for text in tqdm(texts, desc="latency", unit=" queries", mininterval=1):
         seconds, vector = time_call(partial(encoder.encode_queries, [text]))
         encoding.append(seconds)
-        find = partial(exact_search, vectors, vector, k, ranks, device=device)
+        find = partial(searching.search, vector, k)
         finding.append(time_call(find)[0])
     skipped = len(queries[:WARM_UP_QUERIES])
     by_kind = np.array([encoding[skipped:], finding[skipped:]]) * 1000
@@ -384,26 +402,29 @@ def compare_indexes(
     repeats: int,
     device: str,
     origin: str,
+    recipe: Recipe,
 ) -> IndexCurve:
     """Measure queries per second against recall at 10, with all queries in one call.
 
-    Documents and queries are float32 ``(n, dim)``. ``origin`` describes where documents are from.
+    Documents and queries are float32 ``(n, dim)``, before the compression of ``recipe``. ``origin``
+    describes where documents are from. Recall is that of the exact ranking by whole vectors.
     """
     rows, dim = documents.shape
-    ranks, k = np.arange(rows), min(NEIGHBOURS, rows)
-    exact = partial(exact_search, ArrayVectors(documents), queries, k, ranks, device=device)
-    truth = exact()
+    ranks, k, whole = np.arange(rows), min(NEIGHBOURS, rows), ArrayVectors(documents)
+    truth = exact_search(whole, queries, k, ranks, device=device)
     points = []
     for spec in tqdm(specs, desc="indexes", unit=" indexes"):
-        build_s, size, find = 0.0, documents.nbytes, exact
+        searching = CompressedSearch(whole, recipe, spec, device)
+        build_s, size = 0.0, rows * bytes_per_document(recipe, spec)
         if spec.needs_faiss:
-            build_s, index = time_call(partial(_build_index, spec, documents, device))
-            size, find = _measure_saved_bytes(index), partial(index.search, queries, k)
+            build_s, index = time_call(partial(getattr, searching, "index"))
+            size = _measure_saved_bytes(index)
+        find = partial(searching.search, queries, k)
         hits: Hits = sort_canonically(find(), ranks, k)
         rates = [len(queries) / time_call(find)[0] for _ in range(repeats)]
         points.append(
             IndexPoint(
-                index=str(spec),
+                index=str(spec.with_precision(recipe.compression.precision)),
                 recall=float(recall_at_k(hits, truth, k).mean()),
                 queries_per_s=Spread.of(rates),
                 build_s=build_s,
@@ -413,14 +434,6 @@ def compare_indexes(
     return IndexCurve(
         rows=rows, dim=dim, k=k, queries=len(queries), vectors=origin, points=tuple(points)
     )
-
-
-def _build_index(spec: IndexSpec, documents: Float32Array, device: str) -> FaissIndex:
-    index = FaissIndex(spec, documents.shape[1], faiss_device(device))
-    if index.needs_training:
-        index.train(documents[index.training_rows(len(documents))])
-    index.add(documents)
-    return index
 
 
 def _measure_saved_bytes(index: FaissIndex) -> int:

@@ -18,6 +18,8 @@ from foundation.errors import BenchError
 from foundation.records import Record
 from retrievers.models.card import EVERY_POOLING, Compression, Option, Precision, Recipe
 
+FloatArray = npt.NDArray[np.floating]
+
 CALIBRATION_ROWS = 1 << 16  # documents that determine the int8 range of each dimension
 
 
@@ -83,7 +85,7 @@ class View(Record, kw_only=True):
             compression=Compression(dimensions=self.dimensions, precision=self.precision),
         )
 
-    def transform_documents(self, stored: npt.NDArray[np.floating]) -> Float32Array:
+    def transform_documents(self, stored: FloatArray) -> Float32Array:
         """Select the pooling in ``stored``, ``(n, stored)``, and cut it to float32 ``(n, dim)``."""
         width, whole = self.width(stored.shape[1]), self._whole(stored.shape[1])
         first = EVERY_POOLING.index(self.pooling) * whole if self.pooling else 0
@@ -155,7 +157,7 @@ class StoredViews(Protocol):
     @property
     def shape(self) -> tuple[int, int]: ...  # noqa: D102
 
-    def tiles(self, rows: int) -> Iterator[tuple[int, Float32Array]]: ...  # noqa: D102
+    def tiles(self, rows: int) -> Iterator[tuple[int, FloatArray]]: ...  # noqa: D102
 
     def rows(self, wanted: Int64Array) -> Float32Array: ...  # noqa: D102
 
@@ -205,7 +207,7 @@ class ViewedVectors:
         vectors = self.view.transform_documents(self.stored.rows(sample))
         return np.vstack([vectors.min(axis=0), vectors.max(axis=0)])
 
-    def _transform(self, stored: npt.NDArray[np.floating]) -> Float32Array:
+    def _transform(self, stored: FloatArray) -> Float32Array:
         vectors = self.view.transform_documents(stored)
         if self.rounded:
             codes = encode_codes(vectors, self.view.precision, self.ranges)
@@ -275,7 +277,8 @@ def decode_codes(
 def _steps(ranges: Float32Array) -> Float32Array:
     """Return the width of the 255 steps of each dimension, 1 where all values are equal."""
     width = (ranges[1] - ranges[0]) / 255
-    return np.where(width == 0, np.float32(1), width)
+    steps: Float32Array = np.where(width == 0, np.float32(1), width)
+    return steps
 
 
 def binarize(vectors: npt.NDArray[Any]) -> Float32Array:

@@ -213,7 +213,7 @@ def read_compression(
         BenchError: a value is unknown.
     """
     count, colon, by = str(rescore or "").partition(":")
-    fields = {"dimensions": dimensions, "precision": precision}
+    fields: dict[str, Any] = {"dimensions": dimensions, "precision": precision}
     if rescore is not None:
         fields["rescore"] = int(count) if count.isdecimal() else count
     if colon:

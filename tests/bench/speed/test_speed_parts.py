@@ -1,5 +1,6 @@
 """Texts as long as stated, and latency and indexes on vectors whose neighbours are known."""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +14,9 @@ from bench.speed.speed import (
     mix_vectors,
 )
 from retrievers.encoders.transformer import open_encoder
+from retrievers.encoders.views import compress
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.models.card import Compression
 from retrievers.models.resolve import resolve_model
 
 
@@ -23,12 +26,30 @@ def documents():
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+def recipe_of(dim, **compression):
+    recipe = msgspec.structs.replace(resolve_model("hashing").recipe, dim=dim)
+    return compress(recipe, Compression(**compression))
+
+
+def test_compressed_documents_are_searched_and_candidates_scored_again(documents):
+    specs = [IndexSpec.parse(text) for text in ("flat", "HNSW32?efSearch=200")]
+    points = {}
+    for rescore in (None, 100):
+        recipe = recipe_of(32, dimensions=24, precision="binary", rescore=rescore)
+        found = compare_indexes(documents, documents[:50], specs, 2, "cpu", "random", recipe)
+        points |= {(one.index, rescore): one for one in found.points}
+    assert points["flat", None].index_bytes == 1200 * 3
+    assert points["flat", 100].index_bytes == 1200 * (3 + 4 * 32)
+    assert points["flat", None].recall < points["flat", 100].recall
+    assert points["BHNSW32?efSearch=200", 100].recall > points["flat", None].recall
+
+
 @pytest.fixture(scope="module")
 def curve(documents):
     graphs = ("HNSW32?efSearch=4", "HNSW32?efSearch=64")
     lists = ("IVF32,Flat?nprobe=1", "IVF32,Flat?nprobe=8", "IVF32,PQ4?nprobe=8")
     specs = [IndexSpec.parse(text) for text in ("flat", "Flat", *graphs, *lists)]
-    return compare_indexes(documents, documents[:50], specs, 2, "cpu", "random")
+    return compare_indexes(documents, documents[:50], specs, 2, "cpu", "random", recipe_of(32))
 
 
 @pytest.mark.parametrize("tokens", [8, 128, 256])
@@ -78,7 +99,9 @@ def test_stand_ins_are_as_long_as_their_parents_and_near_them(documents):
 def test_latency_is_of_every_query_after_a_warm_up():
     encoder = open_encoder(resolve_model("hashing"))
     vectors = encoder.encode_documents(["", ""], ["a b", "c d"])
-    encode, search, both = measure_latencies(encoder, ["a", "c", "b"], vectors, "cpu")
+    encode, search, both = measure_latencies(
+        encoder, ["a", "c", "b"], vectors, "cpu", encoder.recipe
+    )
     assert [one.what for one in (encode, search, both)] == ["encode", "search", "both"]
     np.testing.assert_allclose(
         np.add(encode.samples_ms, search.samples_ms), both.samples_ms, rtol=1e-12
