@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -17,11 +17,6 @@ Case = Literal["", "lower", "cased", "accents", "no-accents"]
 Weights = Literal["document", "query", "other"]
 Special = Literal["first", "last"]
 Precision = Literal["float32", "float16", "bfloat16", "int8", "binary"]
-# Values that the codes of a compression stand for.
-VALUES: Mapping[str, Precision] = {
-    **{"float32": "float32", "float16": "float16", "int8": "int8", "binary": "binary"},
-    **{"uint8": "int8", "ubinary": "binary"},
-}
 LENGTHS = (64, 128, 256, 512)
 LONGEST = 512  # tokens, if a recipe states no length
 WIDTHS = (64, 128, 256, 512)
@@ -168,7 +163,7 @@ def make_setup(model: Model, facts: Facts) -> EvaluationSetup:
         depth=facts.depth,
         keep_self=not facts.exclude_self,
         dimensions=recipe.compression.dimensions,
-        precision=VALUES[recipe.compression.precision],
+        precision=cast("Precision", recipe.compression.precision.removeprefix("u")),
         query_weights="query" if model.query else "document",
     )
 

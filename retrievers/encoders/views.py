@@ -243,7 +243,7 @@ def encode_codes(
         return vectors.astype(precision, copy=False)
     if ranges is None:
         raise ValueError(f"{precision} needs the ranges of the dimensions")
-    codes = np.clip(np.floor((vectors - ranges[0]) / _steps(ranges)), 0, 255)
+    codes: npt.NDArray[Any] = np.clip(np.floor((vectors - ranges[0]) / _steps(ranges)), 0, 255)
     return codes.astype(np.uint8) if precision == "uint8" else (codes - 128).astype(np.int8)
 
 

@@ -497,6 +497,8 @@ def _find_warnings(settings: _Settings, normalize: bool) -> list[str]:
     prompts = settings.prompts or {}
     unused = [name for name in prompts if prompts[name] and name not in RETRIEVAL_PROMPTS]
     warnings = [] if settings.similarity_fn_name or normalize else [COSINE_ASSUMED]
+    if cut := settings.truncate_dim:
+        warnings.append(f"truncate_dim = {cut}, so {cut} dimensions are searched by default")
     if unused:
         warnings.append(
             f"its prompts {', '.join(unused)} are not used: retrieval uses those called query and "
@@ -513,6 +515,7 @@ def warn_of_contradictions(card: Card, root: Path, inner: Path) -> None:
         try:
             own = read_st_folder(root)
             stated |= {"pooling": own.pooling, "lower_case": own.lower_case or card.lower_case}
+            stated["dimensions"] = own.dimensions
         except BenchError as error:
             logger.warning("ignored: %s", error)
     for field, value in stated.items():

@@ -317,6 +317,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
         title=f"{path.name}, like {card.title}",
         checkpoint=str(root) if path.is_dir() else checkpoint,
         trained_on=stated.trained_on if stated else (),
+        dimensions=stated.dimensions if stated else None,
     )
 
 

@@ -350,7 +350,7 @@ def test_rows_are_compared_with_a_baseline_as_compare_and_check_do(tmp_path):
 
 
 def test_bytes_of_a_document_are_those_of_its_vector_or_its_part_of_the_index(tmp_path):
-    cases = (("flat", "float32", 1536), ("flat", "float16", 768), ("SQ8", "float32", 392))
+    cases = (("flat", "float32", 1536), ("flat", "float16", 768), ("SQ8", "float32", 384))
     for index, dtype, size in cases:
         store(
             tmp_path,

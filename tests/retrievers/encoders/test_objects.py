@@ -126,15 +126,13 @@ def test_settings_that_are_not_known_here_go_to_sentence_transformers(
     plain: Path, tmp_path: Path
 ) -> None:
     settings = {
-        "truncate": ("config_sentence_transformers.json", {"truncate_dim": 8}),
         "length": ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 5}}}),
         "padding": ("tokenizer_config.json", {"padding_side": "left"}),
     }
     for name, (file, changes) in settings.items():
         folder = save(plain, tmp_path / name)
         change(folder / file, **changes)
-        recipe = assert_agrees(folder)
-        assert recipe.dim == (8 if name == "truncate" else WIDTH)
+        assert assert_agrees(folder).dim == WIDTH
 
 
 def test_scores_are_those_of_the_object_in_python(plain: Path, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ BAD_FILES = {
     "modules.json": ["{}", '[{"path": 3, "type": "x"}]', DEEP, "\xff", "[null]"],
     "config_sentence_transformers.json": [
         *("[]", '{"prompts": []}', '{"prompts": {"query": 3}}'),
-        *('{"similarity_fn_name": "manhattan"}', '{"truncate_dim": 16}'),
+        *('{"similarity_fn_name": "manhattan"}', '{"truncate_dim": "half"}'),
     ],
     "sentence_bert_config.json": [
         *(DEEP, '{"max_seq_length": 0}', '{"max_seq_length": true}', '{"max_seq_length": 1.5}'),

@@ -220,7 +220,6 @@ def test_a_card_whose_pooling_differs_from_its_folder_warns(
         ({"prompts": {"query": "q: "}}, {}, "query prompt is 'q: ', not none"),
         ({}, {"truncation_side": "left"}, "truncation_side is right, not left"),
         ({}, {"stages": [{"kind": "dense", "folder": "2_Dense"}]}, r"stages is \[\], not"),
-        ({"truncate_dim": 4}, {}, "truncate_dim = 4 is not supported"),
     ],
 )
 def test_like_is_refused_if_it_contradicts_a_sentence_transformers_folder(

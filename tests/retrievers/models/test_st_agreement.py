@@ -14,6 +14,7 @@ import transformers
 
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
+from retrievers.encoders.views import View
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support.tiny_checkpoints import write_ance
@@ -100,13 +101,26 @@ def test_a_card_overrides_the_folder_and_differences_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = write_folder(tmp_path, truncate_dim=16, prompts={"passage": "beta "})
+    found = resolve_model(str(folder)).recipe
+    assert (found.kind, found.compression.dimensions) == ("transformer", 16)
+    assert "truncate_dim = 16, so 16 dimensions are searched by default" in caplog.text
     change(folder / "tokenizer_config.json", truncation_side="left")
     card = tiny.write_card(tmp_path / "own.toml", checkpoint=str(folder), pooling="mean")
-    assert resolve_model(str(folder)).recipe.kind == "python"
     recipe = resolve_model(str(card)).recipe
     assert (recipe.truncation_side, recipe.dim) == ("right", 32)
     assert "states truncation_side left, but right is used" in caplog.text
-    assert "truncate_dim = 16 is not supported" in caplog.text
+    assert "states dimensions 16, but None is used" in caplog.text
+
+
+def test_truncated_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, truncate_dim=16)
+    model = resolve_model(str(folder))
+    stored = open_encoder(model).encode_documents([""] * 3, tiny.SENTENCES[:3])
+    ours = View.of(model.recipe).transform_documents(stored)
+    library = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    theirs = library.encode_document(list(tiny.SENTENCES[:3]), normalize_embeddings=True)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert resolve_model(str(folder), dimensions=8).recipe.compression.dimensions == 8
 
 
 def test_lengths_are_the_tokenizers_within_the_positions(tmp_path: Path) -> None:
