@@ -394,7 +394,7 @@ class VectorRetriever:
         if self.view is None and not self.spec.needs_faiss:
             raise BenchError(
                 "--rescore changes nothing: the whole vectors are searched",
-                "add --dimensions, --precision or --index, or leave it out",
+                "add --dimensions or --precision, or leave it out",
             )
         if self.spec.is_bm25:
             raise BenchError("--index bm25 has no candidates to score again", "leave out --rescore")
