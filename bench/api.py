@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import attrs
 
-from bench.requests.deciding import CheckRequest, CompareRequest, JudgeRequest, LeaderboardRequest
+from bench.requests.deciding import (
+    CheckRequest,
+    CompareRequest,
+    DeployRequest,
+    JudgeRequest,
+    LeaderboardRequest,
+)
 from bench.requests.evaluating import EvaluateRequest, ScoreRequest
 from bench.requests.fields import Request, describe_fields, to_location
 from bench.requests.training import AblateRequest, FinetuneRequest, PretrainRequest
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
     from bench.comparing.comparison import ComparisonReport
     from bench.comparing.judging_list import JudgeReport
     from bench.comparing.pairs import Comparison
+    from bench.deploy.deployment import Deployment
     from bench.evaluation.result_record import Evaluation
     from bench.experiments.report import Report
     from bench.gate.check_record import Check
@@ -258,6 +265,21 @@ def check(request: CheckRequest) -> "Check":
     from bench.gate.check import check
 
     return check(request)
+
+
+@takes(DeployRequest)
+def deploy(request: DeployRequest) -> "Deployment":
+    """Find the smallest deployment of a model that is not worse, like ``bench deploy``.
+
+    Returns:
+        The answer in ``chosen``, or None, and all ``tested`` settings.
+
+    Raises:
+        BenchError: wrong input.
+    """
+    from bench.deploy.deploy import deploy
+
+    return deploy(request)
 
 
 @takes(JudgeRequest)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.boards.leaderboard_record import Leaderboard
 from bench.comparing.statistics import Difference
+from bench.deploy.deployment import Deployment
 from bench.experiments.grid import AxisResult
 from bench.experiments.report import Report, RowResult
 from bench.monitor.curve import Curve, CurvePoint
@@ -327,6 +328,39 @@ def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
         figure.axes[0].set_ylabel(f"{title}, 95 % interval")
         names = zip(scored, styles, strict=True)
         legend_below(figure, 3, [legend_entry(row.name, **style) for (row, _), style in names])
+
+    save(path.with_suffix(""), (8.4, 4.2), fill, grid=True, endings=[path.suffix])
+
+
+def draw_deployment(done: Deployment, path: Path) -> None:
+    """Draw the change of the score of each tested setting, down to its bound, against its costs."""
+    shown = [one for one in done.tested if one.bounds]
+    baseline = done.baseline.scores if done.baseline else {}
+
+    def fill(figure: "Figure") -> None:
+        figure.subplots(1, 2, sharey=True)
+        labels = ("bytes per document", "microseconds per query (median, one thread)")
+        for place, (axes, label) in enumerate(zip(figure.axes, labels, strict=True)):
+            axes.set_xscale("log")
+            axes.axhline(-done.margin, color=VERMILION, lw=1, ls="--")
+            drawn: list[float] = []
+            for one in shown:
+                cost = (one.costs[0], 1000 * one.costs[1])[place]
+                place_on_axis = cost * DODGE ** drawn.count(cost)
+                change = min(one.scores[name] - baseline[name] for name in one.scores)
+                style = _marker_style(one.proved)
+                axes.plot(place_on_axis, change, "o", ms=6, **style)
+                axes.vlines(place_on_axis, -max(one.bounds.values()), change, color=style["color"])
+                drawn.append(cost)
+            _label_decades(axes.xaxis)
+            axes.set_xlabel(label)
+        figure.axes[0].set_ylabel("change of the score, down to its 95 % bound")
+        entries = [
+            legend_entry("proved", marker="o", **_marker_style(True)),
+            legend_entry("not proved", marker="o", **_marker_style(False)),
+            legend_entry("margin", color=VERMILION, linestyle="--"),
+        ]
+        legend_below(figure, 3, entries)
 
     save(path.with_suffix(""), (8.4, 4.2), fill, grid=True, endings=[path.suffix])
 

@@ -73,6 +73,7 @@ BY_NAME: dict[str, Any] = {
     "save_canary": parse.OutFile | None,
     "stop_after": parse.Duration | None,
     "workers": parse.WorkerNumber | None,
+    "write": parse.OutFolder | None,
 }
 
 Format = Literal["markdown", "csv", "json", "html", "latex"]
@@ -268,6 +269,10 @@ FIGURE_OF_COSTS = (
     "Also draw scores against encoding speed and bytes per document into this file: .pdf, .svg or "
     ".png."
 )
+FIGURE_OF_SETTINGS = (
+    "Also draw the loss of each tested setting against its bytes and its time into this file: "
+    ".pdf, .svg or .png."
+)
 DRY_RUN = "Show the documents to encode, the expected time and the memory; evaluate nothing."
 
 COMMANDS: dict[str, Command] = {
@@ -328,6 +333,12 @@ COMMANDS: dict[str, Command] = {
                 for key in ("baseline", "anchor", "measure", "results", "expect_same", "resamples")
             },
         },
+    ),
+    "deploy": Command(
+        deciding.DeployRequest,
+        DECIDE,
+        "deciding.deploy",
+        output={"figure": FIGURE_OF_SETTINGS, "json": ""},
     ),
     "explain": Command(
         deciding.ExplainRequest,

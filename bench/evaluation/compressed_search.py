@@ -82,16 +82,20 @@ class CompressedSearch:
         recipe: recipe with its compression.
         spec: index, or ``flat``, whose documents are decoded once.
         device: device of the search.
+        built: index of FAISS over these documents, if there is one.
     """
 
     stored: ArrayVectors
     recipe: Recipe
     spec: IndexSpec
     device: str
+    built: FaissIndex | None = None
 
     @cached_property
     def index(self) -> FaissIndex:
-        """Index of FAISS, built when it is first used."""
+        """Index of FAISS, built when it is first used unless it is given."""
+        if self.built is not None:
+            return self.built
         spec = self.spec.with_precision(self.recipe.compression.precision)
         documents = self._documents
         index = FaissIndex(spec, documents.dim, faiss_device(self.device))

@@ -12,6 +12,7 @@ from bench.requests.fields import (
     FolderFields,
     HardwareFields,
     MismatchFields,
+    ModelFields,
     Request,
     ResamplingFields,
     to_items,
@@ -131,6 +132,42 @@ class CheckRequest(
     served: str = ""
     against: str = ""
     stack: Path | None = field(default=None, converter=to_optional_path)
+
+
+@frozen(kw_only=True, slots=False)
+class DeployRequest(MismatchFields, ModelFields, HardwareFields, FolderFields):
+    """Find the smallest deployment of a model that is not worse: dimensions, precision, index.
+
+    From one encoding, settings are tested from mild to strong against exact search of all
+    dimensions in float32, until a loss beyond the margin cannot be ruled out. Bytes, milliseconds
+    on this machine, recall and score are shown for each tested setting. Exit codes: 0 a setting is
+    proved, 3 none is, 2 bad input.
+
+    Attributes:
+        model: Model: a name (see `list models`), card file, folder, Hub id, or
+            path/to/file.py:NAME.
+        on: Collections, suites or folders (a suite of your own is a TOML file). The margin must
+            hold on each.
+        margin: Largest mean loss of the main measure that passes. The 95 % confidence bound of the
+            loss must be within it.
+        limit_bytes: Consider only settings of at most so many bytes per document. The answer is
+            then the fastest of them, otherwise the smallest.
+        limit_ms: Accept only settings whose median time of a query, with one thread, is at most so
+            many milliseconds.
+        write: Folder to write the index of the answer to, as `index` does (single collection only).
+
+    Examples:
+        python -m bench deploy minilm --on beir/scifact
+        python -m bench deploy minilm --on beir/scifact --margin .02 --write scifact-index
+        python -m bench deploy minilm --on beir/scifact beir/nfcorpus --limit-bytes 500
+    """
+
+    model: str = field(kw_only=False, converter=str)
+    on: tuple[str, ...] = field(converter=to_names)
+    margin: float = 0.01
+    limit_bytes: int | None = None
+    limit_ms: float | None = None
+    write: Path | None = field(default=None, converter=to_optional_path)
 
 
 @frozen(kw_only=True, slots=False)

@@ -370,11 +370,7 @@ def measure_latencies(
     skipped = len(queries[:WARM_UP_QUERIES])
     by_kind = np.array([encoding[skipped:], finding[skipped:]]) * 1000
     kinds = zip(("encode", "search", "both"), [*by_kind, by_kind.sum(axis=0)], strict=True)
-    latencies = []
-    for what, samples in kinds:
-        p50, p95 = np.percentile(samples, [50, 95]).tolist()
-        latencies.append(Latency(what, len(documents), k, p50, p95, tuple(samples.tolist())))
-    return tuple(latencies)
+    return tuple(Latency.of(what, len(documents), k, samples) for what, samples in kinds)
 
 
 def mix_vectors(real: Float32Array, rows: int) -> Float32Array:

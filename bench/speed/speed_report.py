@@ -91,7 +91,7 @@ class Latency(Record):
     """Latency of one query at a time.
 
     Attributes:
-        what: ``encode``, ``search`` or ``both``.
+        what: ``encode``, ``search`` or ``both``; in `deploy`, the number of threads.
         rows: number of vectors searched.
         k: depth of the search.
         samples_ms: milliseconds of each query.
@@ -103,6 +103,12 @@ class Latency(Record):
     p50_ms: float
     p95_ms: float
     samples_ms: tuple[float, ...]
+
+    @classmethod
+    def of(cls, what: str, rows: int, k: int, samples_ms: Sequence[float]) -> "Latency":
+        """Summarise milliseconds, at least one."""
+        p50, p95 = np.percentile(samples_ms, [50, 95]).tolist()
+        return cls(what, rows, k, p50, p95, tuple(map(float, samples_ms)))
 
 
 class IndexPoint(Record, kw_only=True):

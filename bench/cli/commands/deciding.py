@@ -1,4 +1,4 @@
-"""``compare``, ``check``, ``judge``, ``explain``, ``leaderboard`` and ``export``."""
+"""``compare``, ``check``, ``deploy``, ``judge``, ``explain``, ``leaderboard`` and ``export``."""
 
 import sys
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from bench.boards.leaderboard_record import Leaderboard
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import as_json, print_json, print_result
 from bench.comparing import comparison, judging_list
+from bench.deploy import deploy as deploy_case
 from bench.explain import explain as explain_case
 from bench.gate import check as check_case
 from bench.gate.check import Scope
@@ -18,6 +19,7 @@ from bench.gate.check_record import Sensitivity
 from bench.requests.deciding import (
     CheckRequest,
     CompareRequest,
+    DeployRequest,
     ExplainRequest,
     ExportRequest,
     JudgeRequest,
@@ -29,11 +31,12 @@ from foundation.files import replace_file
 from reports.check import answer_text, describe_sensitivity, junit
 from reports.check import markdown as check_markdown
 from reports.comparison import changes_table, comparison_table, holes_text, legend
+from reports.deploy import deployment_text
 from reports.judging import report_text, write_list
 from reports.latex import board_latex, comparison_latex
 from reports.leaderboard import markdown as board_markdown
 from reports.leaderboard import page, scores
-from reports.plots import draw_costs
+from reports.plots import draw_costs, draw_deployment
 from reports.training import forgetting_markdown
 
 
@@ -104,6 +107,17 @@ def check(request: CheckRequest, output: OutputOptions) -> int:
     for warning in done.warnings:
         if warning not in recorded.texts:  # those are on stderr already
             print(f"warning: {warning}", file=sys.stderr)
+    return done.exit_code
+
+
+def deploy(request: DeployRequest, output: OutputOptions) -> int:
+    """Print the answer with the tested settings. The exit code says whether there is one."""
+    done = deploy_case.deploy(request)
+    if output.figure and done.baseline:
+        draw_deployment(done, output.figure)
+    print_result(output.json, done, deployment_text(done))
+    if done.chosen and request.write:
+        print(f"the index of {done.chosen.name}: {request.write}", file=sys.stderr)
     return done.exit_code
 
 

@@ -1,0 +1,99 @@
+"""Text of a deployment: the answer in a sentence, how it was found, and the best settings."""
+
+from collections.abc import Iterator
+from statistics import fmean
+
+from bench.deploy.deployment import Deployment, TestedSetting
+from bench.speed.speed_report import Latency
+from foundation.errors import format_names
+from reports import format as fmt
+from reports.table import Column, Table, escape
+
+
+def deployment_text(done: Deployment) -> str:
+    """Return the answer, how it was found, and a table of the settings that are not beaten."""
+    return "\n\n".join(_parts(done))
+
+
+def _parts(done: Deployment) -> Iterator[str]:
+    yield escape(_answer(done))
+    queries = ", ".join(f"{count:,} on {name}" for name, count in done.queries.items())
+    least = f"Queries: {queries}. No margin below {done.provable:.4f} can be proved with them"
+    if done.baseline is None:
+        needed = f"A margin of {done.margin:.4f} needs {done.queries_for_margin:,} queries"
+        yield escape(f"{least}, even if no score changes. {needed}.")
+        return
+    yield escape(f"{least}. {' '.join(_course(done))}")
+    last = [one for one in done.tested[-1:] if not one.proved]
+    yield _table(done, [*done.frontier, *last])
+    one, all_ = done.baseline.latency[0], done.baseline.latency[-1]
+    yield escape(
+        "Settings: dimensions, precision, candidates scored again, index. Times: one query at a "
+        f"time over {one.rows:,} vectors, median (95th percentile) of {len(one.samples_ms):,} "
+        f"after a warm-up, {one.what} and {all_.what}; measured, and no part of the proof."
+    )
+
+
+def _answer(done: Deployment) -> str:
+    """Return the answer in a sentence or two."""
+    if done.chosen is None or done.baseline is None:
+        return f"No cheaper setting of {done.model} is proved to lose at most {done.margin:.4f}."
+    (bytes_, ms), (whole_bytes, whole_ms) = done.chosen.costs, done.baseline.costs
+    measures = [f"{measure} on {name}" for name, measure in done.measures.items()]
+    return (
+        f"{_words(done.chosen)}: {bytes_:,} bytes per document and {ms:.2f} ms a query instead of "
+        f"{whole_bytes:,} and {whole_ms:.2f}. A mean loss of more than {done.margin:.4f} "
+        f"{format_names(measures)} is ruled out (95 %)."
+    )
+
+
+def _words(setting: TestedSetting) -> str:
+    """Return a setting in words."""
+    how = setting.compression
+    again = "the stored vectors" if how.rescore_by == "stored" else how.rescore_by
+    parts = [
+        f"{how.dimensions or 'all'} dimensions in {how.precision}",
+        f"{how.rescore} candidates scored again by {again}" if how.rescore else "",
+        "exact search" if setting.index == "Flat" else setting.index,
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _course(done: Deployment) -> Iterator[str]:
+    """Yield what was tested, and what the next setting would need."""
+    yield f"Tested, from mild to strong: {len(done.tested)} of {done.grid} settings."
+    if done.over_bytes:
+        yield f"{done.over_bytes} exceed --limit-bytes."
+    slow = sum(bool(one.excluded) for one in done.tested)
+    if slow:
+        yield f"{slow} of the tested exceed --limit-ms."
+    last = done.tested[-1]
+    if last.proved or last.excluded:
+        return
+    name, bound = max(last.bounds.items(), key=lambda item: item[1])
+    yield f"The first that is not proved, {last.name}, may lose {bound:.4f} on {name}"
+    queries = f"about {last.needed:,} queries, or " if last.needed else ""
+    yield f"({queries}--margin {bound + 0.00005:.4f}, would prove it)."
+
+
+def _table(done: Deployment, rows: list[TestedSetting]) -> str:
+    """Return a table of settings, at most 100 characters wide."""
+    recall = f"recall@{done.baseline.latency[0].k}" if done.baseline else ""
+    columns: list[Column[TestedSetting]] = [
+        Column("setting", lambda row: row.name),
+        Column("bytes", lambda row: row.bytes_per_document, fmt.count),
+        Column("ms", lambda row: _time(row.latency[0]), fmt.numeric),
+        Column("all threads", lambda row: _time(row.latency[-1]), fmt.numeric),
+        Column(recall, lambda row: _mean(row.recall), fmt.score),
+        Column("score", lambda row: _mean(row.scores), fmt.score),
+        Column("loss up to", lambda row: max(row.bounds.values(), default=None), fmt.score),
+    ]
+    return Table(rows, columns).markdown()
+
+
+def _time(latency: Latency) -> str:
+    return f"{latency.p50_ms:.2f} ({latency.p95_ms:.2f})"
+
+
+def _mean(values: dict[str, float]) -> float | None:
+    return fmean(values.values()) if values else None
