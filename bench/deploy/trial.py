@@ -36,7 +36,7 @@ from retrievers.index.hits import Hits, exclude_documents, recall_at_k
 from retrievers.models.card import Compression
 
 SAMPLED_DOCUMENTS = 200  # that are searched as if they were queries
-TIMED_QUERIES = 200
+TIMED_QUERIES = 100
 REPEATS = 3  # of each timed query
 WARM_UP_QUERIES = 20
 BASELINE = Setting(index=FLAT)  # this program's exact search
@@ -97,11 +97,15 @@ class Trial:
         """Return the upper bound of the mean of ``losses``, float64 ``(queries,)``."""
         return upper_bound([draw_means(losses, self.dataset.name)])
 
+    def losses(self, setting: Setting) -> Float64Array:
+        """Return the baseline's score of each query minus a setting's, float64 ``(queries,)``."""
+        return self._baseline - self._score(self._search(setting))
+
     def test(self, setting: Setting, margin: float) -> SettingTest:
         """Compare a setting with the baseline."""
         hits = self._search(setting)
-        losses = self._baseline - (scores := self._score(hits))
-        drawn = [draw_means(losses, self.dataset.name)]
+        scores = self._score(hits)
+        drawn = [draw_means(self._baseline - scores, self.dataset.name)]
         bound = upper_bound(drawn)
         return SettingTest(
             score=float(scores.mean()),

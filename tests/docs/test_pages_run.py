@@ -61,6 +61,7 @@ STAND_INS = {
     "cuda": "cpu",
     "new/bin/python": sys.executable,
     "auto": "2",
+    ".02": ".1",
     "IVF64,Flat?nprobe=8": "IVF4,Flat?nprobe=2",
 }
 COLLECTIONS = [
@@ -143,6 +144,7 @@ def expected_code(command: str, shown: str) -> int:
     if "--served" in command and "DRIFT" in shown:
         return ExitCode.DRIFT
     decides = command.startswith(f"{COMMAND}check ") and " --stack " not in command
+    decides |= " --margin .005" in command  # more than the queries can prove
     return ExitCode.INCONCLUSIVE if decides else ExitCode.OK
 
 

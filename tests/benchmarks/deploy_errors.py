@@ -1,0 +1,92 @@
+"""How often `deploy` accepts a setting that loses the margin, on real losses.
+
+The losses of all settings of its sequence are shifted until each has a mean of exactly the margin,
+and queries are drawn from them with replacement. Every accepted setting is then an error, which may
+happen in 5 % of samples. Choosing among settings that are each tested at the full level, without a
+sequence, errs more often.
+
+    python -m tests.benchmarks.deploy_errors beir/scifact beir/nfcorpus --model minilm
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy import optimize
+
+from bench.deploy.settings import TESTED_SHARE, Setting, choose_sequence, make_grid
+from bench.deploy.trial import Trial
+from bench.evaluation.compressed_search import bytes_per_document
+from bench.runner.workspace import Workspace
+from foundation.files import cache_folder
+from retrievers.encoders.views import compress
+from tests.benchmarks.gate_bound import bound_by_gaffke
+
+
+def plant(losses: np.ndarray, margin: float) -> np.ndarray:
+    """Shift ``losses`` ``(queries, settings)`` to columns with a mean of ``margin``, at most 1."""
+
+    def shifted(column: np.ndarray) -> np.ndarray:
+        mean = lambda shift: np.minimum(column + shift, 1).mean() - margin  # noqa: E731
+        return np.minimum(column + optimize.brentq(mean, -2, 2), 1)
+
+    return np.column_stack([shifted(column) for column in losses.T])
+
+
+def error_rates(
+    losses: np.ndarray, margin: float, draws: int, inner: int, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Share of samples with an accepted setting: in the sequence, and without one.
+
+    A sequence accepts a setting if the first one passes.
+    """
+    rows = rng.integers(len(losses), size=(len(losses), draws))
+    passed = np.array(
+        [bound_by_gaffke([column[rows]], [1.0], inner) <= margin for column in losses.T]
+    )
+    in_order = np.logical_and.accumulate(passed, axis=0)
+    return float(in_order.any(axis=0).mean()), float(passed.any(axis=0).mean())
+
+
+def sequence_of(trial: Trial) -> list[Setting]:
+    """The sequence that `deploy` tests on a collection."""
+    recipe, documents = trial.model.model.recipe, len(trial.dataset.corpus)
+    grid = make_grid(recipe.dim, documents, trial.depth)
+    costs = {
+        one: (
+            bytes_per_document(compress(recipe, one.compression), one.index),
+            one.bytes_read(documents, recipe.dim),
+        )
+        for one in (Setting(), *grid)
+    }
+    return choose_sequence(trial.missed(grid), costs, len(grid) // TESTED_SHARE)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("on", nargs="+")
+    parser.add_argument("--model", default="minilm")
+    parser.add_argument("--margin", type=float, nargs="+", default=[0.01, 0.02, 0.05])
+    parser.add_argument("--draws", type=int, default=500)
+    parser.add_argument("--inner", type=int, default=1_999, help="random weights of a bound")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--cache-dir", type=Path)
+    typed = parser.parse_args(words)
+    workspace = Workspace(cache_folder(typed.cache_dir), typed.data_dir)
+    model = workspace.load(typed.model)
+    for name in typed.on:
+        trial = Trial(workspace, workspace.open(name), model)
+        losses = np.column_stack([trial.losses(one) for one in sequence_of(trial)])
+        for margin in typed.margin:
+            rng = np.random.default_rng(0)
+            planted = plant(losses, margin)
+            rates = error_rates(planted, margin, typed.draws, typed.inner, rng)
+            print(
+                f"{name}, {losses.shape[1]} settings, margin {margin}: a sequence errs in "
+                f"{rates[0]:.1%} of {typed.draws} samples, separate tests in {rates[1]:.1%}"
+            )
+
+
+if __name__ == "__main__":
+    main()
