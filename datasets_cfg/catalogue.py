@@ -42,14 +42,12 @@ class Archive(Record):
     Attributes:
         url: address.
         md5: published checksum, 32 hexadecimal digits; "" if none is published.
-        size_bytes: published size; 0 if unknown.
         folder: folder inside the archive that holds the collection's files.
         files: files to take out of that folder; empty for all.
     """
 
     url: Url
     md5: Md5 = ""
-    size_bytes: Count = 0
     folder: str = ""
     files: tuple[str, ...] = ()
 

@@ -12,10 +12,10 @@ import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,6 @@ from datasets_cfg.readers.reader import Document, collect_assumptions
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from foundation.files import add_to_hash, replace_folder, sha256_of_file
-from foundation.machine import Once
 from foundation.records import Record, decode_json, read_json, write_json
 
 SCHEMA_VERSION = 1
@@ -65,19 +64,22 @@ class SourceChecksum(Record):
 
 
 class Checksums(Record):
-    """Content of a corpus's files and sources. ``documents`` are consecutive blocks."""
+    """Content of a corpus's files. ``documents`` are consecutive blocks.
+
+    ``sources`` had their checksums until version 0.3, and are ignored.
+    """
 
     manifest_sha256: str
     tie_rank_sha256: str
     documents: tuple[Block, ...]
-    sources: tuple[SourceChecksum, ...]
+    sources: tuple[SourceChecksum, ...] = ()
 
 
 _UNUSABLE_ERRORS = (BenchError, OSError, ValueError, EOFError)
 
 
 class DamagedCorpusError(BenchError):
-    """A corpus on disk that is damaged, or whose sources changed since it was built."""
+    """A corpus on disk that is damaged."""
 
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(
@@ -136,16 +138,21 @@ class Corpus:
     mapped: mmap.mmap
     tie_rank: Int64Array
     _table: pa.Table
-    _documents_checked: Once = field(default_factory=Once)
-    _sources_checked: Once = field(default_factory=Once)
 
     def __len__(self) -> int:
         return self.manifest.documents
 
-    @property
+    @cached_property
     def table(self) -> pa.Table:
-        """Columns ``id``, ``title``, ``text``, each a chunked ``large_string`` array."""
-        self._documents_checked.do(self._check_documents)
+        """Columns ``id``, ``title``, ``text``, each a chunked ``large_string`` array.
+
+        The first use compares them with their checksums. If they are damaged, it removes these, so
+        that the next use of the collection rebuilds the corpus, and raises a `DamagedCorpusError`.
+        """
+        if damage := _find_damage(self.mapped, self.checksums.documents):
+            with suppress(OSError):
+                (self.folder / CHECKSUMS_FILE).unlink(missing_ok=True)
+            raise DamagedCorpusError(self.folder, damage)
         return self._table
 
     @property
@@ -167,32 +174,6 @@ class Corpus:
     def sha256(self) -> str:
         """Content hash, see `CorpusManifest`."""
         return self.manifest.sha256
-
-    def check(self) -> None:
-        """Compare documents and complete source files with their checksums, once per process.
-
-        Called before a result is written, since a source may change and keep its size and time.
-        """
-        self._documents_checked.do(self._check_documents)
-        self._sources_checked.do(self._check_sources)
-
-    def _check_documents(self) -> None:
-        if damage := _find_damage(self.mapped, self.checksums.documents):
-            self._refuse(damage)
-
-    def _check_sources(self) -> None:
-        for known in self.checksums.sources:
-            try:
-                if sha256_of_file(Path(known.path)) != known.sha256:
-                    self._refuse(f"{known.path} has changed since the corpus was built from it")
-            except OSError as error:
-                self._refuse(f"{known.path} cannot be read: {error.strerror}")
-
-    def _refuse(self, reason: str) -> NoReturn:
-        """Remove the checksums, so that the next use rebuilds the corpus, and raise."""
-        with suppress(OSError):
-            (self.folder / CHECKSUMS_FILE).unlink(missing_ok=True)
-        raise DamagedCorpusError(self.folder, reason)
 
     def rows_of(self, ids: Sequence[str]) -> Int64Array:
         """Return the row of each of ``ids``, int64 ``(len(ids),)``, or -1 for an unknown id."""
@@ -256,7 +237,7 @@ class Corpus:
         except _UNUSABLE_ERRORS as error:
             raise DamagedCorpusError(folder, str(error)) from error
         if len(corpus.mapped) <= CHECKED_AT_OPEN:
-            corpus.check()
+            _ = corpus.table
         return corpus
 
 
@@ -326,9 +307,6 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
         manifest_sha256=sha256_of_file(folder / MANIFEST_FILE),
         tie_rank_sha256=sha256_of_file(folder / TIE_RANK_FILE),
         documents=_hash_blocks(mapped),
-        sources=tuple(
-            SourceChecksum(str(path.resolve()), sha256_of_file(path)) for path in sources
-        ),
     )
     if tuple(SourceFile.of(path) for path in sources) != read_from:
         raise BenchError("a file of the collection changed while it was read", "repeat the command")

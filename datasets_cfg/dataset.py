@@ -146,7 +146,7 @@ class Dataset:
     def corpus(self) -> Corpus:
         """Documents of the collection, built on the first use ever and opened afterwards.
 
-        A corpus that is damaged, or whose sources changed, is built again with a warning.
+        A corpus that is damaged is built again with a warning.
         """
         sources = self.reader.corpus_files()
         folder = self.cache_dir / CORPORA / self._corpus_key(sources)
@@ -431,10 +431,8 @@ def _first_documents(
     rows = rows[rows >= 0]
     head = np.arange(min(len(corpus), others + len(rows)))
     kept = np.sort(np.concatenate([rows, np.setdiff1d(head, rows)[:others]]))
-    columns = (corpus.ids, corpus.titles, corpus.texts)
-    for id_, title, text in zip(
-        *(column.take(kept).to_pylist() for column in columns), strict=True
-    ):
+    ids = corpus.ids.take(kept).to_pylist()
+    for id_, title, text in zip(ids, *corpus.documents_at(kept), strict=True):
         yield id_, {"title": title, "text": text}
 
 

@@ -6,7 +6,6 @@ Downloads resume, and archives are unpacked completely or not at all.
 import gzip
 import hashlib
 import http.client
-import shutil
 import ssl
 import tarfile
 import time
@@ -203,7 +202,7 @@ def _download_archive(facts: Facts, archive: Archive, folder: Path, cache_dir: P
         _check_once(path, archive.md5)
     else:
         try:
-            download(archive.url, path, archive.md5, archive.size_bytes)
+            download(archive.url, path, archive.md5)
         except BenchError as error:
             raise _absent_error(facts, archive, error, cache_dir) from error
     if archive.is_packed:
@@ -238,18 +237,16 @@ def _licence_error(facts: Facts, looked: list[Path]) -> BenchError:
     )
 
 
-def download(url: str, target: Path, md5: str = "", size: int = 0) -> Path:
+def download(url: str, target: Path, md5: str = "") -> Path:
     """Download a file over HTTP and return its path.
 
     Bytes go to ``target`` + ".part", which a later call resumes. Broken connections are retried.
-    The limit is twice the published ``size`` in bytes, if that is not 0, else the size that the
-    server states, else half of the free disk.
     """
     part = target.with_name(f"{target.name}.part")
     try:
         with name_path_in_errors(part):
             target.parent.mkdir(parents=True, exist_ok=True)
-            _receive_with_retries(url, part, size)
+            _receive_with_retries(url, part)
             check_md5(part, md5, url)
             part.replace(target)
     except OSError as error:
@@ -319,10 +316,10 @@ def _extract(archive: Path, target: Path, inside: str, wanted: Collection[str]) 
             pass
 
 
-def _receive_with_retries(url: str, part: Path, size: int) -> None:
+def _receive_with_retries(url: str, part: Path) -> None:
     for attempt in range(ATTEMPTS):
         try:
-            return _receive(url, part, size)
+            return _receive(url, part)
         except urllib.error.HTTPError as error:
             problem = f"the server answers {error.code} {error.reason}"
             if error.code == _RANGE_REFUSED:  # the part is not the beginning of the file
@@ -340,7 +337,7 @@ def _receive_with_retries(url: str, part: Path, size: int) -> None:
     )
 
 
-def _receive(url: str, part: Path, size: int) -> None:
+def _receive(url: str, part: Path) -> None:
     have = max(_size(part) - 1, 0)  # read the last byte again: a range after the end is invalid
     headers = {"User-Agent": "retrieval-bench", "Accept-Encoding": "identity"}
     if have:
@@ -351,8 +348,6 @@ def _receive(url: str, part: Path, size: int) -> None:
         start = have if continued else 0
         stated = response.headers.get("Content-Length", "")
         total = start + int(stated) if stated.isdecimal() else None
-        most = 2 * size or total or _size(part) + shutil.disk_usage(part.parent).free // 2
-        _check_size(url, part, total or 0, most)
         with (
             part.open("r+b" if start else "wb") as file,
             tqdm(desc=part.stem, initial=start, total=total, unit="B", unit_scale=True) as bar,
@@ -361,19 +356,8 @@ def _receive(url: str, part: Path, size: int) -> None:
             while chunk := response.read(CHUNK_BYTES):
                 file.write(chunk)
                 bar.update(len(chunk))
-                _check_size(url, part, file.tell(), most)
     if total is not None and _size(part) < total:
         raise ConnectionError(f"received {_size(part):,} of {total:,} bytes")
-
-
-def _check_size(url: str, part: Path, size: int, most: int) -> None:
-    """Remove the partial file and raise if it is larger than the limit."""
-    if size > most:
-        part.unlink(missing_ok=True)
-        raise BenchError(
-            f"{url}: the file has more than {most:,} bytes and was removed",
-            "the server sends a different file than the published one, or does not state its size",
-        )
 
 
 def _size(path: Path) -> int:

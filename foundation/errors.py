@@ -240,7 +240,6 @@ _CONTROLS = re.compile(
     "\U000e0000-\U000e007f]"
 )
 _PASSWORD = re.compile(r"(?<!abfs)://[^/\s]+(?=@)")  # in abfs URLs it is the container
-_LONG = re.compile(r"\S{301,}")
 _NOT_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f-\U0010ffff]")
 
 
@@ -276,11 +275,6 @@ def format_names(names: Sequence[str], limit: int = 4) -> str:
 def format_count(count: int, one: str, many: str) -> str:
     """Return ``count`` with its noun, ``one`` or ``many``: ``1 query``, ``1,000 queries``."""
     return f"{count:,} {one if count == 1 else many}"
-
-
-def shorten_words(text: str) -> str:
-    """Return ``text`` with words of more than 300 characters abbreviated."""
-    return _LONG.sub(lambda match: f"{match[0][:200]}…{match[0][-50:]}", text)
 
 
 def _escape(text: str) -> str:

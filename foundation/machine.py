@@ -1,10 +1,8 @@
-"""Facts about this machine, and work that threads share."""
+"""Facts about this machine."""
 
 import os
 import platform
 import re
-import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib import metadata
@@ -60,21 +58,6 @@ def let_openblas_use_avx512() -> None:
     """
     if cpu_instructions() >= AVX512:
         os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
-
-
-class Once:
-    """Work that the first thread does while the others wait for it, and repeats after an error."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._done = False
-
-    def do(self, work: Callable[[], None]) -> None:
-        """Run ``work`` unless it was run before, and return when it is done."""
-        with self._lock:
-            if not self._done:
-                work()
-                self._done = True
 
 
 def library_version(name: str) -> str:

@@ -86,9 +86,9 @@ def decode_json(content: bytes, kind: type[T], source: object, hint: str = "") -
     return _decode(lambda to: msgspec.json.decode(content, type=to), kind, source, "JSON", hint)
 
 
-def decode_toml(content: bytes, kind: type[T], source: object, hint: str = "") -> T:
+def decode_toml(content: bytes, kind: type[T], source: object) -> T:
     """Decode a record of type ``kind`` from TOML, called ``source`` in messages."""
-    return _decode(lambda to: msgspec.toml.decode(content, type=to), kind, source, "TOML", hint)
+    return _decode(lambda to: msgspec.toml.decode(content, type=to), kind, source, "TOML", "")
 
 
 def convert_table(

@@ -22,7 +22,7 @@ from bench.cli.command_table import COMMANDS, Command, Option, OutputOptions
 from bench.cli.parsing import check_writable, output_marks
 from bench.cli.terminal import as_typed, program_name
 from bench.requests.fields import Request, to_location
-from foundation.errors import BenchError, shorten_words
+from foundation.errors import BenchError
 
 EXAMPLES = """\
 python -m bench run stdlib-code --model minilm            the embedded default, no download
@@ -241,7 +241,7 @@ def _as_bench_error(error: CycloptsError) -> BenchError:
     if isinstance(error, MissingArgumentError) and error.argument and name in COMMANDS:
         names = {f"--{each.name}": each.typed_name for each in COMMANDS[name].options()}
         return BenchError(f"{name} needs {names[error.argument.name]}", usage_line(name))
-    return BenchError(shorten_words(str(error)), hint)
+    return BenchError(str(error), hint)
 
 
 def _configure_libraries() -> None:

@@ -26,7 +26,6 @@ from foundation.errors import (
     as_sentence,
     as_user_error,
     make_printable,
-    shorten_words,
 )
 
 MODULE = "python -m bench"
@@ -183,9 +182,9 @@ def run_guarded(command: Callable[[], int]) -> int:
 
 
 def _print_bad_input(error: BenchError) -> int:
-    print(_wrap(f"error: {as_typed(shorten_words(str(error)))}"), file=sys.stderr)
+    print(_wrap(f"error: {as_typed(str(error))}"), file=sys.stderr)
     hint = as_sentence(error.hint or "fix it and run the command again")
-    print(_wrap(f"  {as_typed(shorten_words(hint))}"), file=sys.stderr)
+    print(_wrap(f"  {as_typed(hint)}"), file=sys.stderr)
     return ExitCode.DRIFT if isinstance(error, DriftError) else ExitCode.BAD_INPUT
 
 
@@ -206,7 +205,7 @@ def _wrap(text: str) -> str:
 def _print_internal_error(error: Exception) -> int:
     print(
         f"{traceback.format_exc()}\n"
-        f"internal error: {type(error).__name__}: {shorten_words(str(error))}\n"
+        f"internal error: {type(error).__name__}: {error}\n"
         f"  This is a bug in bench. Please report it with all lines above and your command: "
         f"{sys.argv[1:]}",
         file=sys.stderr,

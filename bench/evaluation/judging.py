@@ -130,7 +130,6 @@ def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:
     if dataset.answers is None:
         return dataset.qrels
     corpus = dataset.corpus
-    corpus.check()
     rows = corpus.rows_of(run.ids.to_pylist())
     return judge_answers(run, dataset.answers, rows, corpus.texts_at, depth)
 
@@ -178,9 +177,7 @@ def make_protocol(
     )
 
 
-def common_measure(
-    datasets: Sequence[Dataset], wanted: str | None, depth: int | None = None
-) -> str:
+def common_measure(datasets: Sequence[Dataset], wanted: str | None) -> str:
     """Return the measure to compare collections by: the wanted one, or their main measure."""
     mains = sorted({dataset.facts.main_measure for dataset in datasets})
     if wanted is None and len(mains) > 1:
@@ -190,7 +187,7 @@ def common_measure(
         )
     measure = parse_measure(mains[0] if wanted is None else wanted).name
     for dataset in datasets:
-        resolve_measures(dataset, (measure,), depth)
+        resolve_measures(dataset, (measure,), None)
     return measure
 
 

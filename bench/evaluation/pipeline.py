@@ -9,7 +9,6 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -137,11 +136,10 @@ def evaluate(job: Job) -> Evaluation:
     """Run a ``job``: encode, search and score."""
     dataset, retriever = job.dataset, job.retriever
     corpus = dataset.corpus
-    checking = ThreadPoolExecutor(1).submit(corpus.check)
     parameters = retriever.parameters()  # may fail, so not after hours of encoding
     searched = retriever.search(dataset, job.protocol.depth)
     run = Run.from_hits(searched.hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
-    evaluation = _score_ranking(
+    return _score_ranking(
         dataset,
         run,
         job.protocol,
@@ -162,8 +160,6 @@ def evaluate(job: Job) -> Evaluation:
         assumptions=all_assumptions(dataset),
         bytes_per_document=retriever.bytes_per_document,
     )
-    checking.result()
-    return evaluation
 
 
 def evaluate_run(

@@ -7,7 +7,6 @@ There is one denominator: every mean is over the queries of the qrels. A query w
 scores 0. A query of the run without judgements does not count, and is reported.
 """
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ import pyarrow as pa
 from bench.evaluation.runs import Run
 from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import BoolArray, Float64Array, Int64Array
-from foundation.errors import BenchError
+from foundation.errors import BenchError, closest_names
 
 if TYPE_CHECKING:
     import ir_measures
@@ -160,8 +159,7 @@ def _suggestion(name: str) -> str:
 
     kinds = {alias.lower(): kind.NAME for alias, kind in ir_measures.measures.registry.items()}
     stem = name.replace("(", "@").split("@")[0]
-    exact = [stem.lower()] if stem.lower() in kinds else []
-    close = exact or difflib.get_close_matches(stem.lower(), kinds, n=2)
+    close = [stem.lower()] if stem.lower() in kinds else closest_names(stem, kinds)[:2]
     rest = name[len(stem) :] or "@10"
     meant = [kinds[alias] + rest for alias in close if kinds[alias] + rest != name]
     return f"did you mean {' or '.join(meant)}? Or run `{LISTING}`" if meant else LISTING

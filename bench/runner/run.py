@@ -426,7 +426,6 @@ def index(request: IndexRequest) -> IndexManifest:
     job = workspace.prepare(workspace.open(request.dataset), model, options)
     announce_encoding([job])
     built, corpus = job.retriever.build_index(job.dataset), job.dataset.corpus
-    corpus.check()
     manifest = msgspec.structs.replace(built.checked(), recipe=job.recipe)
     with replace_folder(request.out) as unfinished:
         for path in built.folder.iterdir():
@@ -463,5 +462,4 @@ def work(request: WorkRequest) -> Iterator[EncodedCount]:
             encoder = model.for_dataset(dataset.name).require_encoder()
             run_preflight(dataset, encoder, workspace.store)
             stored = encode_documents(dataset, encoder, workspace.store)
-            dataset.corpus.check()
             yield EncodedCount(dataset.name, model.name, stored.encoded, len(dataset.corpus))

@@ -271,8 +271,7 @@ class Workspace:
 
         Raises:
             BenchError: a measure that cannot be computed, a model or index that does not fit, too
-                little memory, a changed source of the corpus, or a known result that contradicts
-                itself.
+                little memory, or a known result that contradicts itself.
         """
         job = Job(
             opened=dataset,
@@ -299,7 +298,6 @@ class Workspace:
         elif out is not None:
             stored = find_stored(job, out)
         if stored:
-            job.dataset.corpus.check()
             return replace(job, stored=stored)
         return replace(job, memory_bytes=job.retriever.check(job.dataset, job.protocol.depth))
 

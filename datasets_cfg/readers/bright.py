@@ -16,11 +16,11 @@ from datasets_cfg.readers.reader import (
     Judgements,
     Qrels,
     Reader,
-    check_id,
     choose_split,
     collect_queries,
     keep_judged_queries,
     list_splits,
+    read_id,
     read_records,
 )
 
@@ -60,7 +60,7 @@ class BrightReader(Reader):
     def documents(self) -> Iterator[Document]:
         for path in self.corpus_files():
             for number, row in read_records(path, _DocumentRow):
-                yield Document(check_id(path, number, row.id), "", row.content)
+                yield Document(read_id(path, number, row.id), "", row.content)
 
     def judgement_files(self) -> tuple[Path, ...]:
         return self._files("examples")

@@ -22,10 +22,10 @@ from datasets_cfg.readers.reader import (
     Queries,
     Reader,
     TrainingExample,
-    check_id,
     decode_line,
     find_file,
     line_error,
+    read_id,
     read_lines,
 )
 
@@ -80,7 +80,7 @@ def read_passages(path: Path) -> Iterator[Document]:
     if header != _HEADER:
         raise line_error(path, number, f"the header is {header} instead of {_HEADER}")
     for number, (id_, text, title) in rows:
-        yield Document(check_id(path, number, id_), title, text)
+        yield Document(read_id(path, number, id_), title, text)
 
 
 def read_questions(path: Path) -> Judgements:

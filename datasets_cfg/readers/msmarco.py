@@ -14,10 +14,10 @@ from datasets_cfg.readers.reader import (
     Document,
     Judgements,
     Reader,
-    check_id,
     find_file,
     keep_judged_queries,
     line_error,
+    read_id,
     read_rows,
     read_tsv_queries,
 )
@@ -79,7 +79,7 @@ class MsmarcoReader(Reader):
 def read_passages(path: Path) -> Iterator[Document]:
     """Yield the documents in ``path``, a ``collection.tsv``."""
     for number, (id_, text) in read_rows(path, 2, "\t"):
-        yield Document(check_id(path, number, id_), "", text)
+        yield Document(read_id(path, number, id_), "", text)
 
 
 def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:

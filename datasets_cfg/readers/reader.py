@@ -48,7 +48,6 @@ TABLE_ROWS = 1_024  # read at a time
 _SHARD = re.compile("(.+)-[0-9]{5}-of-([0-9]{5})")
 _LENIENT = re.compile(rb"\\u[dD][89a-fA-F]|NaN")  # in JSON that Python programs write
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_LINE_BYTES = 1 << 28  # a compressed file of zeros is one line, a thousand times its size
 _ARROW_FILE = b"ARROW1"  # how Arrow files begin, but streams do not
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _assumptions: ContextVar[Counter[str] | None] = ContextVar("assumptions", default=None)
@@ -308,9 +307,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(_LINE_BYTES), b""), start=1):
-                if len(line) == _LINE_BYTES:
-                    raise line_error(path, number, f"the line has {_LINE_BYTES:,} bytes or more")
+            for number, line in enumerate(file, start=1):
                 if number == 1:
                     check_not_lfs_pointer(path, line)
                 start = 3 if number == 1 and line.startswith(_BYTE_ORDER_MARK) else 0
@@ -421,29 +418,24 @@ def decode_line(path: Path, number: int, line: bytes) -> str:
         raise line_error(path, number, wrong, "convert the file to UTF-8") from error
 
 
-def check_id(path: Path, number: int, id_: str) -> str:
-    """Return an id, or raise if it is empty or contains NUL.
-
-    Here and in `read_id`, an invalid id is "" within `collect_errors`.
-    """
-    if not id_:
-        report_error(line_error(path, number, "the id is empty", "give it an id"))
-    if "\0" in id_:
-        problem = f"the id {id_!r} contains NUL"
-        report_error(line_error(path, number, problem, "check that the file is UTF-8"))
-        return ""
-    return id_
-
-
 def read_id(path: Path, number: int, value: Any) -> str:
-    """Return an id as text, an integer in decimal digits, or raise if it is empty or neither."""
+    """Return an id as text, an integer in decimal digits, or raise if it is neither or empty.
+
+    An invalid id is "" within `collect_errors`.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         assume("ids that are integers are read as text")
         return str(value)
     if not isinstance(value, str):
         report_error(line_error(path, number, f"the id is {value!r}: expected text"))
-        return ""
-    return check_id(path, number, value)
+    elif not value:
+        report_error(line_error(path, number, "the id is empty", "give it an id"))
+    elif "\0" in value:
+        problem = f"the id {value!r} contains NUL"
+        report_error(line_error(path, number, problem, "check that the file is UTF-8"))
+    else:
+        return value
+    return ""
 
 
 def line_error(path: Path, number: int, message: str, hint: str = "") -> BenchError:
@@ -478,7 +470,7 @@ def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries
     texts: dict[str, str] = {}
     read = 0
     for number, id_, text in rows:
-        if not check_id(path, number, id_):
+        if not read_id(path, number, id_):
             continue
         if texts.setdefault(id_, text) != text:
             problem = f"{path}:{number}: query id {id_!r} occurs twice, with different texts"

@@ -88,15 +88,13 @@ def measure_open(source: Path, target: Path) -> dict[str, float]:
 
 
 def measure_check(source: Path, target: Path) -> dict[str, float]:
-    """Check everything that opening left unchecked, in this process."""
+    """Compare the documents with their checksums, in this process."""
     from datasets_cfg.corpus import Corpus
 
     corpus = Corpus.open(target)
     start = time.perf_counter()
     _ = corpus.texts
-    texts = time.perf_counter()
-    corpus.check()
-    return {"texts_s": texts - start, "source_s": time.perf_counter() - texts}
+    return {"seconds": time.perf_counter() - start}
 
 
 MEASUREMENTS = {"build": measure_build, "open": measure_open, "check": measure_check}

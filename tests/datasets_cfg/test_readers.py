@@ -351,16 +351,6 @@ def test_real_collections_have_their_counts(
     assert (len(read.queries), len(read.qrels)) == (queries, judgements)
 
 
-@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
-def test_a_line_without_end_is_refused_before_it_fills_the_memory(
-    write: Write, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("datasets_cfg.readers.reader._LINE_BYTES", 1000)
-    path = write(name, '{"_id":"d1","text":"one"}\n' + "0" * 100_000)
-    with pytest.raises(BenchError, match=fails_at(path, 2, "the line has 1,000 bytes or more")):
-        list(read_documents(path))
-
-
 class SemicolonReader(Reader):
     corpus_names = ("texts.csv",)
     expected = "texts.csv, asked.{split}.csv and qrels.{split}.txt"

@@ -1,16 +1,13 @@
-"""The processor's instructions, the kernels of OpenBLAS, and work that threads share."""
+"""The processor's instructions, and the kernels of OpenBLAS."""
 
 import os
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from foundation import machine
-from foundation.machine import Once
 
 ROOT = Path(__file__).parents[2]
 AVX512 = "fpu avx2 avx512f avx512cd avx512dq avx512bw avx512vl"
@@ -72,28 +69,3 @@ assert "numpy" not in sys.modules
 @pytest.mark.slow
 def test_the_command_line_names_kernels_before_numpy_is_imported():
     subprocess.run([sys.executable, "-c", NUMPY_IS_LATER], cwd=ROOT, check=True)
-
-
-def test_work_is_done_once_and_all_wait_for_it():
-    once, begun, done = Once(), threading.Event(), []
-
-    def work():
-        begun.wait(10)
-        done.append(1)
-
-    with ThreadPoolExecutor(8) as pool:
-        waiting = [pool.submit(lambda: (once.do(work), len(done))[1]) for _ in range(8)]
-        begun.set()
-        assert [caller.result() for caller in waiting] == [1] * 8
-
-
-def test_work_that_fails_is_done_again_for_the_next_caller():
-    once, calls = Once(), []
-
-    def work():
-        calls.append(1)
-        raise ValueError(len(calls))
-
-    for number in (1, 2):
-        with pytest.raises(ValueError, match=str(number)):
-            once.do(work)

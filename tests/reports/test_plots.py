@@ -103,13 +103,6 @@ def test_every_loss_is_a_line_with_its_name(tmp_path, steps):
     assert {"loss", "decoder mlm", "step"} <= texts
 
 
-def test_the_same_curve_is_the_same_picture(tmp_path):
-    pytest.importorskip("matplotlib")
-    _, one = draw_losses(curve(5), tmp_path / "one")
-    _, other = draw_losses(curve(5), tmp_path / "other")
-    assert one.read_bytes() == other.read_bytes()
-
-
 def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow():
     from matplotlib.figure import Figure
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -16,7 +16,6 @@ class FileServer:
     ranges: bool = True
     cuts: list[int] = field(default_factory=list)  # bytes sent before the connection breaks
     failures: list[int] = field(default_factory=list)  # status codes to answer first
-    endless: bool = False  # a body without a stated size that never ends
     requests: list[str | None] = field(default_factory=list)  # Range header of each request
     redirects: dict[str, str] = field(default_factory=dict)  # path to the address to go to
 
@@ -37,13 +36,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Location", target)
             self.send_header("Content-Length", "0")
             self.end_headers()
-            return
-        if faults.endless:
-            self.send_response(200)
-            self.end_headers()
-            with suppress(OSError):
-                while True:
-                    self.wfile.write(bytes(1 << 20))
             return
         if faults.failures or content is None:
             self.send_error(faults.failures.pop(0) if faults.failures else 404)

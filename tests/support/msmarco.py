@@ -49,7 +49,7 @@ def published(archives: Mapping[str, bytes]) -> Iterator[FileServer]:
     def moved(archive: Archive) -> Archive:
         content = archives[archive.file_name]
         url, md5 = server.url(archive.file_name), hashlib.md5(content).hexdigest()
-        return msgspec.structs.replace(archive, url=url, md5=md5, size_bytes=len(content))
+        return msgspec.structs.replace(archive, url=url, md5=md5)
 
     def facts(name: str) -> Facts:
         known = original(name)

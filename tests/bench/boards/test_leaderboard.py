@@ -138,19 +138,32 @@ def test_a_run_file_scored_without_its_corpus_is_compared_with_models_on_that_co
     assert row_of(board, "theirs").score("set", MEASURE).value == 0.25
 
 
-def test_two_recipes_of_a_model_have_rows_that_name_what_differs(tmp_path):
-    for tokens in (128, 512):
-        recipe = recipe_of("a", max_document_tokens=tokens)
-        store(tmp_path, "a", "set", [tokens / 1000], recipe=recipe)
+@pytest.mark.parametrize(
+    ("first", "second", "labels"),
+    [
+        (
+            {"recipe": recipe_of("a", max_document_tokens=128)},
+            {"recipe": recipe_of("a", max_document_tokens=512)},
+            ["a@max_document_tokens=128", "a@max_document_tokens=512"],
+        ),
+        (
+            {"recipe": recipe_of("a", prompts=Prompts(query="find: "))},
+            {"recipe": recipe_of("a", prompts=Prompts(query="query: "))},
+            ["a@prompts.query=find: ", "a@prompts.query=query: "],
+        ),
+        (
+            {"recipe": recipe_of("a"), "tokens_sha256": "a" * 64},
+            {"recipe": recipe_of("a"), "tokens_sha256": "b" * 64},
+            [f"a@tokens={'a' * 12}", f"a@tokens={'b' * 12}"],
+        ),
+    ],
+)
+def test_two_recipes_of_a_model_have_rows_that_name_what_differs(tmp_path, first, second, labels):
+    store(tmp_path, "a", "set", [0.25], **first)
+    store(tmp_path, "a", "set", [0.5], **second)
     board = board_of(tmp_path)
-    assert names(board) == ["a@max_document_tokens=128", "a@max_document_tokens=512"]
-    assert row_of(board, "a@max_document_tokens=128").score("set", MEASURE).value == 0.128
-
-
-def test_token_ids_of_two_library_versions_have_rows_of_their_own(tmp_path):
-    for name, digest in (("one", "a" * 64), ("two", "b" * 64)):
-        store(tmp_path, "a", name, [0.5], recipe=recipe_of("a"), tokens_sha256=digest)
-    assert names(board_of(tmp_path)) == [f"a@tokens={'a' * 12}", f"a@tokens={'b' * 12}"]
+    assert names(board) == labels
+    assert [row_of(board, name).score("set", MEASURE).value for name in labels] == [0.25, 0.5]
 
 
 def test_prompts_that_depend_on_the_collection_do_not_split_a_row(tmp_path):
@@ -162,27 +175,12 @@ def test_prompts_that_depend_on_the_collection_do_not_split_a_row(tmp_path):
     assert "prompts.query" not in board.rows[0].recipe
 
 
-def test_two_prompts_on_one_collection_split_it(tmp_path):
-    for prompt in ("query: ", "find: "):
-        recipe = recipe_of("a", prompts=Prompts(query=prompt))
-        store(tmp_path, "a", "set", [0.5], recipe=recipe)
-    assert set(names(board_of(tmp_path))) == {"a@prompts.query=query: ", "a@prompts.query=find: "}
-
-
 def test_a_repeated_evaluation_is_shown_once_and_the_newest_is_kept(tmp_path):
     for machine, time in (("x", "2026-01-01T00:00:00+00:00"), ("y", "2026-02-01T00:00:00+00:00")):
         store(tmp_path / machine, "a", "set", [0.5], conditions={"time": time, "machine": machine})
     board = board_of(tmp_path)
     assert (names(board), board.results) == (["a"], 1)
     assert board.rows[0].cells["set"].facts["machine"].startswith("y")
-
-
-def test_a_repeat_with_other_scores_is_a_row_of_its_own(tmp_path):
-    for machine, score in (("x", 0.5), ("y", 0.75)):
-        store(tmp_path / machine, "a", "set", [score])
-    board = board_of(tmp_path)
-    assert len(board.rows) == 2
-    assert {row.score("set", MEASURE).value for row in board.rows} == {0.5, 0.75}
 
 
 def test_published_scores_are_shown_next_to_measured_ones_with_their_source(tmp_path):
@@ -282,13 +280,6 @@ def test_rows_are_ranked_by_score_and_those_without_one_come_last_by_name(tmp_pa
     board = board_of(tmp_path)
     ranked = board.ranked("")
     assert [row.name for row in ranked] == ["high", "low", "none-9", "none-10"]
-
-
-def test_another_measure_can_be_chosen_and_has_intervals_of_its_own(tmp_path):
-    store(tmp_path, "a", "set", {MEASURE: [0.5, 0.5], "R@100": [0.0, 1.0]})
-    row = board_of(tmp_path, LeaderboardRequest(measure="R@100")).rows[0]
-    assert (row.score("set", "R@100").low, row.score("set", "R@100").high) == (0.0, 1.0)
-    assert row.score("set", MEASURE).low is None
 
 
 def test_a_suite_of_collections_with_other_main_measures_has_none_of_its_own(tmp_path):

@@ -1,24 +1,19 @@
 """Bad input at the command line: one message, exit code 2, nothing half-written."""
 
 import errno
-import io
 import json
 import os
 import pickle
 import shutil
 import signal
 import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 from bench.result_store.result import load
-from datasets_cfg import dataset as dataset_module
-from datasets_cfg.catalogue import Archive, Counts, facts_for
 from tests.support import tiny_checkpoints
 from tests.support.collections import (
     Bench,
@@ -27,7 +22,6 @@ from tests.support.collections import (
     write_collection,
     write_hashing_card,
 )
-from tests.support.file_server import serve
 
 Spoil = Callable[[Path], object]
 
@@ -235,26 +229,6 @@ def test_nothing_in_a_malicious_pickle_is_executed(
 
 
 # Downloads
-
-
-def test_an_archive_is_downloaded_and_no_member_climbs_out_of_its_folder(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench, content = Bench(tmp_path, online=True), io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for path in files_below(tiny):
-            archive.write(path, f"scifact/{path.relative_to(tiny)}")
-        archive.writestr("scifact/../../../out-of-it", "x")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with serve() as server:
-        server.files["bad.zip"] = content.getvalue()
-        archives = (Archive(server.url("bad.zip"), folder="scifact"),)
-        known = facts_for("beir/scifact")
-        facts = msgspec.structs.replace(known, archives=archives, counts=Counts())
-        monkeypatch.setattr(dataset_module, "facts_for", lambda name: facts)
-        assert bench("run", "beir/scifact", "--model", "hashing").code == 0
-    unpacked = bench.cache / "data" / "beir" / "scifact"
-    assert list(tmp_path.rglob("out-of-it")) == [unpacked / "out-of-it"]
 
 
 # Places that cannot be written

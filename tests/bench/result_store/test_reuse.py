@@ -18,7 +18,6 @@ from bench.result_store import result as reuse
 from bench.result_store.find import find_results
 from bench.result_store.result import RESULT_FILE, load
 from bench.runner.workspace import Workspace
-from foundation.errors import BenchError
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import write_collection, write_hashing_card
 from tests.support.leaderboards import lower_scores
@@ -229,12 +228,6 @@ def test_decisions_take_no_result_of_another_evaluation(bench, run, for_a_decisi
     made = for_a_decision().folder
     assert made not in before
     assert for_a_decision().folder == made
-
-
-def test_decisions_take_no_result_of_a_source_that_changes_under_them(folder, run, for_a_decision):
-    assert run()
-    with pytest.raises(BenchError, match="has changed since"):
-        for_a_decision(lambda: edit_corpus(folder))
 
 
 def test_a_result_of_another_program_version_is_computed_again(run, monkeypatch, tmp_path):
