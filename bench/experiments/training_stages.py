@@ -51,7 +51,6 @@ from retrievers.training.objectives.objective import Objective, hash_code, read_
 from retrievers.training.preset import (
     FINETUNE_PRESETS,
     PRETRAIN_PRESETS,
-    Count,
     Finetuning,
     Pretraining,
 )
@@ -118,13 +117,11 @@ class FinetuneSource(TrainingSource):
         preset: name of a shipped preset, or path of a .toml file; any other key changes a field of
             it.
         split: split whose queries are trained on.
-        queries: number of training queries, drawn with the cell's seed; None for all.
         held_out: further collections whose test queries are not trained on. Grids with the same
             ``held_out`` and different collections share their fine-tuning.
     """
 
     split: str = "train"
-    queries: Count | None = None
     held_out: tuple[str, ...] = ()
 
 
@@ -342,8 +339,9 @@ class FinetuneStage(ExperimentStage):
         if adapter is not None:
             make_configuration(adapter)  # raises if the method is unknown
         inputs: Table = {"on": list(source.on), "split": source.split}
-        optional = {"queries": source.queries, "held_out": list(source.held_out)}
-        return inputs | {name: value for name, value in optional.items() if value} | settings
+        if source.held_out:
+            inputs["held_out"] = list(source.held_out)
+        return inputs | settings
 
     def _held_out(self, settings: Table) -> list[Dataset]:
         return self.workspace.datasets((*self.held_out, *settings.get("held_out", ())))
@@ -373,7 +371,6 @@ class FinetuneStage(ExperimentStage):
             self.workspace.store,
             TrainingContext(out / MODEL, device=self.workspace.device),
             evaluated=self._held_out(settings),
-            queries=settings.get("queries"),
             max_memory=self.workspace.max_memory,
         )
         return msgspec.structs.replace(

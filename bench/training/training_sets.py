@@ -12,7 +12,6 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -236,24 +235,6 @@ def _select_queries(dataset: Dataset, rows: Sequence[int]) -> Dataset:
     ids, texts = dataset.queries.ids, dataset.queries.texts
     queries = Queries(tuple(ids[row] for row in rows), tuple(texts[row] for row in rows))
     return replace(dataset, queries=queries)
-
-
-def draw_queries(splits: Sequence[TrainSplit], count: int, seed: int) -> tuple[TrainSplit, ...]:
-    """Draw ``count`` queries at random from all splits together, and drop splits without any.
-
-    The queries drawn for a smaller ``count`` are also drawn for a larger one.
-    """
-    ends = np.cumsum([0, *(len(split.positives) for split in splits)])
-    if count > ends[-1]:
-        raise BenchError(
-            f"{count:,} training queries were requested, but there are only {ends[-1]:,}",
-            "Leave out queries to use all of them.",
-        )
-    drawn = np.sort(np.random.default_rng(seed).permutation(ends[-1])[:count])
-    rows = [drawn[(drawn >= first) & (drawn < end)] - first for first, end in pairwise(ends)]
-    return tuple(
-        split.select(part.tolist()) for split, part in zip(splits, rows, strict=True) if len(part)
-    )
 
 
 def training_set(splits: Sequence[TrainSplit]) -> TrainingSet:

@@ -35,7 +35,6 @@ from bench.training.training_sets import (
     CorpusDocuments,
     CorpusTexts,
     TrainSplit,
-    draw_queries,
     leaked_queries,
     trained_collections,
     training_set,
@@ -183,14 +182,12 @@ def finetune_on(
     *,
     evaluated: Sequence[Dataset] = (),
     negatives: Path | None = None,
-    queries: int | None = None,
     max_memory: int | None = None,
 ) -> "FinetuneResult":
     """Fine-tune a model on splits of collections, with hard negatives found by exact search.
 
     Training queries that read like a query of ``evaluated`` are left out, with a warning. Negatives
-    that come with the queries, or are in the file ``negatives``, replace BM25's. ``queries`` draws
-    so many with the preset's seed.
+    that come with the queries, or are in the file ``negatives``, replace BM25's.
     """
     if negatives is not None and len(training) > 1:
         raise BenchError(
@@ -204,8 +201,6 @@ def finetune_on(
         )
         for dataset in training
     )
-    if queries is not None:
-        splits = draw_queries(splits, queries, preset.seed)
     from retrievers.training.finetune import finetune as finetuning
 
     start = apply_prompts(model, [dataset.name for dataset in training])

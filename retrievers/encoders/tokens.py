@@ -1,6 +1,7 @@
 """Tokenizers of checkpoints, and the token ids of texts."""
 
 import hashlib
+import inspect
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -203,6 +204,18 @@ class TextTokenizer:
         self._lock = threading.Lock()  # truncation is a state of the tokenizer
         tokenizer.encode_special_tokens = split_special_tokens
         tokenizer.no_padding()
+
+    @classmethod
+    def of(cls, tokenizer: Any, network: Any, recipe: Recipe) -> "TextTokenizer":
+        """Wrap a fast tokenizer, with token types if it gives them and ``network`` reads them."""
+        reads = inspect.signature(network.forward).parameters
+        typed = "token_type_ids" in reads and "token_type_ids" in tokenizer.model_input_names
+        return cls(
+            tokenizer.backend_tokenizer,
+            recipe.truncation_side,
+            recipe.segment_ids and typed,
+            split_special_tokens=bool(getattr(tokenizer, "split_special_tokens", False)),
+        )
 
     def special_tokens(self, paired: bool) -> int:
         """Count the special tokens around a text, or around a pair if ``paired``."""

@@ -3,7 +3,6 @@
 It imports torch and transformers, so it is imported when vectors are first needed.
 """
 
-import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -78,15 +77,8 @@ class Tower:
         self._recipe, self._device, self._clock = recipe, device, timer
         self.tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
         network = (load or load_network)(checkpoint, recipe)
-        # Read before an adapter wraps the network and hides its signature.
-        reads = inspect.signature(network.forward).parameters
-        given = self.tokenizer.model_input_names
-        self.text_tokenizer = TextTokenizer(
-            self.tokenizer.backend_tokenizer,
-            recipe.truncation_side,
-            recipe.segment_ids and "token_type_ids" in reads and "token_type_ids" in given,
-            split_special_tokens=bool(getattr(self.tokenizer, "split_special_tokens", False)),
-        )
+        # Before an adapter wraps the network and hides its signature.
+        self.text_tokenizer = TextTokenizer.of(self.tokenizer, network, recipe)
         if adapter is not None and recipe.adapter is not None:
             network = attach(network, adapter, recipe.adapter.kind)
             check_adapter_unchanged(adapter, recipe.adapter, checkpoint)

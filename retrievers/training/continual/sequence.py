@@ -34,12 +34,9 @@ from retrievers.training.pretrain.texts import Stream, hash_sample, training_tex
 
 PACKAGE = "retrievers.training.continual"
 METHODS = {  # modules by the names of their methods
-    "plain": f"{PACKAGE}.baselines",
-    "joint": f"{PACKAGE}.baselines",
-    "replay": f"{PACKAGE}.baselines",
-    "adapter": f"{PACKAGE}.baselines",
-    "ewc": f"{PACKAGE}.regularization",
-    "distill": f"{PACKAGE}.regularization",
+    **dict.fromkeys(
+        ("plain", "joint", "replay", "adapter", "ewc", "distill"), f"{PACKAGE}.methods"
+    ),
     "das": f"{PACKAGE}.das",
 }
 STATES = "states"

@@ -4,23 +4,21 @@ Prompts, titles, lengths and segment ids are those with which the finished folde
 """
 
 import copy
-import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 from torch.nn import ModuleList
 from transformers import PreTrainedModel
 
-from foundation.arrays import BoolArray, Int32Array
 from foundation.errors import BenchError
 from foundation.records import Record
 from retrievers.adapters.adapter import AdaptedNetwork, add_adapter
 from retrievers.encoders.protocol import Segments, join
 from retrievers.encoders.tokens import TextTokenizer, load_tokenizer
+from retrievers.encoders.tower import PaddedEncoder
 from retrievers.models.card import Card, Recipe, make_card_like
 from retrievers.models.loading import load_network, silence_transformers
 from retrievers.models.read_checkpoint import ADAPTER_FOLDER
@@ -193,14 +191,9 @@ class TextInputs:
     """Tokenization of queries and documents by one recipe into padded batches."""
 
     def __init__(self, tokenizer: Any, network: Any, recipe: Recipe) -> None:
-        reads = inspect.signature(network.forward).parameters
-        self._texts = TextTokenizer(
-            copy.deepcopy(tokenizer.backend_tokenizer),  # the original is saved
-            recipe.truncation_side,
-            recipe.segment_ids and "token_type_ids" in reads,
-            split_special_tokens=bool(getattr(tokenizer, "split_special_tokens", False)),
-        )
-        self._recipe, self._padding = recipe, int(tokenizer.pad_token_id or 0)
+        own = copy.deepcopy(tokenizer)  # the other one is saved
+        self._texts, self._recipe = TextTokenizer.of(own, network, recipe), recipe
+        self._batches = PaddedEncoder(None, torch.device("cpu"), int(tokenizer.pad_token_id or 0))
         self._separator = str(tokenizer.sep_token or "")
         if recipe.title_join == "sep" and not self._separator:
             raise BenchError(
@@ -209,33 +202,17 @@ class TextInputs:
 
     def queries(self, texts: Sequence[str]) -> Tensors:
         """Return token ids, mask and segment ids of queries, int64 ``(n, longest)``."""
-        prompt = self._recipe.prompts.query
-        segments = [(prompt + text, None) for text in texts]
-        return self._tensors(segments, self._recipe.max_query_tokens)
+        segments: list[Segments] = [(self._recipe.prompts.query + text, None) for text in texts]
+        tokens = self._texts(segments, self._recipe.max_query_tokens)
+        return self._batches.pack_batch(tokens).inputs
 
     def documents(self, titles: Sequence[str], texts: Sequence[str]) -> Tensors:
         """Return token ids, mask and segment ids of documents, int64 ``(n, longest)``."""
         rule, prompt = self._recipe.title_join, self._recipe.prompts.document
         pairs = zip(titles, texts, strict=True)
         segments = [join(rule, prompt, *pair, self._separator) for pair in pairs]
-        return self._tensors(segments, self._recipe.max_document_tokens)
-
-    def _tensors(self, segments: Sequence[Segments], longest: int | None) -> Tensors:
-        tokens = self._texts(segments, longest)
-        mask = np.arange(tokens.lengths.max()) < tokens.lengths[:, None]
-        tensors = {
-            "input_ids": _padded(tokens.ids, mask, self._padding),
-            "attention_mask": torch.from_numpy(mask.astype(np.int64)),
-        }
-        if tokens.types is not None:
-            tensors["token_type_ids"] = _padded(tokens.types, mask, 0)
-        return tensors
-
-
-def _padded(values: Int32Array, mask: BoolArray, fill: int) -> torch.Tensor:
-    padded = np.full(mask.shape, fill, dtype=np.int64)
-    padded[mask] = values
-    return torch.from_numpy(padded)
+        tokens = self._texts(segments, self._recipe.max_document_tokens)
+        return self._batches.pack_batch(tokens).inputs
 
 
 def _check_trainable(model: Model) -> None:

@@ -14,8 +14,6 @@ from bench.experiments.ablate import prepare_experiment
 from bench.experiments.experiment import run_task
 from bench.requests.outcomes import ExitCode
 from bench.requests.training import AblateRequest
-from bench.training.training_sets import TrainSplit, draw_queries
-from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
 from tests.support.collections import Bench, write_collection, write_qrels
 from tests.support.experiments import run_stages_in_this_process
@@ -51,7 +49,6 @@ values = [{ name = "mlm" }, { name = "retromae" }, { name = "retromae", decoder_
 [finetune]
 preset = "fine.toml"
 on = ["./mine"]
-queries = 4
 
 [evaluate]
 on = ["./mine"]
@@ -106,7 +103,6 @@ def test_rows_share_one_base_and_a_killed_run_gives_the_same_result(bench, tmp_p
     whole = bench(*typed(bench), "--json")
     assert whole.code == ExitCode.OK, whole.stderr
     report = json.loads(whole.stdout)
-    assert report["reference"]["finetune"]["queries"] == 4
     done = [path.parts[-3] for path in (tmp_path / "ablations").glob("[!r]*/*/done.json")]
     counts = {stage: done.count(stage) for stage in dict.fromkeys(done)}
     # 3 rows with 2 seeds on one base
@@ -180,16 +176,3 @@ def test_each_seed_may_have_a_base_of_its_own(bench, tmp_path):
         )
         counts.append(sum(task.stage == "base" for task in experiment.tasks()))
     assert counts == [1, 2]
-
-
-def test_drawn_queries_are_nested_by_seed_and_keep_their_documents(bench):
-    split = TrainSplit.of(open_dataset("./mine", cache_dir=bench.cache, split="train"))
-    assert draw_queries([split, split], 16, 0)[1].dataset.queries == split.dataset.queries
-    few, more = (draw_queries([split], count, 5)[0] for count in (3, 6))
-    assert len(few.dataset.queries) == 3
-    assert set(few.dataset.queries.ids) < set(more.dataset.queries.ids)
-    assert {draw_queries([split], 3, seed)[0].dataset.queries.ids for seed in range(9)} != {
-        few.dataset.queries.ids
-    }
-    for id_, rows in zip(more.dataset.queries.ids, more.positives, strict=True):
-        assert split.dataset.corpus.ids[int(rows[0])].as_py() == id_.replace("q", "d")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievers.models.resolve import resolve_model
-from retrievers.training.continual.baselines import Plain, mix_replay
+from retrievers.training.continual.methods import Plain, mix_replay
 from retrievers.training.continual.sequence import Domain, DomainStep, adapt, read_method
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from foundation.errors import BenchError
-from retrievers.training.continual.regularization import (
+from retrievers.training.continual.methods import (
     CENTRE,
     EWC,
     FISHER,

@@ -17,7 +17,7 @@ from retrievers.adapters.adapter import AdapterSettings
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import Card
 from retrievers.models.resolve import resolve_model
-from retrievers.training.continual.baselines import DomainAdapter
+from retrievers.training.continual.methods import DomainAdapter
 from retrievers.training.continual.sequence import Domain, Method, adapt, domain_folder, read_method
 from retrievers.training.engine.context import Progress
 from retrievers.training.preset import Pretraining, Start
