@@ -268,7 +268,8 @@ def _change_row(against: GridRow, axis: Axis, label: str, resolve: Resolve) -> G
     if is_stage:
         before, after = against.name, label
     else:
-        others = [each for each in find_differing_keys(old, new) if not _is_within(each, path)]
+        changed = find_differing_keys(old, new)
+        others = [each for each in changed if not f"{each}.".startswith(f"{path}.")]
         if others:
             raise BenchError(
                 f"{name} also changes {', '.join(others)}, and a row may change one field",
@@ -308,7 +309,3 @@ def get_field(table: Mapping[str, Any], path: str) -> Any:
     """Return the value at the dotted ``path`` of ``table``, which must exist."""
     key, _, rest = path.partition(".")
     return get_field(table[key], rest) if rest else table[key]
-
-
-def _is_within(path: str, field: str) -> bool:
-    return f"{path}.".startswith(f"{field}.")

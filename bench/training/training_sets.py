@@ -282,7 +282,10 @@ def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
     Raise if a training query is itself evaluated. Any two splits share their documents.
     """
     related = same_collections(training.name) == same_collections(evaluated.name)
-    same = related or _same_files(training, evaluated)
+    files = [
+        {path.resolve() for path in each.reader.corpus_files()} for each in (training, evaluated)
+    ]
+    same = related or bool(files[0] & files[1])
     ids, texts = shared_queries(training.queries, evaluated.queries, same)
     if ids:
         raise BenchError(
@@ -330,8 +333,3 @@ def same_collections(name: str) -> tuple[str, ...]:
 def trained_collections(names: Sequence[str]) -> tuple[str, ...]:
     """Return the collections that a model trained on ``names`` states as trained on, each once."""
     return tuple(dict.fromkeys(member for name in names for member in same_collections(name)))
-
-
-def _same_files(dataset: Dataset, other: Dataset) -> bool:
-    paths = [{path.resolve() for path in each.reader.corpus_files()} for each in (dataset, other)]
-    return bool(paths[0] & paths[1])

@@ -26,7 +26,7 @@ from retrievers.training.engine.trainer import (
     explain_errors,
 )
 from retrievers.training.objectives.objective import Collator, check_batch, count_tokens, hash_code
-from retrievers.training.preset import Pretraining, Start
+from retrievers.training.preset import Pretraining
 from retrievers.training.pretrain.start import StartModel, open_start, save_heads
 from retrievers.training.pretrain.texts import (
     Stream,
@@ -218,9 +218,10 @@ def pretrained_card(
 ) -> Card:
     """Return the card of the finished checkpoint, which is used like ``like`` if it is given."""
     cosine = preset.objective.similarity == "cos"
+    start = Path(preset.start.model).name.removesuffix(SUFFIX) or "scratch"
     card = Card(
         name="",
-        title=f"{preset.objective.name} from {_start_name(preset.start)}, {steps:,} steps",
+        title=f"{preset.objective.name} from {start}, {steps:,} steps",
         checkpoint=".",
         pooling="cls",
         normalize=cosine,
@@ -232,7 +233,3 @@ def pretrained_card(
         "fine-tune it first",
     )
     return replace_fields(card, like.usage | {"prompts": like.prompts}) if like else card
-
-
-def _start_name(start: Start) -> str:
-    return Path(start.model).name.removesuffix(SUFFIX) if start.model else "scratch"

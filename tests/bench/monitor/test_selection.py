@@ -94,21 +94,6 @@ def test_curves_without_a_difference_give_a_claim_in_at_most_5_of_100(queries, c
     assert false / curves <= ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / curves)
 
 
-@pytest.mark.slow
-def test_equal_checkpoints_are_rarely_told_apart_though_others_are_far_better():
-    rng = np.random.default_rng(5)
-    curves, false, true = 200, 0, 0
-    for _ in range(curves):
-        scores = sparse_curve(rng, 60, 6)
-        scores[:, 3:] += 0.3
-        found = dict(zip(all_pairs(scores), adjusted_pairs([scores], [1.0]), strict=True))
-        equal = [p for (i, j), p in found.items() if (i < 3) == (j < 3)]
-        false += min(equal) <= ALPHA
-        true += min(p for (i, j), p in found.items() if (i < 3) != (j < 3)) <= ALPHA
-    assert false / curves <= ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / curves)
-    assert true == curves
-
-
 def test_the_best_checkpoint_is_the_first_of_equals_and_lists_those_not_distinguishable():
     rng = np.random.default_rng(6)
     scores = np.clip(sparse_curve(rng, 200, 4), 0, 1)

@@ -190,24 +190,6 @@ def test_two_processes_do_not_watch_one_training(place):
     assert place.watch().code == ExitCode.OK
 
 
-LOADED_BEFORE = """
-import sys
-from bench.__main__ import main
-from bench.monitor import watch
-
-watch.follow_training = lambda *given: print("matplotlib.figure" in sys.modules)
-main(sys.argv[1:])
-"""
-
-
-@pytest.mark.slow
-def test_plotting_is_imported_before_the_watch_waits_for_ctrl_c(place):
-    # Where Ctrl-C breaks off an import of matplotlib, none can follow; the curve is drawn last.
-    command = [sys.executable, "-c", LOADED_BEFORE, *map(str, place.words())]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["True"], done.stderr
-
-
 def wait_for(count: int, place: Place, process: subprocess.Popen[str]) -> None:
     limit = time.monotonic() + 300
     while len(place.results) < count:

@@ -150,13 +150,6 @@ def test_collections_with_different_prompts_are_refused(model):
         apply_prompts(other, ["beir/nfcorpus", "beir/quora"])
 
 
-def test_a_real_train_split_becomes_a_training_set(bench_data, tmp_path):
-    dataset = open_dataset("beir/scifact", cache_dir=tmp_path, data_dir=bench_data, split="train")
-    training = training_set([TrainSplit.of(dataset)])
-    assert len(training) == 809
-    assert sum(map(len, training.positives)) == 919
-
-
 def test_texts_are_titles_and_texts_of_all_corpora_without_the_empty(tmp_path):
     documents = [Document(name, *parts) for name, parts in DOCUMENTS.items()]
     one = Corpus.build(documents, tmp_path / "one")

@@ -5,7 +5,6 @@ import pytest
 
 from foundation.errors import BenchError
 from retrievers.training.objectives.objective import OBJECTIVES
-from retrievers.training.objectives.retromae import RetroMAE
 from retrievers.training.preset import FINETUNE_PRESETS as FINETUNE
 from retrievers.training.preset import PRETRAIN_DRAFTS as DRAFTS
 from retrievers.training.preset import PRETRAIN_PRESETS as PRETRAIN
@@ -188,18 +187,6 @@ def test_a_wrong_preset_for_finetuning_is_refused(text, problem, hint):
     assert hint in caught.value.hint
 
 
-def test_changes_are_validated_like_the_file():
-    found = PRETRAIN.convert(WHOLE, "mine.toml")
-    done = PRETRAIN.changed(found, {"optimizer.lr": 3e-5, "objective.decoding": "basic"}, "test")
-    assert (done.optimizer.lr, done.objective) == (3e-5, RetroMAE(decoding="basic"))
-    assert PRETRAIN.changed(found, {"epochs": 2.0}, "test").steps is None
-    with pytest.raises(BenchError, match="unknown field 'decodin'"):
-        PRETRAIN.changed(found, {"objective.decodin": "basic"}, "test")
-    with pytest.raises(BenchError, match=r"no optimiser\.lr") as caught:
-        PRETRAIN.changed(found, {"optimiser.lr": 1e-3}, "test")
-    assert "optimizer" in caught.value.hint
-
-
 def test_another_choice_begins_with_its_own_settings():
     found = PRETRAIN.convert(WHOLE | {"objective": {"name": "retromae", "encoder_mask": 0.4}}, "t")
     done = PRETRAIN.changed(found, {"objective.mask": 0.2, "objective.name": "mlm"}, "test")
@@ -208,11 +195,3 @@ def test_another_choice_begins_with_its_own_settings():
         PRETRAIN.load("retromae-scratch-small"), {"start.model": "minilm"}, "test"
     )
     assert (found.start.model, found.start.scratch) == ("minilm", None)
-
-
-def test_an_unknown_preset_has_a_suggestion(tmp_path):
-    with pytest.raises(BenchError, match="no preset for pre-training") as caught:
-        PRETRAIN.load("retromea")
-    assert "retromae" in caught.value.hint
-    with pytest.raises(BenchError, match="there is no preset for pre-training"):
-        PRETRAIN.load(tmp_path / "none.toml")

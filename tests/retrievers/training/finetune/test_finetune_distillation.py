@@ -9,7 +9,7 @@ import torch
 from foundation.errors import BenchError
 from retrievers.models.read_checkpoint import read_checkpoint
 from retrievers.models.resolve import resolve_model
-from retrievers.training.engine.context import TrainingContext, read_curve
+from retrievers.training.engine.context import read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.teacher import (
     TextPairs,
@@ -97,18 +97,6 @@ def test_a_teacher_learns_from_lists(tmp_path):
     losses = [one.losses["loss"] for one in read_curve(tmp_path / "out/teacher/losses.jsonl")]
     assert losses[0] == pytest.approx(np.log(4), abs=0.3)  # as likely as any of four
     assert np.mean(losses[-5:]) < losses[0] - 0.2
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
-def test_a_teacher_scores_on_the_device_that_is_named(tmp_path):
-    table = f'{MINED}[loss]\nname = "kl"\n[teacher]\nmodel = "{trained_teacher(tmp_path)}"\n'
-    stages = []
-    context = TrainingContext(
-        tmp_path / "out", device="cuda", progress=lambda done: stages.append(done.stage)
-    )
-    with pytest.raises(BenchError, match="cuda is not available"):
-        finetune(preset(table, steps=1), model(tmp_path), examples(), context, search=Search())
-    assert "teacher scores" not in stages
 
 
 def test_too_few_pairs_for_a_batch_are_refused():

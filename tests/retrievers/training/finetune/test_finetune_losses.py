@@ -4,7 +4,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from sentence_transformers.sentence_transformer import losses as theirs
 from torch import nn
 
 from retrievers.training.finetune.losses import build_loss, reranker_loss
@@ -145,47 +144,25 @@ def test_matryoshka_adds_the_losses_of_leading_dimensions_of_unit_length(
     assert found(nested, units, labels, temperature=0.3) == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["margins", "contrast", "chunks"])
-def test_losses_and_gradients_are_those_of_sentence_transformers(tmp_path, kind):
-    """One batch of texts through a real model, with Matryoshka's loss around the others."""
+def test_gradients_of_cached_batches_are_those_of_whole_ones(tmp_path):
     start = model(tmp_path, normalize=True, similarity="cos")
-    trained = build_student(start, start.recipe)
+    trained = build_student(start, start.recipe).eval()
     inputs = TextInputs(trained[0].processor, trained[0].model, start.recipe)
-    whole, distils = trained.get_embedding_dimension(), kind == "margins"
-    cut, scores = (whole // 2, 4), torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
-    plain, ours = {
-        "margins": (theirs.MarginMSELoss(trained), MarginMSE(matryoshka=cut)),
-        "contrast": (
-            theirs.MultipleNegativesRankingLoss(trained, scale=20.0),
-            Contrastive(matryoshka=cut),
-        ),
-        "chunks": (
-            theirs.CachedMultipleNegativesRankingLoss(trained, scale=20.0, mini_batch_size=2),
-            Contrastive(matryoshka=cut, chunk=2),
-        ),
-    }[kind]
-    nested = theirs.MatryoshkaLoss(trained, plain, [whole, *cut])
-
-    def values(loss):
+    rows = [0, 9, 18, 27, 36, 40]
+    features = [inputs.queries(QUERIES[:6])] + [
+        inputs.documents([TITLES[row - n] for row in rows], [TEXTS[row - n] for row in rows])
+        for n in range(2)
+    ]
+    found = {}
+    for chunk in (0, 1, 4):
         trained.zero_grad()
-        rows = [0, 9, 18, 27, 36, 40]
-        features = [inputs.queries(QUERIES[:6])] + [
-            inputs.documents([TITLES[row - n] for row in rows], [TEXTS[row - n] for row in rows])
-            for n in range(3)
-        ]
-        value = loss(features, scores * 3 if distils else None)
-        value.backward()
-        return float(value.detach()), [
-            one.grad.clone() for one in trained.parameters() if one.grad is not None
-        ]
-
-    trained.eval()
-    expected, gradients = values(nested)
-    value, own = values(build_loss(ours, trained, temperature=1.0 if distils else 0.05))
-    assert value == pytest.approx(expected, rel=1e-6)
-    assert max(float(one.norm()) for one in gradients) > 1e-2
-    for one, other in zip(own, gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+        loss = build_loss(Contrastive(chunk=chunk), trained, temperature=0.05)(features, None)
+        loss.backward()
+        weights = [one.grad.clone() for one in trained.parameters() if one.grad is not None]
+        found[chunk] = [loss.detach(), *weights]
+    assert max(float(one.norm()) for one in found[0]) > 1e-2
+    for chunk in (1, 4):
+        torch.testing.assert_close(found[chunk], found[0], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", [Contrastive(), KL()])

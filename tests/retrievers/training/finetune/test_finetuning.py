@@ -1,6 +1,5 @@
 """Whole trainings of a tiny encoder: negatives, rounds, seeds, interruptions, refusals."""
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -12,7 +11,6 @@ from retrievers.training.finetune.training_data import select_negatives
 from retrievers.training.preset import FINETUNE_PRESETS, Mining
 from tests.support.processes import run_in_two
 from tests.support.small_finetuning import (
-    DOCUMENTS,
     MINED,
     Search,
     examples,
@@ -184,13 +182,3 @@ def test_bfloat16_applies_to_one_training_and_gradient_checkpointing_trains_too(
     assert not same_weights(tmp_path / "before", tmp_path / "out")
     assert same_weights(tmp_path / "before", tmp_path / "after")
     assert resolve_model(str(tmp_path / "out")).recipe.dtype == "float32"
-
-
-def test_a_training_in_python_writes_its_record_and_prints_nothing(tmp_path, capfd):
-    trained = run(tmp_path, BM25, search=Search())
-    assert capfd.readouterr().out == ""
-    assert (trained.steps, trained.rounds, trained.queries) == (6, 1, len(examples()))
-    job = msgspec.json.decode((tmp_path / "out" / "training.json").read_bytes())
-    assert job["trained_on"] == ["toy"]
-    assert job["preset"]["rounds"][0]["sources"] == ["bm25"]
-    assert len(DOCUMENTS) == 42

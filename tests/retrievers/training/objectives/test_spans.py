@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.training.objectives import masking
 from retrievers.training.objectives.condenser import CoCondenser
 from retrievers.training.objectives.masking import Context, draw_spans, draw_starts
 from retrievers.training.objectives.retromae import CoTMAE
@@ -84,22 +83,6 @@ def test_spans_are_tokens_of_the_text_between_special_tokens(kind: str, tmp_path
         assert (np.diff(words[1 : size + 1]) <= 1).all()
         assert (ids[~real] == tokenizer.pad_token_id).all()
         assert (words[~real] == -1).all()
-
-
-def test_every_kind_of_context_is_equally_likely(
-    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: Counter[str] = Counter()
-
-    def counted(tokens: int, size: int, context: Context, rng: Any) -> tuple[int, int]:
-        drawn[context] += 1
-        return draw_starts(tokens, size, context, rng)
-
-    monkeypatch.setattr(masking, "draw_starts", counted)
-    CoTMAE().collator(tokenizer, 14)(tiny.examples(["alpha beta"] * 600))
-    assert set(drawn) == {"nearby", "overlap", "random"}
-    # 4 standard deviations of a count of 200
-    assert all(abs(count - 200) < 4 * (200 * 2 / 3) ** 0.5 for count in drawn.values())
 
 
 PAIRS = [(a, b) for a in range(5) for b in range(a + 2, 5)]
