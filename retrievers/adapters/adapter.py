@@ -49,8 +49,6 @@ Write = Callable[[Path], None]  # writes a trained adapter to a folder
 ADAPTER_NAME = "bench"
 FUSION = "fusion"
 BOTTLENECKS = ("seq_bn", "double_seq_bn", "par_bn", "seq_bn_inv", "double_seq_bn_inv")
-# PEFT, AdapterHub, torch and safetensors raise nearly anything for what is damaged or unfit.
-ATTACH_ERRORS = (Exception,)
 UNSUPPORTED = {
     # AdapterHub 1.3 does not save or load these whole, or computes them in float32 alone. UniPELT
     # has gates, by which a vector depends on the other texts of its batch.
@@ -159,21 +157,24 @@ def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int)
     torch.manual_seed(seed)
     # Libraries write this path into the adapter's configuration.
     network.config._name_or_path = base.card.name
-    try:
+    problem = f"the adapter {settings.method} cannot be put into {base.card.name}"
+    with _explain_errors(problem, "Check adapter.options of the preset."), _silence_adapterhub():
         below = [find_adapter(Path(name), base, "adapterhub")[0] for name in settings.over]
-        with _silence_adapterhub():
-            write = _insert_adapter(network, settings, configuration, below)
+        write = _insert_adapter(network, settings, configuration, below)
         if settings.library == "peft":
             _try_training_step(network)
+    return AdaptedNetwork(base, settings.library, write)
+
+
+@contextmanager
+def _explain_errors(problem: str, hint: str) -> Iterator[None]:
+    """Replace errors of the libraries in the block, which may raise nearly anything."""
+    try:
+        yield
     except BenchError:
         raise
-    except ATTACH_ERRORS as error:
-        first = first_line(error)
-        raise BenchError(
-            f"the adapter {settings.method} cannot be put into {base.card.name}: {first}",
-            "Check adapter.options of the preset.",
-        ) from error
-    return AdaptedNetwork(base, settings.library, write)
+    except Exception as error:
+        raise BenchError(f"{problem}: {first_line(error)}", hint) from error
 
 
 def _try_training_step(network: Any) -> None:
@@ -237,10 +238,8 @@ def make_configuration(adapter: AdapterSettings) -> Any:
     if adapter.library == "peft":
         kind: Any = _peft_configurations()[method.upper()]
         _check_options(adapter, {field.name for field in dataclasses.fields(kind)} - NOT_OPTIONS)
-        try:
+        with _explain_errors(f"the adapter method {method}", ""):
             return kind(**options)
-        except (TypeError, ValueError) as error:
-            raise BenchError(f"the adapter method {method}: {error}") from error
     import adapters
 
     fusion = adapters.ADAPTERFUSION_CONFIG_MAP[adapters.DEFAULT_ADAPTERFUSION_CONFIG]
@@ -368,16 +367,9 @@ def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
     AdapterHub computes its adapters in the network's precision, PEFT in the adapter's own.
     """
     _import_library("peft" if kind == "peft" else "adapters")
-    try:
-        attached = (_attach_peft if kind == "peft" else _attach_hub)(network, folder)
-    except BenchError:
-        raise
-    except ATTACH_ERRORS as error:
-        raise BenchError(
-            f"the adapter {folder} cannot be attached: {first_line(error)}",
-            "Check that it belongs to this base model and version of its library.",
-        ) from error
-    return attached.eval()
+    hint = "Check that it belongs to this base model and version of its library."
+    with _explain_errors(f"the adapter {folder} cannot be attached", hint):
+        return (_attach_peft if kind == "peft" else _attach_hub)(network, folder).eval()
 
 
 def _attach_hub(network: Any, folder: Path) -> Any:
