@@ -349,7 +349,7 @@ class VectorRetriever:
         if self.compression.rescore:
             raise BenchError(
                 "an index has no vectors to score candidates again with",
-                "Leave out --rescore here, and give it to `run --index DIR`.",
+                "Leave out --rescore. `bench run DATASET --index DIR --rescore N` has it.",
             )
         run_preflight(dataset, self.encoder, self.store)
         stored = encode_documents(dataset, self.encoder, self.store)

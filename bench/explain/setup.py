@@ -334,15 +334,16 @@ def _vary_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
         yield Deviation("ranked by Euclidean distance", {"euclidean": True}, grid)
     for width in WIDTHS:
         if width < model.recipe.dim:
-            name, grid = f"first {width} dimensions", f"grid: dimensions = {width}"
-            yield Deviation(name, {"dimensions": width}, grid)
+            name = f"first {width} dimensions"
+            yield Deviation(name, {"dimensions": width}, f"--dimensions {width}")
             if setup.normalize:
                 uncut = {"dimensions": width, "scaled_after_cut": False}
-                yield Deviation(f"{name}, not scaled again", uncut, grid)
-    yield Deviation("binary vectors", {"precision": "binary"}, 'grid: precision = "binary"')
+                mend = "scale vectors to length 1 there after they are cut"
+                yield Deviation(f"{name}, not scaled again", uncut, mend)
+    yield Deviation("binary vectors", {"precision": "binary"}, "--precision binary")
     for each in ("int8", "float16", "bfloat16"):
-        grid = f'grid: precision = "{each}"'
-        yield Deviation(f"documents in {each}", {"precision": each}, grid, is_rounding=True)
+        option = MEND_THERE if each == "bfloat16" else f"--precision {each}"
+        yield Deviation(f"documents in {each}", {"precision": each}, option, is_rounding=True)
     mend = "serve it there in higher precision"
     yield Deviation(STORED["int8"], {"stored": "int8"}, mend, is_rounding=True)
     order = "write the ids again in the order in which the texts were encoded"

@@ -317,7 +317,7 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
         (card,) = blocks(page, "toml")
         Path("path/to/served-minilm.toml").write_text(card.replace(SERVER, STAND_INS[SERVER]))
     run_page(page, capsys)
-    for script in blocks(page, "python") if name in {"notebook", "README"} else ():
+    for script in blocks(page, "python") if name in {"notebook", "README", "compression"} else ():
         script = script.replace('"steps": 100', '"steps": 2, "batch_size": 4')
         exec(compile(script.replace('"beir/', '"./'), page, "exec"), {})
 

@@ -1,5 +1,6 @@
 """Compressed documents: rankings, bytes and stored vectors, against NumPy and FAISS."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -10,9 +11,12 @@ import msgspec
 import numpy as np
 import pytest
 
+import bench as api
 from bench.evaluation.compressed_search import bytes_per_document
 from bench.result_store.find import find_named
 from bench.result_store.result import load
+from bench.store.indexes import INDEXES, MANIFEST_FILE, IndexFolder
+from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import Compression, Recipe
@@ -173,6 +177,40 @@ def test_what_cannot_be_compressed_is_one_error(bench, folder, options, message)
     done = bench("run", folder, *COMMON, *options)
     assert (done.code, done.stdout) == (2, "")
     assert message in done.stderr
+
+
+def test_python_objects_and_candidates_of_the_gate_are_compressed(bench, folder):
+    encoder, options = open_encoder(resolve_model("hashing")), {"dimensions": 40, "rescore": 20}
+    settings = {"cache_dir": bench.cache, "depth": 20, "measure": "R@10"}
+    stated = {"name": "mine", "similarity": "cos", "fingerprint": "1"}
+    found = api.evaluate(encoder, folder, **stated, **settings, **options)
+    named = run(bench, folder, "--dimensions", 40, "--rescore", 20)
+    assert found.measures == named.measures
+    assert found.record.bytes_per_document == 4 * (40 + 256)
+    plain = api.evaluate(encoder, folder, **stated, **settings)
+    assert plain.record.fingerprint != found.record.fingerprint
+    base = api.evaluate("hashing", folder, cache_dir=bench.cache)
+    gate = bench.place / "gate"
+    check = api.check(
+        "hashing", base, on=folder, results=gate, cache_dir=bench.cache, precision="int8"
+    )
+    (candidate,) = find_named("hashing@precision=int8", gate)
+    assert candidate.record.timings.encoded_documents == 0
+    assert check.exit_code in (0, 3)
+
+
+def test_an_index_of_an_earlier_version_is_still_read(bench, folder):
+    """Its manifest has no compression, and its checksum is of the fields that it has."""
+    run(bench, folder, "--index", "IVF4,Flat")
+    (path,) = (bench.cache / "vectors").glob(f"*/{INDEXES}/*/{MANIFEST_FILE}")
+    fields = json.loads(path.read_text())
+    del fields["recipe"]["compression"]
+    content = msgspec.json.encode({**fields, "checksum": ""})
+    path.write_text(json.dumps({**fields, "checksum": hashlib.sha256(content).hexdigest()}))
+    assert IndexFolder(path.parent).manifest().recipe.compression == Compression()
+    path.write_text(path.read_text().replace("words", "wordy"))
+    with pytest.raises(BenchError, match="is damaged"):
+        IndexFolder(path.parent).manifest()
 
 
 def test_bm25_has_nothing_to_compress(bench, folder):
