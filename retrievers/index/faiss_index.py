@@ -53,6 +53,10 @@ SHARED_BYTES = 48 << 10
 STORAGE = {"float16": "SQfp16", "int8": "SQ8", "uint8": "SQ8"}
 BINARY_FACTORY = re.compile(r"B(?:Flat|IVF\d+|HNSW\d+)")
 
+GPU_DEPTH = 2048  # of FAISS
+# FAISS 1.15 ends the process for IVF with SQ8 on a GPU at 1,000 (CUDA error 1), and not at 100.
+GPU_DEPTH_SQ8 = 100
+
 INDEX_EXAMPLES: Mapping[str, str] = {
     "flat": "exact search over the vectors themselves; the default",
     "bm25": "BM25's best documents, by its score times the similarity, as LaPraDoR is scored",
@@ -202,9 +206,13 @@ class FaissIndex:
     def __init__(self, spec: IndexSpec, dim: int, device: str = "cpu") -> None:
         self.spec = spec
         self.dim = dim
-        self._gpus = () if spec.is_binary else resolve_device(device)
+        self._gpus = resolve_device(device)
         self._resources: Any = None  # resources of the GPUs once the index is there
         self._index = _create_index(spec, dim)
+        self._gpu_depth = largest_gpu_depth(self._index)
+        if self._gpus and not self._gpu_depth:
+            logger.warning("%s is searched on the CPU: FAISS has no such index on a GPU", spec)
+            self._gpus = ()
         _seed_training(self._index, spec)
         _set_parameters(self._index, spec)
 
@@ -275,6 +283,11 @@ class FaissIndex:
         Raises:
             BenchError: FAISS rejects a parameter, or ``k`` exceeds the limit of a GPU (2,048).
         """
+        if self._gpus and self._gpu_depth < k <= GPU_DEPTH:
+            logger.warning("%s is searched on the CPU: FAISS fails on a GPU at %d", self.spec, k)
+            if self._resources:
+                self._index, self._resources = import_faiss().index_gpu_to_cpu(self._index), None
+            self._gpus = ()
         self._move_to_gpu()
         try:
             scores, rows = self._index.search(self._as_stored(queries), k)
@@ -445,6 +458,21 @@ def _most_centroids(index: Any) -> int:
             bits = [int(additive.nbits.at(i)) for i in range(additive.nbits.size())]
             counts.append(1 << max(bits))
     return max(counts)
+
+
+def largest_gpu_depth(index: Any) -> int:
+    """Return the largest depth at which FAISS searches an index on a GPU; 0 if it cannot."""
+    faiss = import_faiss()
+    index = next(_walk_index(index))
+    while isinstance(index, faiss.IndexPreTransform):
+        index = faiss.downcast_index(index.index)
+    if type(index) is faiss.IndexIVFScalarQuantizer and index.sq.qtype == index.sq.QT_8bit:
+        return GPU_DEPTH_SQ8
+    if type(index) is faiss.IndexScalarQuantizer:
+        return GPU_DEPTH if index.sq.qtype == index.sq.QT_fp16 else 0
+    lists = (faiss.IndexIVFFlat, faiss.IndexIVFPQ, faiss.IndexIVFScalarQuantizer)
+    # Subclasses would lose what they add.
+    return GPU_DEPTH if type(index) in (faiss.IndexFlat, faiss.IndexFlatIP, *lists) else 0
 
 
 def lookup_table_bytes(index: Any) -> int:

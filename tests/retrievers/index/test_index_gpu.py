@@ -84,6 +84,7 @@ def board(monkeypatch) -> dict[str, int]:
     for made in (Options, index_cpu_to_gpu_multiple_py):
         name = "GpuMultipleClonerOptions" if made is Options else made.__name__
         monkeypatch.setattr(faiss, name, made, raising=False)
+    monkeypatch.setattr(faiss, "index_gpu_to_cpu", lambda board: board.index, raising=False)
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: limits.pop("gpus", 1), raising=False)
     return limits
 
@@ -92,8 +93,8 @@ def vectors_of(rows: int, dim: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((rows, dim)).astype(np.float32)
 
 
-def built(spec: str, vectors: np.ndarray) -> FaissIndex:
-    index = FaissIndex(IndexSpec.parse(spec), vectors.shape[1], "cuda")
+def built(spec: str, vectors: np.ndarray, device: str = "cuda") -> FaissIndex:
+    index = FaissIndex(IndexSpec.parse(spec), vectors.shape[1], device)
     if index.needs_training:
         index.train(vectors)
     index.add(vectors)
@@ -113,6 +114,31 @@ def test_codes_that_no_table_fits_are_refused_with_what_to_type(board):
     with pytest.raises(BenchError, match=r"IVF2,PQ128 cannot be on a GPU: .*shared") as raised:
         built("IVF2,PQ128", vectors_of(600, 128))
     assert "--device cpu" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("spec", "depth"),
+    [
+        ("Flat", 2048),
+        ("SQfp16", 2048),
+        ("OPQ8,IVF2,PQ8", 2048),
+        ("IVF2,Flat", 2048),
+        ("IVF2,SQfp16", 2048),
+        ("IVF2,SQ8", 100),
+        *((spec, 0) for spec in ("HNSW8", "SQ8", "PQ8", "IVF2,PQ8,RFlat")),
+        *((spec, 0) for spec in ("IVF2,PQ8x4fs", "BFlat", "BHNSW8")),
+    ],
+)
+def test_an_index_that_no_gpu_holds_is_searched_on_the_cpu(board, caplog, spec, depth):
+    vectors = vectors_of(600, 32)
+    expected = built(spec, vectors, "cpu").search(vectors[:5], 200)
+    with caplog.at_level(logging.WARNING):
+        index = built(spec, vectors)
+        assert isinstance(index._index, Board) == (depth > 0)
+        found = index.search(vectors[:5], 200)
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    assert isinstance(index._index, Board) == (depth > 200)
+    assert (f"{spec} is searched on the CPU" in caplog.text) == (depth <= 200)
 
 
 def test_documents_beyond_the_memory_of_a_gpu_give_one_clear_error(board):
