@@ -20,7 +20,7 @@ import shlex
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, cast
@@ -58,7 +58,6 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ARROW = b"ARROW1"
 _ZSTD_LEVEL = 1
 _GZIP_LEVEL = 1  # a sixth of the time of level 6, for files a tenth larger
-_HEAD_BYTES = 1 << 16  # that show the format
 _SPACES = bytes.maketrans(b"\t\v\f\r", b"    ")
 _SPARE_SPACES = re.compile(rb"^ +| +$| +(?= )", re.MULTILINE)
 
@@ -86,28 +85,25 @@ def read_run_file(path: Location, split: str = "") -> RunFile:
         split: split to choose from the predictions of mteb, which may be for several.
     """
     try:
-        content = path.read_bytes()
+        stored = path.read_bytes()
     except OSError as error:
         reason = f"cannot read run {path}: {error.strerror or error}"
         raise BenchError(reason, "check the path") from error
-    source, assumption = _Source(path, content), ""
-    with source.open() as file:
-        head = file.read(_HEAD_BYTES).removeprefix(BOM_UTF8)
-    if head.startswith(_ARROW):
-        with source.open() as file:
-            run = _decode_columnar(path, file.read())
-    elif _PICKLE.match(head):
+    source, assumption = _unpack(path, stored), ""
+    if source.content.startswith(_ARROW):
+        run = _decode_columnar(path, source.content)
+    elif _PICKLE.match(source.content):
         raise BenchError(
             f"run {path} is a pickle, which may run code and is never read",
             "write text instead, as Tevatron does with save_text",
         )
-    elif _JSON.match(head):
+    elif _JSON.match(source.content):
         run, assumption = _read_predictions(source, split)
     else:
         run, assumption = _parse_text(source)
     if assumption:
         logger.warning("run %s: %s", path, assumption)
-    return RunFile(run, hashlib.sha256(content).hexdigest(), assumption)
+    return RunFile(run, hashlib.sha256(stored).hexdigest(), assumption)
 
 
 def encode_columnar(run: Run) -> pa.Buffer:
@@ -155,18 +151,17 @@ def _id_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 def _read_predictions(source: "_Source", split: str) -> tuple[Run, str]:
     """Return the run in predictions as JSON or as lines of JSON, and the assumption."""
-    with source.open() as file:
-        content, assumption = file.read().removeprefix(BOM_UTF8), ""
+    assumption = ""
     decode = partial(json.loads, object_pairs_hook=_refuse_repeats)
     try:
-        if _RECORDS.match(content):
+        if _RECORDS.match(source.content):
             pairs = []
-            for line in map(decode, content.splitlines()):
+            for line in map(decode, source.content.splitlines()):
                 ranked = [(str(one["corpus_id"]), one.get("score")) for one in line["results"]]
                 pairs.append((str(line["query_id"]), _refuse_repeats(ranked)))
             tree = _refuse_repeats(pairs)
         else:
-            tree = decode(content)
+            tree = decode(source.content)
             tree.pop(_ABOUT_MODEL, None)
             tree, assumption = _choose_predictions(tree, source, split)
         rankings = msgspec.convert(tree, dict[str, dict[str, float]])
@@ -231,8 +226,7 @@ def _parse_text(source: "_Source") -> tuple[Run, str]:
         )
     names = _COLUMNS.get(len(columns), _COLUMNS[6])
     try:
-        with source.open() as file:
-            blocks = [_parse(block, names) for block in _blocks(file)]
+        blocks = [_parse(block, names) for block in _blocks(source.content)]
         if blocks:
             table = pa.concat_tables(blocks)
             scores = round_scores(table["score"])
@@ -328,40 +322,34 @@ def check_writable(ids: Strings, kind_of_name: str) -> None:
 
 @dataclass(frozen=True)
 class _Source:
-    """Content of a run file, possibly compressed, with its path for messages."""
+    """Uncompressed content of a run file, with the shell's command that prints it."""
 
     path: Location
     content: bytes
-
-    @property
-    def reading(self) -> str:
-        """Command of a shell that prints the uncompressed content."""
-        programs = {_GZIP: "gzip -dc", _ZSTD: "zstd -dc"}
-        found = [each for magic, each in programs.items() if self.content.startswith(magic)]
-        return f"{found[0] if found else 'cat'} {shlex.quote(str(self.path))}"
-
-    @contextmanager
-    def open(self) -> Iterator[BinaryIO]:
-        """Open the uncompressed content."""
-        try:
-            if self.content.startswith(_GZIP):
-                yield cast(BinaryIO, gzip.GzipFile(fileobj=io.BytesIO(self.content)))
-            elif self.content.startswith(_ZSTD):
-                frames = pa.CompressedInputStream(pa.BufferReader(self.content), "zstd")
-                yield io.BufferedReader(frames)
-            else:
-                yield io.BytesIO(self.content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise BenchError(f"cannot read run {self.path}: {error}") from error
+    reading: str
 
 
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
+def _unpack(path: Location, stored: bytes) -> _Source:
+    content, program = stored, "cat"
+    try:
+        if stored.startswith(_GZIP):
+            content, program = gzip.decompress(stored), "gzip -dc"
+        elif stored.startswith(_ZSTD):
+            frames = pa.CompressedInputStream(pa.BufferReader(stored), "zstd")
+            content, program = frames.read(), "zstd -dc"
+    except (OSError, EOFError, zlib.error) as error:
+        raise BenchError(f"cannot read run {path}: {error}") from error
+    reading = f"{program} {shlex.quote(str(path))}"
+    return _Source(path, content.removeprefix(BOM_UTF8), reading)
+
+
+def _blocks(content: bytes) -> Iterator[bytes]:
     """Yield blocks of complete lines, with columns separated by single spaces."""
-    rest = b""
-    while block := file.read(_BLOCK_BYTES):
-        lines, newline, rest = (rest + block).rpartition(b"\n")
-        yield from _normalize_spaces(lines + newline)
-    yield from _normalize_spaces(rest)
+    start = 0
+    while start < len(content):
+        end = content.find(b"\n", start + _BLOCK_BYTES) + 1 or len(content)
+        yield from _normalize_spaces(content[start:end])
+        start = end
 
 
 def _normalize_spaces(lines: bytes) -> Iterator[bytes]:
@@ -389,10 +377,9 @@ def _parse(lines: bytes, names: list[str]) -> pa.Table:
 
 def _numbered_lines(source: _Source) -> Iterator[tuple[int, list[bytes]]]:
     """Yield the number, from 1, and the columns of each line that is not blank."""
-    with source.open() as file:
-        for number, line in enumerate(file, start=1):
-            if columns := line.removeprefix(BOM_UTF8 if number == 1 else b"").split():
-                yield number, columns
+    for number, line in enumerate(io.BytesIO(source.content), start=1):
+        if columns := line.split():
+            yield number, columns
 
 
 def _first_bad_line(source: _Source, names: list[str], error: Exception) -> BenchError:
