@@ -8,16 +8,15 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from foundation.errors import BenchError, closest_names
-from foundation.records import Record, convert_table, decode_toml, read_toml
+from foundation.records import Record, convert_table, read_toml
 
+COLLECTIONS = Path(__file__).parent / "collections"
 SUITES = "suites.toml"
 ENVIRONMENT = "BENCH_DATA"
 HUB, IR_DATASETS = "hf://", "ir_datasets:"  # prefixes of names
@@ -327,21 +326,14 @@ def _expand_name(name: str, data_dir: Path | None) -> Iterator[str]:
 
 
 @cache
-def _fact_files() -> dict[str, Traversable]:
-    return dict(_toml_files(files("datasets_cfg") / "collections", ""))
-
-
-def _toml_files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _toml_files(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".toml") and entry.name != SUITES:
-            yield prefix + entry.name.removesuffix(".toml"), entry
+def _fact_files() -> dict[str, Path]:
+    paths = (path for path in COLLECTIONS.rglob("*.toml") if path.name != SUITES)
+    return {path.relative_to(COLLECTIONS).with_suffix("").as_posix(): path for path in paths}
 
 
 @cache
 def _facts(name: str) -> Facts:
-    facts = decode_toml(_fact_files()[name].read_bytes(), Facts, f"{name}.toml")
+    facts = read_toml(_fact_files()[name], Facts)
     if facts.name != name:
         raise BenchError(
             f"{name}.toml declares the name {facts.name!r}",
@@ -352,6 +344,5 @@ def _facts(name: str) -> Facts:
 
 @cache
 def _suites() -> dict[str, Suite]:
-    content = (files("datasets_cfg") / "collections" / SUITES).read_bytes()
-    suites = decode_toml(content, dict[str, tuple[Suite, ...]], SUITES)["suites"]
+    suites = read_toml(COLLECTIONS / SUITES, dict[str, tuple[Suite, ...]])["suites"]
     return {suite.name: suite for suite in suites}
