@@ -130,34 +130,9 @@ def legend(resampling: Resampling) -> str:
     )
 
 
-def holes_text(holes: Sequence[Holes], details: bool) -> str:
-    """Return what unjudged documents can change, a line for each collection, and ``details``."""
-    several = len({(each.a, each.b) for each in holes}) > 1
-    lines = [f"{each.a} − {each.b}, {each}" if several else str(each) for each in holes]
-    lines += [f"{each.collection}: warning: {text}" for each in holes for text in each.warnings]
-    parts = ["Unjudged documents:", bullets(map(escape, lines))]
-    rows = [each for each in holes if not each.missing]
-    columns: list[Column[Holes]] = [
-        Column("difference", lambda one: f"{one.a} − {one.b}"),
-        Column("collection", lambda one: one.collection),
-        Column("unjudged", lambda one: one.holes, fmt.count),
-        Column("judged", lambda one: one.judged_a, fmt.percent),
-        Column("and", lambda one: one.judged_b, fmt.percent),
-        Column("all labels", lambda one: (one.low, one.high, one.exact), _label_range),
-        Column("probable", lambda one: (one.probable_low, one.probable_high, True), _label_range),
-        Column("other verdict", lambda one: one.chance, fmt.percent),
-        Column("outcome", lambda one: one.outcome),
-        Column("judgements needed", lambda one: one.needed, fmt.count),
-    ]
-    if details and rows:
-        parts.append(Table(rows, columns).markdown())
-    return "\n\n".join(parts)
-
-
-def _label_range(value: tuple[float, float, bool]) -> str:
-    low, high, exact = value
-    text = f"{fmt.signed(low)} to {fmt.signed(high)}"
-    return text if exact else f"{text} (outer bounds)"
+def holes_text(holes: Sequence[Holes]) -> str:
+    """Return what unjudged documents can change, a line for each pair and collection."""
+    return f"Unjudged documents:\n\n{bullets(escape(str(each)) for each in holes)}"
 
 
 def changes_table(changes: ChangedQueries) -> str:

@@ -19,14 +19,13 @@ import pyarrow as pa
 from bench.comparing.pairs import (
     ComparedModel,
     Comparison,
-    ComparisonRow,
     ComparisonSettings,
     Forgetting,
     compare_models,
     measure_forgetting,
 )
 from bench.comparing.settling import Holes, find_holes
-from bench.comparing.statistics import ALPHA, SAME_SCORE, Resampling
+from bench.comparing.statistics import SAME_SCORE, Resampling
 from bench.evaluation.judging import suites_inner_first
 from bench.evaluation.pipeline import OpenDataset, evaluate_run
 from bench.evaluation.result_record import OVERLAY_FILE, Evaluation, Protocol, read_overlay
@@ -321,21 +320,14 @@ def find_comparison_holes(
 ) -> Iterator[Holes]:
     """Yield what unjudged documents can change, per pair and collection, if it is quick to tell."""
     by_name = {model.name: model.results for model in models}
-    rows = [(pair, row) for pair in comparisons for row in pair.collections if row.paired]
-    if len(rows) > QUICK_COMPARISONS and not thorough:
+    rows = [row for pair in comparisons for row in pair.collections]
+    tests = [row.paired for row in rows if row.paired and not row.protocol]
+    if len(tests) > QUICK_COMPARISONS and not thorough:
         return
-    for pair, row in rows:
-        a, b = (by_name[name][row.on] for name in (pair.a, pair.b))
-        if row.protocol:
-            continue
-        shown = given.dataset if given else open_evaluated(a, workspace)
-        yield find_holes((a, b), (pair.a, pair.b), row.measure, shown, _level_of(row), thorough)
-
-
-def _level_of(row: ComparisonRow) -> float:
-    """Return the significance level of a row, which is lower if several collections are tested."""
-    test = row.paired
-    return ALPHA * min(1.0, test.p / test.p_adjusted) if test and test.p_adjusted else ALPHA
+    for test in tests:
+        a, b = (by_name[name][test.on] for name in (test.a, test.b))
+        opened = given.dataset if given else open_evaluated(a, workspace)
+        yield find_holes((a, b), test, opened, thorough)
 
 
 def _measure_transfer(

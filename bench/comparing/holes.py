@@ -10,87 +10,86 @@ grade 2"), and so is the ideal of nDCG, which depends on the number of documents
 See Carterette, Allan and Sitaraman (Minimal test collections for retrieval evaluation, SIGIR 2006).
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
-from statistics import fmean
-from typing import NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench.evaluation.runs import Run
-from bench.evaluation.scoring import Measure, parse_measure
+from bench.evaluation.scoring import NO_CUTOFF, Measure, parse_measure
 from datasets_cfg.readers.reader import Qrels
-from foundation.arrays import Float64Array, Int64Array
+from foundation.arrays import BoolArray, Float64Array, Int64Array
 from foundation.errors import BenchError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BOUNDED = ("nDCG", "RR", "R", "P", "Success")
 FIRST = ("RR", "Success")  # decided by the first relevant document
 STATES = 1_000_000  # numbers of relevant documents of one query that are enumerated
 BEYOND = 1 << 30  # rank of a document that was not retrieved
-A_ONLY, B_ONLY, BOTH = range(3)  # which of the rankings retrieved a document
-
-
-@dataclass(frozen=True)
-class Traits:
-    """Features of n documents within the measured depth of two rankings.
-
-    Attributes:
-        side: int64 ``(n,)``, `A_ONLY`, `B_ONLY` or `BOTH`.
-        rank: int64 ``(n,)``, best rank from 1.
-        score: float64 ``(n,)``, standardised score within the depth, averaged over rankings.
-        other_rank: int64 ``(n,)``, worst rank in the complete rankings, or beyond their end.
-    """
-
-    side: Int64Array
-    rank: Int64Array
-    score: Float64Array
-    other_rank: Int64Array
-
-    @classmethod
-    def of(cls, rows: Sequence[tuple[int, int, float, int]]) -> "Traits":
-        """Return the traits of documents, each ``(side, rank, score, other_rank)``."""
-        side, rank, score, other_rank = np.array(rows, dtype=np.float64).reshape(-1, 4).T
-        return cls(side.astype(np.int64), rank.astype(np.int64), score, other_rank.astype(np.int64))
+UNJUDGED = -1  # grade of a hole
+BOTH = 2  # side of a text that both rankings have
 
 
 @dataclass(frozen=True)
 class HoleTable:
-    """Holes of two rankings on one collection, by query, and what judged documents contribute.
+    """Texts within the measured depth of two rankings on one collection, by query.
 
-    There are q queries and u holes. A hole is one or more copies of a text. Scores of the rankings
-    are in the order a, b.
+    There are q queries, l levels and n texts, each of one or more documents. Of the texts, u are
+    holes. Facts of the two rankings are in the order a, b.
 
     Attributes:
         measure: measure of the scores.
         query_ids: ids of the queries.
         levels: int64 ``(l,)``, rising grades that gain.
-        base: float64 ``(2, q)``, gain of judged documents; for RR and Success, the score.
-        judged: int64 ``(l, q)``, number of judged documents of at least each level.
-        query: int64 ``(u,)``, row of each hole's query, rising.
-        documents: ids of the copies of each hole.
-        size: int64 ``(u,)``, number of copies.
-        weight: float64 ``(2, u)``, discount of a hole summed over copies; for RR and Success, the
-            score if it is the first relevant document.
-        traits: facts of the holes, from which relevance is estimated.
-        known, known_grades: the same of judged documents in the measured depth, and their grades.
-        shares: share of the documents within the measured depth of a, and of b, that are judged.
+        query: int64 ``(n,)``, row of each text's query, rising.
+        documents: ids of the copies of each text.
+        weight: float64 ``(2, n)``, discount summed over copies; for RR and Success, the score if
+            it is the first relevant text.
+        rank: int64 ``(2, n)``, best rank from 1 in the complete rankings, or `BEYOND`.
+        score: float64 ``(n,)``, standardised score within the depth, averaged over rankings.
+        grade: int64 ``(n,)``, at least 0, or `UNJUDGED`.
+        imported: bool ``(n,)``, whether the grade is an imported judgement.
+        outside: int64 ``(l, q)``, number of judged documents below the depth at each level.
+        shares: share of the documents within the depth of a, and of b, that are judged.
+        short: number of queries with fewer documents than the depth in a, and in b.
+        relevant_only: whether at most a third of all judged documents are not relevant.
     """
 
     measure: Measure
     query_ids: tuple[str, ...]
     levels: Int64Array
-    base: Float64Array
-    judged: Int64Array
     query: Int64Array
     documents: Sequence[tuple[str, ...]]
-    size: Int64Array
     weight: Float64Array
-    traits: Traits
-    known: Traits
-    known_grades: Int64Array
+    rank: Int64Array
+    score: Float64Array
+    grade: Int64Array
+    imported: BoolArray
+    outside: Int64Array
     shares: tuple[float, float]
+    short: tuple[int, int]
+    relevant_only: bool
+
+    @cached_property
+    def holes(self) -> Int64Array:
+        """Rows of the holes, int64 ``(u,)``."""
+        return np.flatnonzero(self.grade == UNJUDGED)
+
+    @cached_property
+    def size(self) -> Int64Array:
+        """Number of copies of each text, int64 ``(n,)``."""
+        return np.array([len(each) for each in self.documents], dtype=np.int64)
+
+    @cached_property
+    def side(self) -> Int64Array:
+        """0 or 1 for texts within the depth of a or b only, or `BOTH`, int64 ``(n,)``."""
+        in_a, in_b = self.rank <= self.measure.cutoff
+        return np.where(in_a & in_b, BOTH, in_b)
 
     @cached_property
     def gains(self) -> Float64Array:
@@ -102,10 +101,10 @@ class HoleTable:
     @cached_property
     def ideal(self) -> Float64Array:
         """Best possible gain of 0, 1, ... documents at a level, the denominator of a score."""
-        most = int(self.judged.max(initial=0) + self.size.sum()) + 1
+        most = int(self.outside.max(initial=0) + self.size.sum()) + 1
         if self.measure.kind == "nDCG":
-            places = np.arange(min(self.measure.cutoff, most))
-            return np.concatenate([[0.0], np.cumsum(1 / np.log2(places + 2))])
+            ranks = np.arange(min(self.measure.cutoff, most)) + 1
+            return np.concatenate([[0.0], np.cumsum(1 / np.log2(ranks + 1))])
         if self.measure.kind == "P":
             return np.full(1, float(self.measure.cutoff))
         return np.arange(most + 1.0)
@@ -114,32 +113,59 @@ class HoleTable:
         """Return the best possible gain of ``counts`` documents at a level."""
         return np.asarray(self.ideal[np.minimum(counts, len(self.ideal) - 1)])
 
+    @cached_property
+    def known(self) -> tuple[Float64Array, Int64Array]:
+        """Gains of judged texts, float64 ``(2, q)``, and documents at each level, ``(l, q)``."""
+        judged = np.flatnonzero(self.grade != UNJUDGED)
+        gain, count = self._add_up(judged, self.grade[None, judged])
+        return gain[:, 0], count[:, 0] + self.outside
+
     def scores(self, labels: Int64Array) -> Float64Array:
         """Return both scores of every query, float64 ``(2, s, q)``, for ``(s, u)`` grades."""
+        known_gain, known_count = self.known
+        gain, count = self._add_up(self.holes, labels)
+        combine = np.maximum if self.measure.kind in FIRST else np.add
+        return self._normalise(combine(gain, known_gain[:, None]), count + known_count[:, None])
+
+    def _normalise(self, gain: Any, count: Any) -> Float64Array:
         if self.measure.kind in FIRST:
-            relevant = labels >= self.levels[0]
-            return np.stack(
-                [
-                    np.maximum(base, self._by_query(relevant * weight, np.maximum))
-                    for base, weight in zip(self.base, self.weight, strict=True)
-                ]
-            )
-        gain = np.repeat(self.base[:, None], len(labels), axis=1)
-        best = np.zeros((len(labels), len(self.query_ids)))
-        for level, weight, judged in zip(self.levels, self.gains, self.judged, strict=True):
-            reached = labels >= level
-            gain += weight * self._by_query(reached * self.weight[:, None], np.add)
-            best += weight * self.ideal_of(judged + self._by_query(reached * self.size, np.add))
+            return np.asarray(gain)
+        best = np.tensordot(self.gains, self.ideal_of(count), 1)
         return np.divide(gain, best, out=np.zeros_like(gain), where=best > 0)
 
-    def differences(self, labels: Int64Array) -> Float64Array:
-        """Return a minus b for every query, float64 ``(s, q)``, for ``(s, u)`` grades."""
+    def differences(self, labels: Int64Array | None = None) -> Float64Array:
+        """Return a minus b for every query, float64 ``(s, q)``, for ``(s, u)`` grades.
+
+        Without ``labels``, holes are not relevant, and s is 1.
+        """
+        if labels is None:
+            labels = np.zeros((1, len(self.holes)), dtype=np.int64)
         a, b = self.scores(labels)
         return np.asarray(a - b)
 
-    def _by_query(self, values: Float64Array, combine: np.ufunc) -> Float64Array:
-        """Combine the values of each query's holes, 0 for a query without holes."""
-        queries, starts = np.unique(self.query, return_index=True)
+    def differences_if_relevant(self) -> Float64Array:
+        """Return the difference of each hole's query if it alone has the lowest level, ``(u,)``."""
+        query, weight = self.query[self.holes], self.weight[:, self.holes]
+        gain, count = (known[:, query] for known in self.known)
+        if self.measure.kind in FIRST:
+            gain = np.maximum(gain, weight)
+        else:
+            gain += self.gains[0] * weight
+            count[0] += self.size[self.holes]
+        a, b = self._normalise(gain, count)
+        return np.asarray(a - b)
+
+    def _add_up(self, texts: Int64Array, grades: Int64Array) -> tuple[Float64Array, Int64Array]:
+        """Return gains ``(2, s, q)`` and documents at each level ``(l, s, q)`` of some texts."""
+        query, combine = self.query[texts], np.maximum if self.measure.kind in FIRST else np.add
+        reached = grades >= self.levels[:, None, None]
+        gain = np.tensordot(self.gains, reached, 1) * self.weight[:, None, texts]
+        count = self._by_query(reached * self.size[texts], query, np.add)
+        return self._by_query(gain, query, combine), count
+
+    def _by_query(self, values: Any, query: Int64Array, combine: np.ufunc) -> Any:
+        """Combine the values of each query's texts, 0 for a query without any."""
+        queries, starts = np.unique(query, return_index=True)
         total = np.zeros((*values.shape[:-1], len(self.query_ids)), values.dtype)
         if len(queries):
             total[..., queries] = combine.reduceat(values, starts, axis=-1)
@@ -151,47 +177,46 @@ class HoleTable:
         Returns:
             Two arrays, float64 ``(q,)``, and whether they are exact, not only outer bounds.
         """
+        gain, count = self.known
         if self.measure.kind in FIRST:  # one more relevant document cannot help only one side
-            base = self.base[0] - self.base[1]
-            one = np.maximum(self.base[:, self.query], self.weight)
-            gain = one[0] - one[1]
-            high = self._by_query(gain - base[self.query], np.maximum)
-            low = self._by_query(gain - base[self.query], np.minimum)
+            query, base = self.query[self.holes], gain[0] - gain[1]
+            one = np.maximum(gain[:, query], self.weight[:, self.holes])
+            moved = one[0] - one[1] - base[query]
+            low, high = (self._by_query(moved, query, end) for end in (np.minimum, np.maximum))
             return base + np.minimum(low, 0), base + np.maximum(high, 0), True
-        found = [self._query_bounds(row) for row in range(len(self.query_ids))]
-        ends = np.array([each[:2] for each in found])
-        return ends[:, 0], ends[:, 1], all(exact for *_, exact in found)
-
-    def _query_bounds(self, row: int) -> tuple[float, float, bool]:
-        first, last = np.searchsorted(self.query, [row, row + 1])
-        weight, size = self.weight[0] - self.weight[1], self.size[first:last]
-        weight, base = weight[first:last], float(self.base[0, row] - self.base[1, row])
-        kinds, counts = np.unique(size, return_counts=True)
-        exact = bool(np.prod(counts + 1.0) <= STATES)
-        if not exact:  # each copy with a label of its own
-            weight, size = np.repeat(weight / size, size), np.ones(size.sum(), dtype=np.int64)
-            kinds = np.ones(1, dtype=np.int64)
-        best = [
-            self._largest(row, sign * base, [sign * weight[size == kind] for kind in kinds], kinds)
-            for sign in (-1, 1)
-        ]
-        return -best[0], best[1], exact
+        ends, exact = np.zeros((2, len(self.query_ids))), True
+        limits = np.searchsorted(self.query[self.holes], np.arange(len(self.query_ids) + 1))
+        for row, (first, last) in enumerate(pairwise(limits.tolist())):
+            texts = self.holes[first:last]
+            weight, size = self.weight[0, texts] - self.weight[1, texts], self.size[texts]
+            if np.prod(np.unique(size, return_counts=True)[1] + 1.0) > STATES:
+                exact = False  # each copy with a label of its own
+                weight, size = np.repeat(weight / size, size), np.ones(size.sum(), dtype=np.int64)
+            for end, sign in enumerate((-1, 1)):
+                base = sign * float(gain[0, row] - gain[1, row])
+                ends[end, row] = sign * self._largest(count[:, row], base, sign * weight, size)
+        return ends[0], ends[1], exact
 
     def _largest(
-        self, row: int, base: float, weights: Sequence[Float64Array], sizes: Int64Array
+        self, judged: Int64Array, base: float, weights: Float64Array, sizes: Int64Array
     ) -> float:
         """Return the largest difference of one query over all labels.
 
         Holes of one size change the ideal alike, so of any number of them at a level those with the
         largest weights are best. The ratio is maximised over these numbers, which do not grow with
         the level, by Dinkelbach's method (1967).
+
+        Args:
+            judged: int64 ``(l,)``, number of judged documents at each level.
+            base: difference of the gains of judged documents.
+            weights, sizes: difference of the discounts, and number of copies, of each hole.
         """
         gain, count = np.zeros(()), np.zeros((), dtype=np.int64)
-        for weight, size in zip(weights, sizes, strict=True):
-            chosen = np.concatenate([[0.0], np.cumsum(-np.sort(-weight))])
+        for size in np.unique(sizes):
+            chosen = np.concatenate([[0.0], np.cumsum(-np.sort(-weights[sizes == size]))])
             gain = gain[..., None] + chosen
             count = count[..., None] + size * np.arange(len(chosen))
-        ideals = [self.ideal_of(judged + count) for judged in self.judged[:, row]]
+        ideals = [self.ideal_of(number + count) for number in judged]
         known = float(np.dot(self.gains, [ideal.min() for ideal in ideals]))
         ratio = base / known if known else -2.0
         while True:
@@ -219,7 +244,11 @@ def _cumulative_maximum(values: Float64Array, *others: Float64Array) -> tuple[Fl
 
 
 def tabulate_holes(
-    runs: tuple[Run, Run], qrels: Qrels, measure: str, keys: Mapping[str, str] | None = None
+    runs: tuple[Run, Run],
+    qrels: Qrels,
+    measure: str,
+    keys: Mapping[str, str] | None = None,
+    imported: int = 0,
 ) -> HoleTable:
     """Find the holes of two rankings.
 
@@ -228,10 +257,13 @@ def tabulate_holes(
         qrels: judgements.
         measure: name of a measure in `BOUNDED`.
         keys: for each document a key that exact copies share; None without their texts.
+        imported: number of imported judgements, at the end of ``qrels``.
 
     Raises:
         BenchError: the range of the measure cannot be computed.
     """
+    import pandas as pd  # late: `list` must answer without it
+
     parsed, keys = parse_measure(measure), keys or {}
     if not parsed.native or parsed.kind not in BOUNDED:
         raise BenchError(
@@ -240,126 +272,93 @@ def tabulate_holes(
         )
     levels = np.array([parsed.rel])
     if parsed.kind == "nDCG":
-        levels = np.unique(qrels.grades[qrels.grades > 0]).astype(np.int64)
-        levels = levels if len(levels) else np.ones(1, dtype=np.int64)
-    gains = np.diff(levels, prepend=0) if parsed.kind == "nDCG" else np.ones(1)
-    grades = _grades_by_query(qrels)
-    base, judged = np.zeros((2, len(grades))), np.zeros((len(levels), len(grades)), np.int64)
-    shares = np.zeros((2, len(grades)))
-    holes: list[tuple[int, _Text]] = []
-    known: list[tuple[int, _Text]] = []
-    rankings = [_Rankings(run, parsed) for run in runs]
-    for row, (query_id, own) in enumerate(grades.items()):
-        measured = [each.documents_of(query_id) for each in rankings]
-        shares[:, row] = [len(side & own.keys()) / max(1, len(side)) for side in measured]
-        for doc_id in own.keys() - measured[0] - measured[1]:
-            judged[:, row] += own[doc_id] >= levels
-        by_key = {keys.get(doc_id, doc_id): grade for doc_id, grade in own.items()}
-        for key, text in _find_texts(query_id, measured, rankings, keys).items():
-            if key not in by_key:
-                holes.append((row, text))
-                continue
-            reached = by_key[key] >= levels
-            known.append((by_key[key], text))
-            judged[:, row] += reached * len(text.documents)
-            if parsed.kind in FIRST:
-                base[:, row] = np.maximum(base[:, row], reached[0] * np.array(text.weights))
-            else:
-                base[:, row] += float(gains @ reached) * np.array(text.weights)
+        levels = np.unique([1, *qrels.grades[qrels.grades > 0]]).astype(np.int64)
+    row_of = {query_id: row for row, query_id in enumerate(qrels.queries())}
+    judged = pd.DataFrame(
+        {
+            "query": [row_of[query_id] for query_id in qrels.query_ids],
+            "document": qrels.doc_ids,
+            "grade": np.maximum(qrels.grades, 0),
+            "imported": np.arange(len(qrels)) >= len(qrels) - imported,
+        }
+    ).drop_duplicates(["query", "document"], keep="last")
+    ranked = pd.concat([_read_ranking(run, row_of, parsed.cutoff, s) for s, run in enumerate(runs)])
+    for frame in (judged, ranked):
+        frame["key"] = [keys.get(document, document) for document in frame["document"]]
+    of_text = judged.drop(columns="document").drop_duplicates(["query", "key"], keep="last")
+    ranked = ranked.merge(judged[["query", "document", "grade"]], "left", ["query", "document"])
+    ranked = ranked.merge(of_text, "left", ["query", "key"], suffixes=("", "_of_text"))
+    measured = ranked[ranked["rank"] <= parsed.cutoff]
+    shares, short = [0.0, 0.0], [0, 0]
+    for side in (0, 1):
+        sizes = measured[measured["side"] == side].groupby("query")["grade"].agg(["count", "size"])
+        shares[side] = float((sizes["count"] / sizes["size"]).sum()) / len(row_of)
+        if parsed.cutoff != NO_CUTOFF:
+            short[side] = len(row_of) - int((sizes["size"] >= parsed.cutoff).sum())
+
+    retrieved = measured[["query", "document"]].drop_duplicates()
+    below = judged.merge(retrieved, "left", indicator="seen").query("seen == 'left_only'")
+    rows = ranked.merge(retrieved).sort_values(["query", "rank"], kind="stable")
+    rows["grade"] = rows["grade"].fillna(rows["grade_of_text"]).fillna(UNJUDGED).astype(np.int64)
+    texts = rows.groupby(["query", "key", "grade"], sort=False)
+    place = (rows["side"], texts.ngroup())
+    weight, rank = np.zeros((2, texts.ngroups)), np.full((2, texts.ngroups), BEYOND)
+    combine = np.maximum if parsed.kind in FIRST else np.add
+    combine.at(weight, place, _discount(parsed, rows["rank"].to_numpy()))
+    np.minimum.at(rank, place, rows["rank"])
+    documents: list[dict[str, None]] = [{} for _ in range(texts.ngroups)]
+    for text, document in zip(place[1], rows["document"], strict=True):
+        documents[text][document] = None
+    first = texts.first().reset_index()
     return HoleTable(
         measure=parsed,
-        query_ids=tuple(grades),
+        query_ids=tuple(row_of),
         levels=levels,
-        base=base,
-        judged=judged,
-        query=np.array([row for row, _ in holes], dtype=np.int64),
-        documents=[text.documents for _, text in holes],
-        size=np.array([len(text.documents) for _, text in holes], dtype=np.int64),
-        weight=np.array([text.weights for _, text in holes]).reshape(-1, 2).T,
-        traits=Traits.of([text.traits for _, text in holes]),
-        known=Traits.of([text.traits for _, text in known]),
-        known_grades=np.array([grade for grade, _ in known], dtype=np.int64),
-        shares=(float(shares[0].mean()), float(shares[1].mean())),
+        query=first["query"].to_numpy(np.int64),
+        documents=list(map(tuple, documents)),
+        weight=weight,
+        rank=rank,
+        score=texts["score"].mean().to_numpy(np.float64),
+        grade=first["grade"].to_numpy(np.int64),
+        imported=first["imported"].eq(True).to_numpy(bool),
+        outside=np.stack(
+            [
+                np.bincount(below["query"][below["grade"] >= level], minlength=len(row_of))
+                for level in levels
+            ]
+        ),
+        shares=(shares[0], shares[1]),
+        short=(short[0], short[1]),
+        relevant_only=2 * int((qrels.grades <= 0).sum()) < int((qrels.grades > 0).sum()),
     )
 
 
-def _grades_by_query(qrels: Qrels) -> dict[str, dict[str, int]]:
-    """Return the grade of each judged document by query."""
-    grades: dict[str, dict[str, int]] = {query_id: {} for query_id in qrels.queries()}
-    for query_id, doc_id, grade in qrels:
-        grades[query_id][doc_id] = grade
-    return grades
+def _read_ranking(run: Run, row_of: Mapping[str, int], cutoff: int, side: int) -> "pd.DataFrame":
+    """Return the documents of judged queries, with ranks from 1 and standardised scores."""
+    import pandas as pd
 
-
-class _Text(NamedTuple):
-    """Documents of one query with the same text, within the measured depth of two rankings.
-
-    ``weights`` are the discounts in both, and ``traits`` a row of `Traits`.
-    """
-
-    documents: tuple[str, ...]
-    weights: tuple[float, float]
-    traits: tuple[int, int, float, int]
-
-
-def _find_texts(
-    query_id: str,
-    measured: Sequence[Set[str]],
-    rankings: Sequence["_Rankings"],
-    keys: Mapping[str, str],
-) -> dict[str, _Text]:
-    """Return the texts within the measured depth of either ranking, by key."""
-    sides = [each.of(query_id) for each in rankings]
-    copies: dict[str, list[str]] = {}
-    for doc_id in dict.fromkeys(chain(*sides)):
-        if doc_id in measured[0] or doc_id in measured[1]:
-            copies.setdefault(keys.get(doc_id, doc_id), []).append(doc_id)
-    texts = {}
-    for key, documents in copies.items():
-        within = [[d for d in documents if d in side] for side in measured]
-        ranks = [[side[d][0] for d in listed] for side, listed in zip(sides, within, strict=True)]
-        scores = [side[d][1] for side, listed in zip(sides, within, strict=True) for d in listed]
-        worst = max(
-            min((side[d][0] for d in documents if d in side), default=BEYOND) for side in sides
-        )
-        retrieved = BOTH if all(within) else B_ONLY if within[1] else A_ONLY
-        weights = [each.discount(found) for each, found in zip(rankings, ranks, strict=True)]
-        traits = (retrieved, min(chain(*ranks)), fmean(scores), worst)
-        texts[key] = _Text(tuple(documents), (weights[0], weights[1]), traits)
-    return texts
-
-
-class _Rankings:
-    """Rankings of a run by query, as a measure reads them."""
-
-    def __init__(self, run: Run, measure: Measure) -> None:
-        self.run, self.measure = run, measure
-        self.rows = {query_id: row for row, query_id in enumerate(run.query_ids)}
-        self.ids = run.ids.to_pylist()
-
-    def of(self, query_id: str) -> dict[str, tuple[int, float]]:
-        """Return rank from 1 and score, standardised within the cutoff, by document id."""
-        if query_id not in self.rows:
-            return {}
-        start, end = self.run.offsets[self.rows[query_id] :][:2].tolist()
-        scores = self.run.scores[start:end].astype(np.float64)
-        top = scores[: self.measure.cutoff]
-        z = (scores - top.mean()) / (top.std() or 1.0) if len(top) else scores
-        documents = self.run.documents[start:end].tolist()
-        return {
-            self.ids[document]: (rank, value)
-            for rank, (document, value) in enumerate(zip(documents, z.tolist(), strict=True), 1)
+    lengths = np.diff(run.offsets)
+    frame = pd.DataFrame(
+        {
+            "query": np.repeat([row_of.get(query_id, -1) for query_id in run.query_ids], lengths),
+            "document": run.doc_ids.to_pylist(),
+            "side": side,
+            "rank": np.arange(1, len(run) + 1) - np.repeat(run.offsets[:-1], lengths),
+            "score": run.scores.astype(np.float64),
         }
+    )
+    frame = frame[frame["query"] >= 0]
+    top = frame[frame["rank"] <= cutoff].groupby("query")["score"]
+    frame["score"] = (frame["score"] - top.transform("mean")) / top.transform(
+        "std", ddof=0
+    ).replace(0.0, 1.0)
+    return frame
 
-    def documents_of(self, query_id: str) -> set[str]:
-        """Return the ids of the documents within the measured depth."""
-        ranked = self.of(query_id).items()
-        return {doc_id for doc_id, (rank, _) in ranked if rank <= self.measure.cutoff}
 
-    def discount(self, ranks: Sequence[int]) -> float:
-        """Return what a document of grade 1 at each of the ``ranks`` adds to the score."""
-        if self.measure.kind == "nDCG":
-            return float(sum(1 / np.log2(rank + 1) for rank in ranks))
-        if self.measure.kind == "RR":
-            return 1 / min(ranks) if ranks else 0.0
-        return float(min(len(ranks), 1) if self.measure.kind == "Success" else len(ranks))
+def _discount(measure: Measure, ranks: Int64Array) -> Float64Array:
+    """Return what documents of grade 1 at ``ranks`` add to a score before it is normalised."""
+    if measure.kind == "nDCG":
+        gain = 1 / np.log2(ranks + 1.0)
+    else:
+        gain = 1.0 / ranks if measure.kind == "RR" else np.ones(len(ranks))
+    return np.where(ranks <= measure.cutoff, gain, 0.0)

@@ -6,8 +6,9 @@ their hash is part of its protocol. The files of the collection are never writte
 
 import csv
 import io
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,13 @@ from bench.comparing.comparison import (
     resolve_names,
 )
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_all_scores
-from bench.comparing.settling import Holes, find_holes, open_holes, order_holes
+from bench.comparing.settling import (
+    Holes,
+    estimate_relevance,
+    examine_holes,
+    open_holes,
+    order_holes,
+)
 from bench.evaluation.judging import score_run
 from bench.evaluation.result_record import Evaluation, ImportedJudgement, as_qrels
 from bench.requests.deciding import JudgeRequest
@@ -30,7 +37,7 @@ from bench.runner.workspace import Workspace, open_workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, format_names
 from foundation.files import Location, parse_location
-from foundation.records import Record
+from foundation.records import Record, decode_json
 
 PAIRS_FOLDER, RESULTS_FOLDER = "to-judge", "judged"
 COMPUTED = tuple("=+-@")  # begin cells that a spreadsheet evaluates, written after an apostrophe
@@ -42,7 +49,7 @@ class PairToJudge(Record, kw_only=True):
 
     Attributes:
         copies: ids of other retrieved documents with the same text, which get the same grade.
-        change: expected change of the difference between the models if this pair is judged.
+        change: expected change of the test statistic if this pair is judged.
         grade, judge: empty until it is judged.
     """
 
@@ -113,40 +120,37 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
             f"python -m bench judge export MODEL OTHER --on {request.on}",
         )
     found = {name: find_named(name, *request.results) for name in request.names}
-    known = {each.dataset for several in found.values() for each in several}
-    (collection,) = resolve_names([request.on], known, workspace)[:1]
+    collection = _resolve_collection(request, chain(*found.values()), workspace)
     models = [
         ComparedModel(name, choose_results(name, several, [collection]))
         for name, several in found.items()
     ]
-    matrix = read_all_scores(collection, models, ComparisonSettings(request.measure))
+    measure = read_all_scores(collection, models, ComparisonSettings(request.measure)).measure
     a, b = (model.results[collection] for model in models)
     check_scores_against_rankings([a, b], workspace)
-    opened = open_evaluated(a, workspace)
-    _, dataset, table = open_holes((a, b), matrix.measure, opened, thorough=True)
-    holes = find_holes((a, b), (models[0].name, models[1].name), matrix.measure, opened)
-    order, change = order_holes(table, dataset.qrels)
-    chosen = order[: request.budget].tolist()
-    texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
-    first = [table.documents[each][0] for each in chosen]
-    rows = dataset.corpus.rows_of(first)
+    dataset = _open(a, workspace)
+    table = open_holes((a, b), measure, dataset, thorough=True)
+    order, change = order_holes(table, estimate_relevance(table))
+    chosen = order[: request.budget]
+    documents = [table.documents[row] for row in table.holes[chosen]]
+    rows = dataset.corpus.rows_of([copies[0] for copies in documents])
     if (rows < 0).any():
-        missing = first[int(np.argmin(rows))]
+        missing = documents[int(np.argmin(rows))][0]
         raise BenchError(f"{collection} has no document {missing!r}, which a model retrieved")
-    titles, bodies = dataset.corpus.documents_at(rows)
-    query_ids = [table.query_ids[table.query[each]] for each in chosen]
+    texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
+    query_ids = [table.query_ids[row] for row in table.query[table.holes[chosen]]]
     pairs = [
         PairToJudge(
             query_id=query_id,
-            doc_id=doc_id,
+            doc_id=copies[0],
             query=texts[query_id],
             title=title,
-            text=body,
-            copies=table.documents[each][1:],
-            change=float(change[each]) / len(table.query_ids),
+            text=text,
+            copies=copies[1:],
+            change=float(moved),
         )
-        for each, query_id, doc_id, title, body in zip(
-            chosen, query_ids, first, titles, bodies, strict=True
+        for query_id, copies, moved, title, text in zip(
+            query_ids, documents, change[chosen], *dataset.corpus.documents_at(rows), strict=True
         )
     ]
     return JudgeReport(
@@ -154,8 +158,23 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
         out=str(request.out or PAIRS_FOLDER),
         grades=_grades(dataset),
         pairs=tuple(pairs),
-        holes=holes,
+        holes=examine_holes(table, models[0].name, models[1].name, collection),
     )
+
+
+def _resolve_collection(
+    request: JudgeRequest, found: Iterable[Evaluation], workspace: Workspace
+) -> str:
+    """Return the name of the collection as results contain it."""
+    return resolve_names([request.on], [each.dataset for each in found], workspace)[0]
+
+
+def _open(stored: Evaluation, workspace: Workspace) -> Dataset:
+    """Open the collection of a stored result."""
+    opened = open_evaluated(stored, workspace)
+    if isinstance(opened, str):
+        raise BenchError(f"results on {stored.dataset} cannot be scored again: {opened}")
+    return opened
 
 
 def _grades(dataset: Dataset) -> tuple[int, ...]:
@@ -199,11 +218,8 @@ def _read_list(path: Path) -> Iterator[_Line]:
     if text.lstrip().startswith("{"):
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
-                try:
-                    fields = msgspec.json.decode(line, type=dict[str, Any])
-                except msgspec.MsgspecError as error:
-                    raise BenchError(f"{path}, line {number}: {error}") from error
-                yield _Line.of(f"{path}, line {number}", fields)
+                source = f"{path}, line {number}"
+                yield _Line.of(source, decode_json(line.encode(), dict[str, Any], source))
         return
     header = text.partition("\n")[0]
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=";" if ";" in header else ",")
@@ -225,17 +241,15 @@ def _without_apostrophe(cell: str) -> str:
 def _import_judgements(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
     """Check the judgements, then score the stored results of the collection with them."""
     every = [each for root in request.results for each in find_results(root)]
-    (collection,) = resolve_names([request.on], {each.dataset for each in every}, workspace)[:1]
-    stored = [each for each in every if each.dataset == collection]
-    stored = [each for each in stored if not each.record.protocol.overlay]
+    collection = _resolve_collection(request, every, workspace)
+    of_collection = [each for each in every if each.dataset == collection]
+    stored = [each for each in of_collection if not each.record.protocol.overlay]
     if not stored:
         raise BenchError(
             f"there are no results on {collection} without imported judgements",
             "Name the folder of the first results with --results, and all judged lists.",
         )
-    dataset = open_evaluated(stored[0], workspace)
-    if isinstance(dataset, str):
-        raise BenchError(f"results on {collection} cannot be scored again: {dataset}")
+    dataset = _open(stored[0], workspace)
     judgements = _check_lines(
         [line for name in request.names for line in _read_list(Path(name))], dataset
     )

@@ -9,24 +9,23 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Literal
 
+import msgspec
 import numpy as np
 
-from bench.comparing.holes import BOTH, HoleTable, Traits, tabulate_holes
-from bench.comparing.statistics import ALPHA, SAME_MEAN
+from bench.comparing.holes import BOTH, UNJUDGED, HoleTable, tabulate_holes
+from bench.comparing.statistics import ALPHA, SAME_MEAN, Difference
 from bench.evaluation.result_record import Evaluation
-from bench.evaluation.runs import Run
 from bench.evaluation.scoring import NO_CUTOFF
 from datasets_cfg.dataset import QUICK_BYTES, Dataset
-from datasets_cfg.readers.reader import Qrels
-from foundation.arrays import Float64Array, Int64Array
+from foundation.arrays import BoolArray, Float64Array, Int64Array
 from foundation.errors import BenchError, format_count
 from foundation.records import Record
 
 LABELINGS = 200  # drawn for all holes
-AVERAGED = 20  # of them, for the effect of a hole
 CELLS = 6_000_000  # of labels drawn at once
 FLIPS = 1_999  # of signs, for the verdict on each labeling
 SPREAD = 0.5  # standard deviation of the log-odds that all holes of one kind share
@@ -37,177 +36,194 @@ POOL_GAP = 0.1  # difference of the judged shares that suggests that only one ru
 MOST_ROWS = 2_000_000  # of both rankings, examined without being asked
 
 
-def estimate_relevance(table: HoleTable, qrels: Qrels) -> tuple[Float64Array, Float64Array]:
+@dataclass(frozen=True)
+class Relevance:
+    """Estimated relevance of u holes.
+
+    Attributes:
+        log_odds: float64 ``(u,)``, of at least the lowest level.
+        kind: float64 ``(u, 3)``, 1 in the column of the rankings that have the hole: a, b or both.
+        shift: float64 ``(3,)``, mean error of the log-odds of each kind.
+        covariance: float64 ``(3, 3)``, of the errors.
+        levels: int64 ``(l,)``, grades of relevant documents.
+        frequencies: float64 ``(l,)``, share of each level among relevant documents.
+    """
+
+    log_odds: Float64Array
+    kind: Float64Array
+    shift: Float64Array
+    covariance: Float64Array
+    levels: Int64Array
+    frequencies: Float64Array
+
+    @property
+    def chance(self) -> Float64Array:
+        """Chance of each hole to be relevant, float64 ``(u,)``."""
+        return _logistic(self.log_odds + self.kind @ self.shift)
+
+    def draw_labels(self, count: int) -> Int64Array:
+        """Draw labelings of the holes, int64 ``(count, u)``.
+
+        Each draw shifts the log-odds of all holes of a kind by the same number: models are wrong
+        for whole kinds of documents, not for each one independently.
+        """
+        rng = np.random.default_rng(0)
+        shift = rng.multivariate_normal(self.shift, self.covariance, count) @ self.kind.T
+        relevant = rng.random(shift.shape) < _logistic(self.log_odds + shift)
+        return np.asarray(relevant * rng.choice(self.levels, p=self.frequencies, size=shift.shape))
+
+
+def estimate_relevance(table: HoleTable) -> Relevance:
     """Estimate how likely each hole is relevant, and which grade it has then.
 
-    A logistic regression on the best rank, the standardised score and whether both models retrieved
-    the document, fitted to the judged documents in the measured depth.
+    A logistic regression on the best rank, the standardised score, whether both models retrieved
+    the document, and the number of other relevant documents of its query, fitted to the judged
+    documents in the measured depth.
 
     Most collections list hardly any document that is not relevant. There, it is fitted to all
     documents as if holes were not relevant, and the odds of a hole are `HIDDEN` of its result
     (Elkan and Noto, KDD 2008, with an assumed share of labelled documents), or all of it for the
-    holes of a model that was not pooled, see `find_pooled`.
+    holes of a model that was not pooled, see `find_not_pooled`.
 
-    Returns:
-        Chance that a hole has at least the lowest level, float64 ``(u,)``, and the frequencies of
-        the levels among judged documents, float64 ``(l,)``.
+    Imported judgements show how wrong this is for holes: they correct the log-odds of each kind,
+    whose prior is normal.
     """
-    x, y = _features(table.known), (table.known_grades >= table.levels[0]).astype(np.float64)
-    holes = _features(table.traits)
-    hidden: float | Float64Array = 1.0
-    if lists_relevant_only(qrels):
-        x, y = np.concatenate([x, holes]), np.append(y, np.zeros(len(holes)))
-        hidden = np.full(len(holes), HIDDEN)
-        if pool := find_pooled(table):
-            side, depth = pool
-            outside = (table.traits.side == 1 - side) & (table.traits.other_rank > depth)
-            hidden[outside] = 1.0
-            kept = np.append(np.ones(len(table.known_grades), dtype=bool), ~outside)
-            x, y = x[kept], y[kept]
-    weights = _fit_logistic(x, y)
-    odds = np.exp(np.clip(holes @ weights, -20, 20)) * hidden
-    reached = np.array([np.count_nonzero(table.known_grades >= level) for level in table.levels])
+    relevant = table.grade >= table.levels[0]
+    own = (table.grade != UNJUDGED) & ~table.imported
+    fitted, prior = own, np.zeros(len(own))
+    if table.relevant_only:
+        not_pooled = find_not_pooled(table) & ~own
+        fitted, prior = ~not_pooled, np.where(not_pooled, 0.0, np.log(HIDDEN))
+    others = table.known[1][0][table.query] - relevant * table.size
+    x = np.stack(
+        [
+            np.ones(len(own)),
+            np.log2(table.rank.min(axis=0) + 1.0),
+            table.side == BOTH,
+            table.score,
+            np.log(others + 1.0),
+        ],
+        axis=1,
+    )
+    weights, _ = _fit_logistic(x[fitted], (relevant & own)[fitted], np.eye(x.shape[1]))
+    log_odds, kind = np.clip(x @ weights, -20, 20) + prior, np.eye(BOTH + 1)[table.side]
+    shift, covariance = _fit_logistic(
+        kind[table.imported],
+        relevant[table.imported],
+        np.eye(BOTH + 1) / SPREAD**2,
+        log_odds[table.imported],
+    )
+    reached = np.array([np.count_nonzero(table.grade >= level) for level in table.levels])
     exactly = reached - np.append(reached[1:], 0) + 0.5
-    return odds / (1 + odds), exactly / exactly.sum()
+    holes = table.holes
+    return Relevance(
+        *(log_odds[holes], kind[holes], shift, covariance, table.levels, exactly / exactly.sum())
+    )
 
 
-def _features(traits: Traits) -> Float64Array:
-    both = (traits.side == BOTH).astype(np.float64)
-    return np.stack([np.ones(len(both)), np.log2(traits.rank + 1.0), both, traits.score], axis=1)
-
-
-def find_pooled(table: HoleTable) -> tuple[int, int] | None:
-    """Return which ranking was pooled alone (0 or 1), and how deep, or None.
+def find_not_pooled(table: HoleTable) -> BoolArray:
+    """Return the texts of a model that was probably not pooled, while the other one was, ``(n,)``.
 
     Of the documents in the measured depth of one model that the other does not have in its first
     ``d``, none, or one for 20, are known to be relevant for one model, and at least `POOLED` for
     the other.
     """
-    relevant = table.known_grades >= table.levels[0]
+    relevant = (table.grade >= table.levels[0]) & ~table.imported
     for factor in (1, 10):
-        depth = min(table.measure.cutoff, 100) * factor
-        beyond = relevant & (table.known.other_rank > depth)
-        counts = [int(np.count_nonzero(beyond & (table.known.side == side))) for side in (0, 1)]
-        strong = int(np.argmax(counts))
-        if counts[strong] >= POOLED and 20 * counts[1 - strong] <= counts[strong]:
-            return strong, depth
-    return None
-
-
-def lists_relevant_only(qrels: Qrels) -> bool:
-    """Return True if at most a third of the judged documents are not relevant."""
-    return bool(2 * np.count_nonzero(qrels.grades <= 0) < np.count_nonzero(qrels.grades > 0))
+        beyond = table.rank.max(axis=0) > min(table.measure.cutoff, 100) * factor
+        counts = [np.count_nonzero(relevant & beyond & (table.side == side)) for side in (0, 1)]
+        if max(counts) >= POOLED and 20 * min(counts) <= max(counts):
+            return np.asarray(beyond & (table.side == int(np.argmin(counts))))
+    return np.zeros(len(relevant), dtype=bool)
 
 
 def _logistic(x: Float64Array) -> Float64Array:
     return np.asarray(1 / (1 + np.exp(-np.clip(x, -30, 30))))
 
 
-def _fit_logistic(x: Float64Array, y: Float64Array) -> Float64Array:
-    """Fit a logistic regression with a weak ridge penalty by Newton's method."""
+def _fit_logistic(
+    x: Float64Array, y: BoolArray, precision: Float64Array, offset: Float64Array | float = 0.0
+) -> tuple[Float64Array, Float64Array]:
+    """Fit a logistic regression with a normal prior by Newton's method.
+
+    Returns:
+        The weights and their covariance.
+    """
     weights = np.zeros(x.shape[1])
     for _ in range(25):
-        p = _logistic(x @ weights)
-        curvature = (x * (p * (1 - p))[:, None]).T @ x + np.eye(x.shape[1])
-        weights += np.linalg.solve(curvature, x.T @ (y - p) - weights)
-    return weights
+        p = _logistic(x @ weights + offset)
+        curvature = (x * (p * (1 - p))[:, None]).T @ x + precision
+        weights += np.linalg.solve(curvature, x.T @ (y - p) - precision @ weights)
+    return weights, np.linalg.inv(curvature)
 
 
-def draw_labels(
-    table: HoleTable, relevance: Float64Array, grades: Float64Array, count: int = LABELINGS
-) -> Int64Array:
-    """Draw ``count`` labelings of the holes, int64 ``(count, u)``.
+@cache
+def _signs(queries: int) -> Float64Array:
+    return np.random.default_rng(0).choice([-1.0, 1.0], size=(FLIPS, queries))
 
-    Each draw shifts the log-odds of all holes that one model retrieved alone, or both, by the same
-    normal number: models are wrong for whole kinds of documents, not for each one independently.
+
+def find_verdicts(differences: Float64Array, level: float = ALPHA) -> Int64Array:
+    """Return 1 if a is better, -1 if b is, or 0, for each row of float64 ``(s, q)``.
+
+    It is the randomisation test of ``compare`` with the same signs for all rows.
     """
-    rng = np.random.default_rng(0)
-    shift = rng.normal(0, SPREAD, (count, BOTH + 1))[:, table.traits.side]
-    odds = np.log(relevance) - np.log1p(-relevance)
-    relevant = rng.random((count, len(relevance))) < _logistic(odds + shift)
-    chosen = rng.choice(table.levels, p=grades, size=relevant.shape)
-    return np.asarray(relevant * chosen)
+    total = differences.sum(axis=1)
+    flipped = _signs(differences.shape[1]) @ differences.T
+    p = (1 + (np.abs(flipped) >= np.abs(total) - SAME_MEAN).sum(axis=0)) / (1 + FLIPS)
+    return np.asarray(np.sign(total) * (p <= level), dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class VerdictTest:
-    """The test of ``compare`` for many vectors of differences at once.
+def is_certain(low: Float64Array, high: Float64Array, verdict: int, level: float = ALPHA) -> bool:
+    """Return True if the verdict is the same for all differences between the bounds ``(q,)``.
 
-    Attributes:
-        signs: float64 ``(flips, q)``, random signs that all vectors share.
-        level: significance level, 5 % divided by the correction for several collections.
+    It is proved for the normal limit of the test, in which the sum of differences is compared with
+    z times the root of the sum of their squares.
     """
+    if np.array_equal(low, high):
+        return True
+    z, ends = NormalDist().inv_cdf(1 - level / 2), np.stack([low, high])
+    if verdict:
+        ends *= verdict
+        most = float(np.sqrt((ends**2).max(axis=0).sum()))
+        return any(  # by sqrt(x) <= x / 2m + m / 2, which is tight for one m
+            (ends - z * ends**2 / (2 * m)).min(axis=0).sum() > z * m / 2
+            for m in most * np.geomspace(0.05, 1, 60)
+        )
+    return _cannot_exceed(ends, z) and _cannot_exceed(-ends, z)
 
-    signs: Float64Array
-    level: float
 
-    @classmethod
-    def for_queries(cls, queries: int, level: float = ALPHA) -> "VerdictTest":
-        """Return the test for so many ``queries``."""
-        rng = np.random.default_rng(0)
-        return cls(rng.choice([-1.0, 1.0], size=(FLIPS, queries)), level)
-
-    def verdicts(self, differences: Float64Array) -> Int64Array:
-        """Return 1 if a is better, -1 if b is, or 0, for float64 ``(s, q)``."""
-        total = differences.sum(axis=1)
-        extreme = np.abs(self.signs @ differences.T) >= np.abs(total) - SAME_MEAN
-        p = (1 + extreme.sum(axis=0)) / (1 + len(self.signs))
-        return np.asarray(np.sign(total) * (p <= self.level), dtype=np.int64)
-
-    def is_certain(self, low: Float64Array, high: Float64Array, verdict: int) -> bool:
-        """Return True if the verdict is the same for all differences between the bounds.
-
-        It is proved for the normal limit of the test, in which the sum of differences is compared
-        with z times the root of the sum of their squares.
-        """
-        if np.array_equal(low, high):
+def _cannot_exceed(ends: Float64Array, z: float) -> bool:
+    """Return True if no sum between the ``ends`` reaches z times the norm (Cauchy's inequality)."""
+    d = ends.max(axis=0)
+    for _ in range(20):
+        slope = 1 - z * d / (float(np.linalg.norm(d)) or 1.0)
+        if (slope * ends).max(axis=0).sum() < 0:
             return True
-        z = NormalDist().inv_cdf(1 - self.level / 2)
-        if verdict:
-            low, high = (low, high) if verdict > 0 else (-high, -low)
-            ends = np.stack([low, high])
-            most = float(np.sqrt((ends**2).max(axis=0).sum()))
-            return any(  # by sqrt(x) <= x / 2m + m / 2, which is tight for one m
-                (ends - z * ends**2 / (2 * m)).min(axis=0).sum() > z * m / 2
-                for m in most * np.geomspace(0.05, 1, 60)
-            )
-        return all(self._cannot_exceed(*ends, z) for ends in ((low, high), (-high, -low)))
-
-    @staticmethod
-    def _cannot_exceed(low: Float64Array, high: Float64Array, z: float) -> bool:
-        """Return True if no sum reaches z times the norm, by Cauchy's inequality."""
-        d = high
-        for _ in range(20):
-            slope = 1 - z * d / (float(np.linalg.norm(d)) or 1.0)
-            if np.maximum(slope * low, slope * high).sum() < 0:
-                return True
-            d = (d + np.where(slope > 0, high, low)) / 2
-        return False
+        d = (d + np.where(slope > 0, ends.max(axis=0), ends.min(axis=0))) / 2
+    return False
 
 
-def order_holes(table: HoleTable, qrels: Qrels) -> tuple[Int64Array, Float64Array]:
-    """Order holes by the expected effect of their judgements, the largest first.
+def order_holes(table: HoleTable, relevance: Relevance) -> tuple[Int64Array, Float64Array]:
+    """Order holes by the expected effect of their judgements on the verdict, the largest first.
 
-    The effect of a hole is the change of its query's difference if the hole is relevant, averaged
-    over labels drawn for the other holes, times the chance of relevance.
+    The verdict depends on the sum of the differences divided by the root of the sum of their
+    squares. The effect of a hole is the change of this statistic if the hole alone is relevant,
+    times the chance of relevance.
 
     Returns:
         The order, int64 ``(u,)``, and the expected effects, float64 ``(u,)``.
     """
-    relevance, grades = estimate_relevance(table, qrels)
-    labels = draw_labels(table, relevance, grades, AVERAGED)
-    change = np.zeros(len(relevance))
-    within = np.arange(len(table.query)) - np.searchsorted(table.query, table.query)
-    for place in range(int(within.max(initial=-1)) + 1):
-        some = np.flatnonzero(within == place)
-        low, high = labels.copy(), labels.copy()
-        low[:, some], high[:, some] = 0, table.levels[0]
-        moved = np.abs(table.differences(high) - table.differences(low))
-        change[some] = moved.mean(axis=0)[table.query[some]] * relevance[some]
+    (differences,) = table.differences()
+    before = differences[table.query[table.holes]]
+    after = table.differences_if_relevant()
+    total = differences.sum() + np.append(0, after - before)  # first without judgements
+    squares = (differences**2).sum() + np.append(0, after**2 - before**2)
+    statistic = total / np.sqrt(np.maximum(squares, SAME_MEAN))
+    change = np.abs(statistic[1:] - statistic[0]) * relevance.chance
     return np.argsort(-change, kind="stable"), change
 
 
-class Holes(Record, kw_only=True):
+class Holes(Record):
     """Effect of unjudged documents on a comparison on one collection.
 
     Attributes:
@@ -252,99 +268,122 @@ class Holes(Record, kw_only=True):
     def __str__(self) -> str:
         if self.missing:
             return f"{self.collection}: holes were not examined: {self.missing}"
-        pairs = format_count(self.holes, "unjudged document", "unjudged documents")
-        judged = f"{self.judged_a:.0%} of {self.a} and {self.judged_b:.0%} of {self.b} judged"
-        where = f"among the first {self.depth}" if self.depth else "in the rankings"
-        found = f"{self.collection}: {{}} ({pairs} {where}; {judged})"
-        if self.outcome == "settled":
-            return found.format("settled: no labels of unjudged documents change the verdict")
-        likely = f"the difference is probably {self.probable_low:+.3f} to {self.probable_high:+.3f}"
-        if self.outcome == "probably":
-            return found.format(f"probably settled: {likely}")
         number = format_count(self.needed or 0, "judgement", "judgements")
-        return found.format(f"open: {number} would settle it; {likely}")
+        answer = {
+            "settled": "settled: no labels of unjudged documents change the verdict",
+            "probably": f"probably settled: another verdict has a chance of {self.chance:.0%}",
+        }.get(self.outcome, f"open: {number} would settle it")
+        ranges = f"with all labels {self.low:+.3f} to {self.high:+.3f}"
+        if not self.exact:
+            ranges += " (outer bounds)"
+        if self.outcome != "settled":
+            ranges = f"probably {self.probable_low:+.3f} to {self.probable_high:+.3f}, {ranges}"
+        pairs = format_count(self.holes, "unjudged document", "unjudged documents")
+        where = f"among the first {self.depth}" if self.depth else "in the rankings"
+        judged = f"{self.judged_a:.0%} of {self.a} and {self.judged_b:.0%} of {self.b} judged"
+        warnings = "".join(f"; warning: {text}" for text in self.warnings)
+        return (
+            f"{self.collection}: {answer}; the difference is {ranges} ({pairs} {where}; {judged})"
+            f"{warnings}"
+        )
 
 
-def examine_holes(table: HoleTable, qrels: Qrels, level: float = ALPHA) -> dict[str, Any]:
-    """Return the figures of `Holes` that follow from the table and its judgements."""
+def examine_holes(
+    table: HoleTable, a: str, b: str, collection: str = "", level: float = ALPHA
+) -> Holes:
+    """Find out whether labels of holes can change the verdict on models ``a`` and ``b``.
+
+    ``level`` is the significance level of the verdict.
+    """
     low, high, exact = table.bounds()
-    test = VerdictTest.for_queries(len(table.query_ids), level)
-    verdict = int(test.verdicts(table.differences(np.zeros((1, len(table.query)), np.int64)))[0])
-    figures = {
-        "queries": len(table.query_ids),
-        "holes": len(table.query),
-        "low": float(low.mean()),
-        "high": float(high.mean()),
-        "exact": exact,
-        "probable_low": float(low.mean()),
-        "probable_high": float(high.mean()),
-    }
-    if test.is_certain(low, high, verdict):
-        return {**figures, "outcome": "settled"}
-    relevance, grades = estimate_relevance(table, qrels)
-    count = max(100, min(LABELINGS, CELLS // len(table.query)))
-    labels = draw_labels(table, relevance, grades, count)
+    cutoff, (judged_a, judged_b) = table.measure.cutoff, table.shares
+    found = Holes(
+        a=a,
+        b=b,
+        collection=collection,
+        measure=table.measure.name,
+        queries=len(table.query_ids),
+        holes=len(table.holes),
+        depth=None if cutoff == NO_CUTOFF else cutoff,
+        low=float(low.mean()),
+        high=float(high.mean()),
+        exact=exact,
+        probable_low=float(low.mean()),
+        probable_high=float(high.mean()),
+        outcome="settled",
+        judged_a=judged_a,
+        judged_b=judged_b,
+        warnings=tuple(_find_doubts(table, (a, b))),
+    )
+    verdict = int(find_verdicts(table.differences(), level)[0])
+    if is_certain(low, high, verdict, level):
+        return found
+    relevance = estimate_relevance(table)
+    labels = relevance.draw_labels(max(100, min(LABELINGS, CELLS // len(table.holes))))
     differences = table.differences(labels)
-    final = test.verdicts(differences)
-    chance = float(np.mean(final != verdict))
+    final = find_verdicts(differences, level)
     ends = np.quantile(differences.mean(axis=1), [0.025, 0.975]).tolist()
-    figures |= {"probable_low": ends[0], "probable_high": ends[1], "chance": chance}
-    if chance < OPEN:
-        return {**figures, "outcome": "probably"}
-    order, _ = order_holes(table, qrels)
+    chance, needed = float(np.mean(final != verdict)), None
+    if chance >= OPEN:
+        order, _ = order_holes(table, relevance)
 
-    def is_enough(judged: int) -> bool:
-        known = labels.copy()
-        known[:, order[judged:]] = 0
-        return float(np.mean(test.verdicts(table.differences(known)) != final)) < OPEN
+        def is_enough(judged: int) -> bool:
+            known = labels.copy()
+            known[:, order[judged:]] = 0
+            return float(np.mean(find_verdicts(table.differences(known), level) != final)) < OPEN
 
-    numbers = range(1, len(order) + 1)
-    needed = numbers[bisect_left(numbers, True, key=is_enough)]
-    return {**figures, "outcome": "open", "needed": needed}
+        numbers = range(1, len(order) + 1)
+        needed = numbers[bisect_left(numbers, True, key=is_enough)]
+    return msgspec.structs.replace(
+        found,
+        probable_low=ends[0],
+        probable_high=ends[1],
+        chance=chance,
+        outcome="probably" if needed is None else "open",
+        needed=needed,
+    )
+
+
+def _find_doubts(table: HoleTable, names: tuple[str, str]) -> Iterator[str]:
+    """Yield warnings about pools and about rankings that are shorter than the measure reads."""
+    outside: list[int] = table.side[find_not_pooled(table)].tolist()
+    if not table.relevant_only:
+        is_gap = abs(table.shares[0] - table.shares[1]) > POOL_GAP
+        outside = [int(np.argmin(table.shares))] if is_gap else []
+    for side in outside[:1]:
+        yield (
+            f"{names[1 - side]} was probably in the pool of judged documents, and {names[side]} "
+            "was not"
+        )
+    for short, name in zip(table.short, names, strict=True):
+        if short:
+            number = format_count(short, "query", "queries")
+            yield f"{name} has fewer than {table.measure.cutoff:,} documents for {number}"
 
 
 def find_holes(
-    models: tuple[Evaluation, Evaluation],
-    names: tuple[str, str],
-    measure: str,
-    opened: Dataset | str,
-    level: float = ALPHA,
-    thorough: bool = True,
+    models: tuple[Evaluation, Evaluation], test: Difference, opened: Dataset | str, thorough: bool
 ) -> Holes:
     """Examine the holes of two evaluations on one collection.
 
     Args:
         models: both evaluations, under one protocol.
-        names: names of the models.
-        measure: name of the measure.
+        test: their difference. The level of the verdict is lower if p is adjusted.
         opened: the collection that was evaluated, or the reason why it is not available.
-        level: significance level of the verdict.
         thorough: examine long rankings, and read the texts of large collections, to find copies.
     """
-    about: dict[str, Any] = {
-        "a": names[0],
-        "b": names[1],
-        "collection": models[0].dataset,
-        "measure": measure,
-    }
+    names = test.a, test.b, test.on
     try:
-        runs, dataset, table = open_holes(models, measure, opened, thorough)
+        table = open_holes(models, test.measure, opened, thorough)
     except (BenchError, OSError) as error:
-        return Holes(**about, missing=str(error))
-    cutoff, (a, b) = table.measure.cutoff, table.shares
-    return Holes(
-        **about,
-        depth=None if cutoff == NO_CUTOFF else cutoff,
-        judged_a=a,
-        judged_b=b,
-        warnings=tuple(_find_doubts(runs, names, table, dataset.qrels)),
-        **examine_holes(table, dataset.qrels, level),
-    )
+        return Holes(*names, measure=test.measure, missing=str(error))
+    level = ALPHA * min(1.0, test.p / test.p_adjusted) if test.p_adjusted else ALPHA
+    return examine_holes(table, *names, level)
 
 
 def open_holes(
     models: tuple[Evaluation, Evaluation], measure: str, opened: Dataset | str, thorough: bool
-) -> tuple[tuple[Run, Run], Dataset, HoleTable]:
+) -> HoleTable:
     """Read both rankings and find their holes. Arguments are those of `find_holes`.
 
     Raises:
@@ -357,31 +396,9 @@ def open_holes(
     runs = models[0].run, models[1].run
     if not thorough and sum(map(len, runs)) > MOST_ROWS:
         raise BenchError("the rankings are long; add --holes to examine them")
-    doc_ids = [*runs[0].ids.to_pylist(), *runs[1].ids.to_pylist(), *opened.qrels.doc_ids]
-    keys = hash_texts(opened, doc_ids, thorough)
-    return runs, opened, tabulate_holes(runs, opened.qrels, measure, keys)
-
-
-def _find_doubts(
-    runs: tuple[Run, Run], names: tuple[str, str], table: HoleTable, qrels: Qrels
-) -> Iterator[str]:
-    """Yield warnings about pools and about rankings that are shorter than the measure reads."""
-    pooled: int | None = None
-    if lists_relevant_only(qrels):
-        pooled, _ = find_pooled(table) or (None, 0)
-    elif abs(table.shares[0] - table.shares[1]) > POOL_GAP:
-        pooled = int(np.argmax(table.shares))
-    if pooled is not None:
-        yield (
-            f"{names[pooled]} was probably in the pool of judged documents, and "
-            f"{names[1 - pooled]} was not"
-        )
-    cutoff = table.measure.cutoff
-    for run, name in zip(runs, names, strict=True) if cutoff != NO_CUTOFF else ():
-        rows = dict(zip(run.query_ids, np.diff(run.offsets).tolist(), strict=True))
-        if shallow := sum(rows.get(query, 0) < cutoff for query in table.query_ids):
-            number = format_count(shallow, "query", "queries")
-            yield f"{name} has fewer than {cutoff:,} documents for {number}"
+    doc_ids = {*runs[0].ids.to_pylist(), *runs[1].ids.to_pylist(), *opened.qrels.doc_ids}
+    keys = hash_texts(opened, list(doc_ids), thorough)
+    return tabulate_holes(runs, opened.qrels, measure, keys, opened.overlaid)
 
 
 def hash_texts(dataset: Dataset, doc_ids: Sequence[str], thorough: bool) -> dict[str, str]:
@@ -393,14 +410,13 @@ def hash_texts(dataset: Dataset, doc_ids: Sequence[str], thorough: bool) -> dict
         size = sum(file.stat().st_size for file in dataset.reader.corpus_files())
         if size > QUICK_BYTES and not thorough:
             return {}
-        unique = list(dict.fromkeys(doc_ids))
-        rows = dataset.corpus.rows_of(unique)
+        rows = dataset.corpus.rows_of(doc_ids)
         present = np.flatnonzero(rows >= 0)
         documents = zip(*dataset.corpus.documents_at(rows[present]), strict=True)
     except (BenchError, OSError):
         return {}
     return {
-        unique[place]: hashlib.sha256("\0".join(document).encode()).hexdigest()
+        doc_ids[place]: hashlib.sha256("\0".join(document).encode()).hexdigest()
         for place, document in zip(present.tolist(), documents, strict=True)
         if any(document)
     }

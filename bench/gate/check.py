@@ -30,6 +30,7 @@ from bench.comparing.pairs import (
     differing_recipes,
     read_scores,
 )
+from bench.comparing.settling import Holes
 from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.judging import mean_weights
@@ -141,10 +142,10 @@ def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
     hints = [hint for other in scope.references if (hint := _hint_for_gaps(other, scope))]
     done = conclude(candidate, against, settings, (*hints, *recorded.texts), scope.left_out)
     explain = _explain_command(done, model, scope, request) if model else ""
-    holes: Iterable[str] = ()
-    if not settings.expect_same:
-        holes = _describe_holes(candidate, done, scope, comparing, workspace)
-    return msgspec.structs.replace(done, explain=explain, holes=tuple(holes))
+    holes = (
+        () if settings.expect_same else _find_holes(candidate, done, scope, comparing, workspace)
+    )
+    return msgspec.structs.replace(done, explain=explain, holes=tuple(map(str, holes)))
 
 
 def _find_run_file(request: CheckRequest) -> Path | None:
@@ -377,27 +378,25 @@ def check_against(
     )
 
 
-def _describe_holes(
+def _find_holes(
     candidate: Candidate,
     done: Check,
     scope: Scope,
     comparing: ComparisonSettings,
     workspace: Workspace,
-) -> Iterator[str]:
-    """Yield what unjudged documents can change, for each collection shared with the baseline."""
+) -> Iterable[Holes]:
+    """Return what unjudged documents can change, for each collection shared with the baseline."""
     baseline = scope.references[0]
     shared = [row.name for row in done.against[0].rows if row.paired]
     if not shared:
-        return
+        return ()
     label = CANDIDATE if candidate.name == baseline.name else candidate.name
     models = [
         ComparedModel(name, {each: results[each] for each in shared})
         for name, results in ((label, candidate.results), (baseline.name, baseline.results))
     ]
     comparisons = compare_models(models, comparing)
-    for found in find_comparison_holes(comparisons, models, None, False, workspace):
-        yield str(found)
-        yield from (f"{found.collection}: warning: {text}" for text in found.warnings)
+    return find_comparison_holes(comparisons, models, None, False, workspace)
 
 
 def _is_same_model(a: Evaluation, b: Evaluation) -> bool:

@@ -3,34 +3,42 @@
 Judgements of real collections are removed, and the verdict of ``compare`` is compared with the one
 under all judgements:
 
-* random: a share of the judgements, drawn anew for each removal;
-* pool: all judgements but those of the first documents of BM25, as if it alone had been pooled.
+* random: 10, 30 or 50 % of the judgements, drawn anew for each removal;
+* pool: all judgements but those of the first 10 or 100 documents of BM25, as if it alone had been
+  pooled.
 
 For each kind: the verdicts that changed, how many of them were flagged ("open"), and how many of
 the verdicts that did not change were flagged in vain. For those that changed, the removed grades
-judge the documents of ``judge export``, in rounds of ten, until the verdict is the true one; and
-the same by rank.
+judge documents in rounds of ten until the verdict is the true one: in the order of ``judge
+export``, by rank, and in two orders that know the removed grades. "directed" takes relevant
+documents that move the verdict to the true one, "impartial" those that move it at all. No list can
+do better than these two.
 
-    python -m tests.benchmarks.settle RESULTS [--removals 50] [--pairs 20]
+    python -m tests.benchmarks.settle RESULTS [--on COLLECTION ...] [--pairs 20] [--removals 48]
 
-RESULTS has results of at least two models on some collections, whose judgements must be on this
-machine. Removed judgements count as judged not relevant after they are judged, if they are not in
-the qrels. The last line of stdout is one JSON document.
+RESULTS has results of at least two models on some collections, one of them "bm25", whose judgements
+must be on this machine. Documents that the collection does not judge are judged not relevant. The
+last line of stdout is one JSON document.
 """
 
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import combinations, islice, zip_longest
 
 import numpy as np
 from tabulate import tabulate
 
 from bench.comparing.comparison import open_evaluated_dataset
-from bench.comparing.holes import HoleTable, tabulate_holes
-from bench.comparing.settling import VerdictTest, examine_holes, order_holes
+from bench.comparing.holes import BEYOND, UNJUDGED, HoleTable, tabulate_holes
+from bench.comparing.settling import (
+    estimate_relevance,
+    examine_holes,
+    find_verdicts,
+    order_holes,
+)
 from bench.evaluation.runs import Run
 from bench.requests.fields import FolderFields
 from bench.result_store.find import find_results
@@ -39,176 +47,238 @@ from datasets_cfg.readers.reader import Qrels
 from foundation.files import parse_location
 
 SHARES = (0.1, 0.3, 0.5)
+POOLS = (10, 100)
 ROUND, MOST = 10, 50
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rankings on one collection, with all judgements."""
+    """Two rankings on one collection with all m judgements.
 
+    Attributes:
+        collection, name: for the report.
+        table: texts of both rankings with their grades.
+        query, text: int64 ``(m,)``, row of the query and of the text of each judgement, or -1.
+        grade: int64 ``(m,)``.
+        pool_rank: int64 ``(m,)``, rank from 1 in the ranking that pools.
+    """
+
+    collection: str
     name: str
-    runs: tuple[Run, Run]
-    qrels: Qrels
-    pool: Run
-    measure: str = "nDCG@10"
+    table: HoleTable
+    query: np.ndarray
+    text: np.ndarray
+    grade: np.ndarray
+    pool_rank: np.ndarray
 
-
-def select(qrels: Qrels, kept: np.ndarray) -> Qrels:
-    """Keep some judgements. Queries without any keep their place in the mean."""
-    rows = np.flatnonzero(kept)
-    query_ids = [qrels.query_ids[row] for row in rows]
-    doc_ids = [qrels.doc_ids[row] for row in rows]
-    lost = [query for query in qrels.queries() if query not in set(query_ids)]
-    grades = [*qrels.grades[rows].tolist(), *[0] * len(lost)]
-    return Qrels((*query_ids, *lost), (*doc_ids, *["-"] * len(lost)), np.array(grades, np.int32))
-
-
-def pooled(pair: Pair, depth: int) -> np.ndarray:
-    """Mark the judgements of the first documents of the pooled run."""
-    top = {(query, doc_id) for query, ids, _ in pair.pool.rankings() for doc_id in ids[:depth]}
-    pairs = zip(pair.qrels.query_ids, pair.qrels.doc_ids, strict=True)
-    return np.array([each in top for each in pairs])
-
-
-def verdict(pair: Pair, qrels: Qrels) -> tuple[int, float]:
-    """Return the verdict of ``compare`` and the difference."""
-    table = tabulate_holes(pair.runs, qrels, pair.measure)
-    differences = table.differences(np.zeros((1, len(table.query)), np.int64))
-    test = VerdictTest.for_queries(len(table.query_ids))
-    return int(test.verdicts(differences)[0]), float(differences.mean())
-
-
-def by_model(table: HoleTable, qrels: Qrels) -> np.ndarray:
-    return order_holes(table, qrels)[0]
-
-
-def by_rank(table: HoleTable, qrels: Qrels) -> np.ndarray:
-    return np.argsort(table.traits.rank, kind="stable")
-
-
-def judgements_until(pair: Pair, qrels: Qrels, target: int, order, most: int) -> int | None:
-    """Return the number of judgements after which the verdict is ``target``, or None."""
-    truth = {(query, doc_id): grade for query, doc_id, grade in pair.qrels}
-    for done in range(0, most + 1, ROUND):
-        if verdict(pair, qrels)[0] == target and done:
-            return done
-        table = tabulate_holes(pair.runs, qrels, pair.measure)
-        chosen = order(table, qrels)[:ROUND]
-        new = [
-            (table.query_ids[table.query[each]], doc_id)
-            for each in chosen
-            for doc_id in table.documents[each]
-        ]
-        qrels = Qrels(
-            (*qrels.query_ids, *(query for query, _ in new)),
-            (*qrels.doc_ids, *(doc_id for _, doc_id in new)),
-            np.array([*qrels.grades.tolist(), *(truth.get(each, 0) for each in new)], np.int32),
+    @classmethod
+    def of(
+        cls, collection: str, name: str, runs: tuple[Run, Run], qrels: Qrels, pool: Run
+    ) -> "Pair":
+        """Tabulate two runs by nDCG@10."""
+        table = tabulate_holes(runs, qrels, "nDCG@10")
+        row_of = {query_id: row for row, query_id in enumerate(table.query_ids)}
+        text_of = {
+            (query, doc_id): text
+            for text, (query, documents) in enumerate(
+                zip(table.query.tolist(), table.documents, strict=True)
+            )
+            for doc_id in documents
+        }
+        rank_of = {
+            (row_of.get(query_id), doc_id): rank
+            for query_id, doc_ids, _ in pool.rankings()
+            for rank, doc_id in enumerate(doc_ids, 1)
+        }
+        pairs = [(row_of[query_id], doc_id) for query_id, doc_id, _ in qrels]
+        return cls(
+            collection,
+            name,
+            table,
+            np.array([query for query, _ in pairs]),
+            np.array([text_of.get(pair, -1) for pair in pairs]),
+            qrels.grades.astype(np.int64),
+            np.array([rank_of.get(pair, BEYOND) for pair in pairs]),
         )
+
+    def select(self, kept: np.ndarray) -> HoleTable:
+        """Keep some judgements. Queries without any keep their place in the mean."""
+        inside, below = kept & (self.text >= 0), kept & (self.text < 0)
+        grade = np.full(len(self.table.grade), UNJUDGED)
+        grade[self.text[inside]] = np.maximum(self.grade[inside], 0)
+        counts = [
+            np.bincount(
+                self.query[below & (self.grade >= level)], minlength=self.table.outside.shape[1]
+            )
+            for level in self.table.levels
+        ]
+        relevant = int((self.grade[kept] > 0).sum())
+        few = 2 * (int(kept.sum()) - relevant) < relevant
+        return replace(self.table, grade=grade, outside=np.stack(counts), relevant_only=few)
+
+    def pooled(self, depth: int) -> HoleTable:
+        """Keep the judgements of the first documents of the pooled run."""
+        return self.select(self.pool_rank <= depth)
+
+    def judge(self, table: HoleTable, texts: np.ndarray) -> HoleTable:
+        """Import the true grades of some texts."""
+        grade, imported = table.grade.copy(), table.imported.copy()
+        grade[texts], imported[texts] = self.truth[texts], True
+        return replace(table, grade=grade, imported=imported)
+
+    @property
+    def truth(self) -> np.ndarray:
+        return np.maximum(self.table.grade, 0)
+
+
+def verdict(table: HoleTable) -> int:
+    """Return the verdict of ``compare``."""
+    return int(find_verdicts(table.differences())[0])
+
+
+Order = Callable[[Pair, HoleTable, int], np.ndarray]
+
+
+def by_model(pair: Pair, table: HoleTable, target: int) -> np.ndarray:
+    return order_holes(table, estimate_relevance(table))[0]
+
+
+def by_rank(pair: Pair, table: HoleTable, target: int) -> np.ndarray:
+    return np.argsort(table.rank[:, table.holes].min(axis=0), kind="stable")
+
+
+def impartial(pair: Pair, table: HoleTable, target: int) -> np.ndarray:
+    before, after = statistics_if_judged(pair, table)
+    return np.argsort(-np.abs(after - before), kind="stable")
+
+
+def directed(pair: Pair, table: HoleTable, target: int) -> np.ndarray:
+    before, after = statistics_if_judged(pair, table)
+    gain = target * (after - before) if target else abs(before) - np.abs(after)
+    return np.argsort(-gain, kind="stable")
+
+
+def statistics_if_judged(pair: Pair, table: HoleTable) -> tuple[float, np.ndarray]:
+    """Return the test statistic before, and after the true grade of each hole alone, ``(u,)``."""
+    holes, query = table.holes, table.query[table.holes]
+    within = np.arange(len(holes)) - np.searchsorted(query, query)
+    labels = np.zeros((within.max(initial=-1) + 1, len(holes)), dtype=np.int64)
+    labels[within, np.arange(len(holes))] = pair.truth[holes]
+    d, new = table.differences()[0], table.differences(labels)[within, query]
+    total, squares = d.sum() + new - d[query], (d**2).sum() + new**2 - d[query] ** 2
+    return d.sum() / max(np.linalg.norm(d), 1e-6), total / np.sqrt(np.maximum(squares, 1e-12))
+
+
+def judgements_until(
+    pair: Pair, table: HoleTable, target: int, order: Order, most: int = MOST
+) -> int | None:
+    """Return the number of judgements after which the verdict is ``target``, or None."""
+    size = ROUND if order in (by_model, by_rank) else 1
+    for done in range(0, most + 1, size):
+        if verdict(table) == target:
+            return done
+        table = pair.judge(table, table.holes[order(pair, table, target)[:size]])
     return None
 
 
-def pairs_of(results: str, rng: np.random.Generator) -> Iterator[Pair]:
+ORDERS = {
+    "list": (by_model, MOST),
+    "rank": (by_rank, 2 * MOST),
+    "impartial": (impartial, MOST),
+    "directed": (directed, MOST),
+}
+
+
+def pairs_of(results: str, on: list[str], rng: np.random.Generator) -> Iterator[Pair]:
     """Yield pairs of models in random order, from all collections in turn."""
     workspace = open_workspace(FolderFields())
     by_collection = defaultdict(list)
     for stored in find_results(parse_location(results)):
-        by_collection[stored.dataset].append(stored)
+        if not on or stored.dataset in on:
+            by_collection[stored.dataset].append(stored)
     lists = []
     for name, several in sorted(by_collection.items()):
         several = list({each.record.model: each for each in several}.values())
         dataset = open_evaluated_dataset(several[0].record.protocol, workspace)
         if isinstance(dataset, str):
             raise SystemExit(dataset)
-        pool = next(each.run for each in several if each.model == "bm25")
-        of_collection = [
-            Pair(f"{name}: {a.model} {b.model}", (a.run, b.run), dataset.qrels, pool)
-            for a, b in combinations(several, 2)
-        ]
-        lists.append([of_collection[row] for row in rng.permutation(len(of_collection))])
+        pool = next(each.run for each in several if each.record.model == "bm25")
+        shuffled = rng.permutation(np.array(list(combinations(range(len(several)), 2))))
+        lists.append(
+            [(name, several[a], several[b], dataset.qrels, pool) for a, b in shuffled.tolist()]
+        )
     for several in zip_longest(*lists):
-        yield from (pair for pair in several if pair)
+        for name, a, b, qrels, pool in filter(None, several):
+            label = f"{a.record.model} {b.record.model}"
+            yield Pair.of(name, label, (a.run, b.run), qrels, pool)
+
+
+def removals_of(
+    pair: Pair, count: int, rng: np.random.Generator
+) -> Iterator[tuple[str, HoleTable]]:
+    """Yield the kind of each removal, and what is left."""
+    for number in range(count):
+        share = SHARES[number % len(SHARES)]
+        yield f"random {share:.0%}", pair.select(rng.random(len(pair.grade)) >= share)
+    for depth in POOLS:
+        yield f"pool {depth}", pair.pooled(depth)
+
+
+def examine(pair: Pair, kind: str, table: HoleTable) -> dict[str, object]:
+    """Return what one removal changes, whether it is flagged, and what restores the verdict."""
+    found, true, now = examine_holes(table, "a", "b"), verdict(pair.table), verdict(table)
+    row = {"collection": pair.collection, "pair": pair.name, "kind": kind, "true": true, "now": now}
+    row |= {"outcome": found.outcome, "chance": found.chance, "needed": found.needed}
+    if now != true:
+        row |= {
+            name: judgements_until(pair, table, true, order, most)
+            for name, (order, most) in ORDERS.items()
+        }
+    return row
+
+
+def summarise(rows: list[dict]) -> dict[str, object]:
+    """Count the outcomes of some removals."""
+    changed = [row for row in rows if row["now"] != row["true"]]
+    same = [row for row in rows if row["now"] == row["true"]]
+    counts: dict[str, object] = {
+        "removals": len(rows),
+        "changed": len(changed),
+        "flagged": sum(row["outcome"] == "open" for row in changed),
+        "same": len(same),
+        "in vain": sum(row["outcome"] == "open" for row in same),
+    }
+    for name in ORDERS:
+        counts[name] = sum(row[name] is not None and row[name] <= MOST for row in changed)
+    both = [row for row in changed if row["list"] and row["rank"]]
+    counts["judgements"] = sum(row["list"] for row in both)
+    counts["by rank"] = sum(row["rank"] for row in both)
+    return counts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("results")
-    parser.add_argument("--removals", type=int, default=50)
+    parser.add_argument("--on", nargs="*", default=[])
     parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--removals", type=int, default=48)
     options = parser.parse_args()
-    rng = np.random.default_rng(0)
-    outcomes = []
-    for pair in islice(pairs_of(options.results, np.random.default_rng(1)), options.pairs):
-        true, difference = verdict(pair, pair.qrels)
-        kinds = [
-            (f"random {share:.0%}", share) for share in SHARES for _ in range(options.removals)
-        ]
-        kinds += [(f"pool {depth}", depth) for depth in (10, 100)]
-        for kind, amount in kinds:
-            chosen = rng.random(len(pair.qrels)) >= amount
-            kept = chosen if amount < 1 else pooled(pair, int(amount))
-            qrels = select(pair.qrels, kept)
-            now, value = verdict(pair, qrels)
-            table = tabulate_holes(pair.runs, qrels, pair.measure)
-            found = examine_holes(table, qrels)
-            row = {
-                "pair": pair.name,
-                "kind": kind,
-                "true": true,
-                "now": now,
-                "outcome": found["outcome"],
-            }
-            row |= {
-                "difference": difference,
-                "then": value,
-                "needed": found.get("needed"),
-                "chance": found.get("chance", 0.0),
-            }
-            if now != true:
-                row["judged"] = judgements_until(pair, qrels, true, by_model, MOST)
-                row["judged_by_rank"] = judgements_until(pair, qrels, true, by_rank, 2 * MOST)
-            outcomes.append(row)
     rows = []
-    for kind in dict.fromkeys(row["kind"] for row in outcomes):
-        some = [row for row in outcomes if row["kind"] == kind]
-        changed = [row for row in some if row["now"] != row["true"]]
-        same = [row for row in some if row["now"] == row["true"]]
-        open_ = sum(row["outcome"] == "open" for row in changed)
-        vain = sum(row["outcome"] == "open" for row in same)
-        restored = [row["judged"] for row in changed if row["judged"]]
-        ranked = [row["judged_by_rank"] for row in changed if row["judged_by_rank"]]
-        rows.append(
-            [
-                kind,
-                len(some),
-                len(changed),
-                open_,
-                len(same),
-                vain,
-                len(restored),
-                restored and np.mean(restored),
-                len(ranked),
-                ranked and np.mean(ranked),
-            ]
-        )
-    print(
-        tabulate(
-            rows,
-            [
-                "kind",
-                "removals",
-                "changed",
-                "flagged",
-                "same",
-                "flagged in vain",
-                "restored",
-                "judgements",
-                "restored by rank",
-                "judgements",
-            ],
-            "github",
-        )
-    )
-    print(json.dumps(outcomes))
+    found = pairs_of(options.results, options.on, np.random.default_rng(1))
+    for number, pair in enumerate(islice(found, options.pairs)):
+        rng = np.random.default_rng(number)
+        rows += [examine(pair, *each) for each in removals_of(pair, options.removals, rng)]
+    groups: dict[tuple[str, str], list[dict]] = defaultdict(list)
+    for row in rows:
+        groups[row["collection"], row["kind"]].append(row)
+        groups["all", row["kind"].split()[0]].append(row)
+        groups["all", "all"].append(row)
+    table = [
+        {"collection": name, "removed": kind, **summarise(some)}
+        for (name, kind), some in sorted(groups.items())
+    ]
+    print(tabulate(table, "keys", "github"))
+    print(json.dumps(rows))
 
 
 if __name__ == "__main__":

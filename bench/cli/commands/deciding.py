@@ -55,7 +55,7 @@ def compare(request: CompareRequest, output: OutputOptions) -> int:
         return ExitCode.OK
     tables = [*map(comparison_table, report.comparisons)]
     if report.holes:
-        tables.append(holes_text(report.holes, request.holes))
+        tables.append(holes_text(report.holes))
     tables.append(legend(report.resampling))
     print("\n\n".join([*tables, *map(changes_table, report.changed)]))
     return ExitCode.OK

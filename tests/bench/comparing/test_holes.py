@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from bench.comparing.holes import HoleTable, tabulate_holes
 from bench.comparing.settling import (
-    VerdictTest,
     estimate_relevance,
     examine_holes,
-    find_pooled,
+    find_not_pooled,
+    find_verdicts,
+    is_certain,
     order_holes,
 )
 from bench.evaluation.runs import Run
@@ -55,11 +56,11 @@ def test_scores_and_bounds_are_those_of_every_labeling(a, b, grades, measure):
     }
     differences = []
     possible = sorted({0, *table.levels.tolist()})
-    for labels in itertools.product(possible, repeat=len(table.query)):
+    for labels in itertools.product(possible, repeat=len(table.holes)):
         of_holes = {
             doc: label
-            for label, documents in zip(labels, table.documents, strict=True)
-            for doc in documents
+            for label, hole in zip(labels, table.holes, strict=True)
+            for doc in table.documents[hole]
         }
         every = make_qrels([("q", *pair) for pair in {**known, **copied, **of_holes}.items()])
         name = table.measure.name
@@ -67,6 +68,10 @@ def test_scores_and_bounds_are_those_of_every_labeling(a, b, grades, measure):
         found = table.scores(np.array([labels], dtype=np.int64).reshape(1, -1))
         np.testing.assert_allclose(found[:, 0, 0], expected, atol=1e-12)
         differences.append(expected[0] - expected[1])
+    for hole, found_alone in enumerate(table.differences_if_relevant()):
+        alone = np.zeros((1, len(table.holes)), dtype=np.int64)
+        alone[0, hole] = table.levels[0]
+        assert found_alone == pytest.approx(table.differences(alone)[0, 0], abs=1e-12)
     low, high, exact = table.bounds()
     assert exact
     np.testing.assert_allclose([low[0], high[0]], [min(differences), max(differences)], atol=1e-10)
@@ -78,24 +83,23 @@ def test_a_measure_without_bounds_is_refused_by_name():
         tabulate_holes((run, run), make_qrels([("q", "d2", 1)]), "AP")
 
 
-def many_queries(queries: int = 60) -> tuple[HoleTable, Qrels]:
+def many_queries(queries: int = 60) -> HoleTable:
     """a finds the relevant document of each query first, b second; others are not judged."""
     names = [f"q{number:02}" for number in range(queries)]
     a = make_run({name: ["good", "x", "y"] for name in names})
     b = make_run({name: ["z", "good", "x"] for name in names})
     qrels = make_qrels([(name, "good", 1) for name in names] + [(n, "bad", 0) for n in names])
-    return tabulate_holes((a, b), qrels, "RR@3"), qrels
+    return tabulate_holes((a, b), qrels, "RR@3")
 
 
 def test_the_verdict_test_agrees_with_the_exact_randomisation_test():
     rng = np.random.default_rng(0)
-    test = VerdictTest.for_queries(12)
     for shift in np.linspace(-0.8, 0.8, 9):
         d = rng.normal(shift, 1, 12)
         signs = np.array(list(itertools.product([-1, 1], repeat=12)))
         p = float(np.mean(np.abs(signs @ d) >= abs(d.sum()) - 1e-12))
         if abs(p - 0.05) > 0.02:
-            assert test.verdicts(d[None])[0] == np.sign(d.sum()) * (p <= 0.05)
+            assert find_verdicts(d[None])[0] == np.sign(d.sum()) * (p <= 0.05)
 
 
 @pytest.mark.parametrize("width", [0.0, 0.05, 0.2, 0.6])
@@ -104,59 +108,107 @@ def test_a_certain_verdict_holds_for_the_worst_labels_that_a_search_finds(width,
     rng = np.random.default_rng(1)
     middle = rng.normal(mean, 0.3, 100)
     low, high = middle - width * rng.random(100), middle + width * rng.random(100)
-    test = VerdictTest.for_queries(100)
     z = 1.959964
     drawn = np.where(rng.random((3000, 100)) < rng.random((3000, 1)), low, high)
     drawn = np.concatenate([drawn, [low], [high], [middle]])
     statistic = drawn.sum(axis=1) / np.linalg.norm(drawn, axis=1)
-    verdict = int(test.verdicts(middle[None])[0])
-    if test.is_certain(low, high, verdict):
+    verdict = int(find_verdicts(middle[None])[0])
+    if is_certain(low, high, verdict):
         assert (np.sign(statistic) * (np.abs(statistic) >= z) == verdict).all()
     elif width == 0:
         raise AssertionError("there is nothing to label")
 
 
 def test_a_clear_difference_is_settled_and_a_close_one_is_open():
-    table, qrels = many_queries()
-    assert examine_holes(table, qrels)["outcome"] in ("probably", "open")
+    table = many_queries()
+    assert examine_holes(table, "a", "b").outcome in ("probably", "open")
     runs = make_run({f"q{n}": ["good"] for n in range(60)}), make_run({"q0": ["bad"]})
     clear = make_qrels(
         [(f"q{n}", doc, int(doc == "good")) for n in range(60) for doc in ("good", "bad")]
     )
-    found = examine_holes(tabulate_holes(runs, clear, "nDCG@10"), clear)
-    assert (found["outcome"], found["low"], found["high"], found["holes"]) == ("settled", 1, 1, 0)
+    found = examine_holes(tabulate_holes(runs, clear, "nDCG@10"), "a", "b")
+    assert (found.outcome, found.low, found.high, found.holes) == ("settled", 1, 1, 0)
+    assert found.warnings[-2:] == (
+        "a has fewer than 10 documents for 60 queries",
+        "b has fewer than 10 documents for 60 queries",
+    )
 
 
 def test_holes_are_ordered_by_what_their_label_changes():
-    table, qrels = many_queries()
-    order, change = order_holes(table, qrels)
-    relevance, _ = estimate_relevance(table, qrels)
-    assert table.documents[order[0]] == ("z",)  # its label moves b from 1/2 to 1
-    moved = {table.documents[each][0]: change[each] for each in range(3)}
-    assert moved["z"] == pytest.approx(0.5 * relevance[table.documents.index(("z",))])
+    table = many_queries()
+    order, change = order_holes(table, estimate_relevance(table))
+    assert table.documents[table.holes[order[0]]] == ("z",)  # its label moves b from 1/2 to 1
+    moved = {table.documents[table.holes[each]][0]: change[each] for each in range(3)}
+    assert moved["z"] > 0
     assert moved["y"] == moved["x"] == 0  # the relevant document comes first
 
 
-def test_estimated_relevance_is_calibrated_on_judged_documents():
-    rng = np.random.default_rng(0)
+def test_the_effect_of_a_hole_is_the_change_of_the_statistic_times_its_chance():
+    names = [f"q{number}" for number in range(30)]
+    a = make_run({name: [f"a{rank}" for rank in range(3)] for name in names})
+    b = make_run({name: [f"b{rank}" for rank in range(3)] for name in names})
+    known = [(name, doc, n % 2) for n, name in enumerate(names) for doc in ("a0", "b1", "b2")]
+    qrels = make_qrels([row for row in known if row[:2] != ("q3", "b1")] + [("q3", "c", 0)])
+    qrels = make_qrels([*qrels, *[(name, doc, 0) for name in names for doc in ("a1", "b0")]])
+    qrels = make_qrels([row for row in qrels if row[1] != "a2"] + [(n, "a2", 1) for n in names])
+    table = tabulate_holes((a, b), qrels, "nDCG@3")
+    assert [table.documents[hole] for hole in table.holes] == [("b1",)]
+    relevance = estimate_relevance(table)
+    _, change = order_holes(table, relevance)
+    statistics = []
+    for label in (0, 1):
+        (d,) = table.differences(np.array([[label]]))
+        statistics.append(d.sum() / np.sqrt((d**2).sum()))
+    assert change[0] == pytest.approx(relevance.chance[0] * abs(statistics[1] - statistics[0]))
+
+
+def simulated(seed: int = 0) -> tuple[dict[tuple[str, str], int], Run]:
+    """Grades of a ranking, whose chance of relevance falls with the rank and varies by query."""
+    rng = np.random.default_rng(seed)
     names = [f"q{number}" for number in range(400)]
-    a = {name: [f"{name}-{rank}" for rank in range(10)] for name in names}
-    rows = [
-        (name, doc, int(rng.random() < 1 / (1 + np.exp(1.2 * np.log2(rank + 2) - 2))))
+    ranking = {name: [f"{name}-{rank}" for rank in range(10)] for name in names}
+    ease = dict(zip(names, rng.normal(0, 1.5, len(names)), strict=True))
+    grades = {
+        (name, doc): int(rng.random() < 1 / (1 + np.exp(1.2 * np.log2(rank + 2) - 2 - ease[name])))
         for name in names
-        for rank, doc in enumerate(a[name])
-    ]
-    kept = [row for row in rows if rng.random() < 0.5]
-    qrels = make_qrels(kept)
-    table = tabulate_holes((make_run(a), make_run(a)), qrels, "nDCG@10")
-    relevance, _ = estimate_relevance(table, qrels)
-    truth = {(query, doc): grade for query, doc, grade in rows}
-    for low, high in ((1, 1), (2, 3), (4, 10)):
-        some = [each for each, rank in enumerate(table.traits.rank) if low <= rank <= high]
-        observed = np.mean(
-            [truth[table.query_ids[table.query[e]], table.documents[e][0]] for e in some]
+        for rank, doc in enumerate(ranking[name])
+    }
+    return grades, make_run(ranking)
+
+
+def test_estimated_relevance_is_calibrated_by_rank_and_by_query():
+    truth, run = simulated()
+    rng = np.random.default_rng(1)
+    qrels = make_qrels([(*pair, grade) for pair, grade in truth.items() if rng.random() < 0.5])
+    table = tabulate_holes((run, run), qrels, "nDCG@10")
+    chance = estimate_relevance(table).chance
+    rank = table.rank[0, table.holes]
+    others = table.known[1][0][table.query[table.holes]]
+    for some in (rank == 1, rank <= 3, rank >= 4, others == 0, others >= 3):
+        actual = np.mean(
+            [
+                truth[table.query_ids[table.query[hole]], table.documents[hole][0]]
+                for hole in table.holes[some]
+            ]
         )
-        assert relevance[some].mean() == pytest.approx(observed, abs=0.06)
+        assert chance[some].mean() == pytest.approx(actual, abs=0.06)
+    assert chance[others >= 3].mean() > chance[others == 0].mean() + 0.2
+
+
+def test_imported_judgements_correct_the_assumed_number_of_hidden_relevant_documents():
+    truth, run = simulated()
+    rng = np.random.default_rng(1)
+    listed = [(*pair, 1) for pair, grade in truth.items() if grade and rng.random() < 0.5]
+    judged = [(*pair, grade) for pair, grade in truth.items() if (*pair, 1) not in listed]
+    judged = [judged[row] for row in rng.permutation(len(judged))[:100]]
+    means = []
+    for imported in (0, len(judged)):
+        qrels = make_qrels([*listed, *judged[:imported]])
+        table = tabulate_holes((run, run), qrels, "nDCG@10", imported=imported)
+        means.append(estimate_relevance(table).chance.mean())
+    actual = np.mean([grade for _, _, grade in judged])
+    assert means[0] < actual / 3  # half of the relevant documents are hidden, not one in eleven
+    assert means[1] == pytest.approx(actual, rel=0.35)
 
 
 def test_a_ranking_that_was_pooled_alone_is_found():
@@ -165,6 +217,9 @@ def test_a_ranking_that_was_pooled_alone_is_found():
     b = make_run({name: [f"b{rank}" for rank in range(10)] for name in names})
     only_a = make_qrels([(name, "a3", 1) for name in names])
     both = make_qrels([(name, doc, 1) for name in names for doc in ("a3", "b4")])
-    assert find_pooled(tabulate_holes((a, b), only_a, "nDCG@10")) == (0, 10)
-    assert find_pooled(tabulate_holes((b, a), only_a, "nDCG@10")) == (1, 10)
-    assert find_pooled(tabulate_holes((a, b), both, "nDCG@10")) is None
+    for runs, side in (((a, b), 1), ((b, a), 0)):
+        table = tabulate_holes(runs, only_a, "nDCG@10")
+        np.testing.assert_array_equal(find_not_pooled(table), table.side == side)
+        (warning,) = examine_holes(table, "one", "two").warnings
+        assert warning.startswith(("one", "two")[1 - side])
+    assert not find_not_pooled(tabulate_holes((a, b), both, "nDCG@10")).any()
