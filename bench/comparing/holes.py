@@ -124,8 +124,10 @@ class HoleTable:
         """Return both scores of every query, float64 ``(2, s, q)``, for ``(s, u)`` grades."""
         known_gain, known_count = self.known
         gain, count = self._add_up(self.holes, labels)
-        combine = np.maximum if self.measure.kind in FIRST else np.add
-        return self._normalise(combine(gain, known_gain[:, None]), count + known_count[:, None])
+        total = gain + known_gain[:, None]
+        if self.measure.kind in FIRST:
+            total = np.maximum(gain, known_gain[:, None])
+        return self._normalise(total, count + known_count[:, None])
 
     def _normalise(self, gain: Any, count: Any) -> Float64Array:
         if self.measure.kind in FIRST:

@@ -154,7 +154,7 @@ def _fit_logistic(
         p = _logistic(x @ weights + offset)
         curvature = (x * (p * (1 - p))[:, None]).T @ x + precision
         weights += np.linalg.solve(curvature, x.T @ (y - p) - precision @ weights)
-    return weights, np.linalg.inv(curvature)
+    return weights, np.asarray(np.linalg.inv(curvature))
 
 
 @cache
