@@ -133,7 +133,7 @@ class HoleTable:
         if self.measure.kind in FIRST:
             return np.asarray(gain)
         best = np.tensordot(self.gains, self.ideal_of(count), 1)
-        return np.divide(gain, best, out=np.zeros_like(gain), where=best > 0)
+        return np.asarray(np.divide(gain, best, out=np.zeros_like(gain), where=best > 0))
 
     def differences(self, labels: Int64Array | None = None) -> Float64Array:
         """Return a minus b for every query, float64 ``(s, q)``, for ``(s, u)`` grades.
