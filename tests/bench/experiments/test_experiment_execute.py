@@ -4,7 +4,6 @@ import errno
 import multiprocessing
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -26,9 +25,7 @@ from bench.experiments.experiment import (
 from bench.experiments.grid import FILES
 from foundation.errors import BenchError, WorkerError, is_disk_full
 from foundation.files import FileLock
-from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import processes
-from tests.support import small_starts as small
 from tests.support.experiments import FAKES, GRID, FakeStage, in_this_process
 from tests.support.results import CONDITIONS
 
@@ -126,29 +123,6 @@ def test_a_full_disk_stops_everything(tmp_path):
 
     with pytest.raises(OSError, match="No space"):
         go(tmp_path, run=full)
-
-
-def train_without_room(folder):
-    """A real training, none of whose files can grow beyond 20 kB."""
-    sys.dont_write_bytecode = True  # or modules would be cut off in Python's caches
-    start = small.write_start(folder / "start", small.texts())
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-    pretrain(small.preset(start, steps=1), small.texts(), small.on_cpu(folder / "out"))
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full_in_a_training_stops_everything(tmp_path):
-    tried = []
-
-    def run(stage, task, out):
-        tried.append(task)
-        return run_in_subprocess(train_without_room, task.folder(out))
-
-    with pytest.raises(BenchError, match=r"cannot write .*: .*File too large") as full:
-        go(tmp_path, run=run)
-    assert "free some space" in full.value.hint.lower()
-    assert len(tried) == 1
-    assert not list(tmp_path.rglob(FAILED_FILE))
 
 
 def test_a_damaged_record_says_what_to_delete(tmp_path):

@@ -153,20 +153,6 @@ def test_a_checkpoint_that_cannot_be_opened_is_reported_and_the_others_are_evalu
 
 
 @pytest.mark.slow
-def test_other_weights_take_the_place_of_the_first_and_back(place):
-    before = place.curve()
-    values = {one["step"]: one["levels"] for one in before["points"]}
-    weights = place.training / "checkpoint-2" / "model.safetensors"
-    first = weights.read_bytes()
-    weights.write_bytes((place.training / "checkpoint-6" / "model.safetensors").read_bytes())
-    after = {one["step"]: one["levels"] for one in place.curve()["points"]}
-    assert (after[2], after[4]) == (values[6], values[4])
-    assert [len(each) for each in place.results.values()] == [2, 1, 1]
-    weights.write_bytes(first)  # its old results are there
-    assert place.curve() == before
-
-
-@pytest.mark.slow
 def test_several_collections_have_a_mean_that_chooses(place, tmp_path):
     other = write_words(tmp_path / "other", 20)
     curve = place.curve(on=(place.collection, other))

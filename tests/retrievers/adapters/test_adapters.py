@@ -157,19 +157,6 @@ def test_a_card_may_name_its_adapter(base: Model, base_vectors: Any, tmp_path: P
         resolve_model(str(card))
 
 
-def test_a_peft_adapter_that_fails_in_its_forward_pass_gives_one_error(
-    base: Model, tmp_path: Path
-) -> None:
-    peft = pytest.importorskip("peft")
-    network = peft.PeftModel(fresh_network(base), peft.TrainableTokensConfig(token_indices=[2]))
-    network.save_pretrained(str(tmp_path / "tokens"))
-    path = tmp_path / "tokens" / "adapter_config.json"
-    tiny.write_json(path, json.loads(path.read_text()) | {"token_indices": [2.0]})
-    model = resolve_model("minilm", adapter=str(tmp_path / "tokens"))
-    with pytest.raises(BenchError, match=r"cannot be run with its adapter: .*Expected a long"):
-        open_encoder(model, "cpu").encode_queries(["alpha"])
-
-
 def test_a_peft_adapter_of_another_base_is_refused(base: Model, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     network = tiny.write_bert(tmp_path / "small")

@@ -122,12 +122,10 @@ def test_epochs_become_steps_of_whole_batches():
     ("changes", "message", "hint"),
     [
         ({"batchsize": 3}, "unknown field 'batchsize'", "batch_size"),
-        ({"batch_size": "3"}, "'3': expected a whole number", ""),
         ({"batch_size": 0}, "expected a whole number >= 1", ""),
         ({"epochs": 2}, "one of steps, epochs and tokens", ""),
         ({"steps": None}, "one of steps, epochs and tokens", ""),
         ({"start": {}}, "either a model or scratch", ""),
-        ({"start": {"modle": "bert"}}, "unknown field 'modle'", "model"),
         ({"optimizer": {"warm_up": 0.1}}, "unknown field 'warm_up'", "warmup"),
         ({"objective": {"name": "retromae", "decoder_lairs": 1}}, "_lairs", "decoder_layers"),
         (
@@ -150,10 +148,7 @@ def test_a_wrong_preset_for_pretraining_is_refused(changes, message, hint):
         ("stepz = 3", "unknown field 'stepz'", "did you mean steps?"),
         ("[loss]\nname = 'klx'", "name is 'klx'", "kl"),
         ("[loss]\nname = 'kl'", r"needs a \[teacher\], such as teacher = {model", ""),
-        ("[loss]\nname = 'margin-mse'", "needs a \\[teacher\\]", ""),
         ("[loss]\nname = 'kl'\nmatryoshka = [64, 128]", "in descending order", ""),
-        ("[loss]\nname = 'contrastive'\nmatryoshka = [64, 64]", "in descending order", ""),
-        ("[loss]\nname = 'contrastive'\nmatryoshka = [64, 0]", "expected a whole number >= 1", ""),
         ("epochs = 2.0", "either steps or epochs", ""),
         ("hard_negatives = 1", "or neither", ""),
         ("[[rounds]]\nsources = ['bm25']", "or neither", ""),
@@ -163,7 +158,6 @@ def test_a_wrong_preset_for_pretraining_is_refused(changes, message, hint):
         ("[optimizer]\nalgorithm = 'adam'", "algorithm is 'adam'", "adamw"),
         ("[teacher]\nmargin = 1.0", "needs hard_negatives", ""),
         ("rounds = []", "at least one round", ""),
-        ("batch_size = 1", "expected a whole number >= 2", ""),
         (
             "hard_negatives = 1\n[[rounds]]\nsources = ['model']\nrefresh_steps = 2\n"
             "[loss]\nname = 'kl'\n[teacher]",
@@ -174,7 +168,6 @@ def test_a_wrong_preset_for_pretraining_is_refused(changes, message, hint):
         (BM25 + "margin = 0.1", "margin and refresh_steps need", ""),
         (BM25.replace("['", "['bm25', '"), "listed twice", ""),
         (BM25 + "depth = 0", "at least 1", ""),
-        (BM25.replace("bm25", "web"), "sources.0 is 'web'", "bm25"),
         ('part = { name = "biases" }\nadapter = { method = "lora" }', "adapter or part", ""),
         ("= 3", "not TOML", ""),
     ],

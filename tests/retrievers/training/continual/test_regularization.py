@@ -110,14 +110,6 @@ def test_one_penalty_has_the_gradient_of_one_for_each_domain(texts):
         np.testing.assert_allclose(one.grad.numpy(), expected, rtol=1e-7, atol=1e-12)
 
 
-def test_unimportant_weights_keep_their_last_value(texts):
-    encoder = tiny.encoder()
-    nothing = {name: torch.zeros_like(one) for name, one in encoder.named_parameters()}
-    held = accumulate_fisher(encoder, nothing, accumulate_fisher(moved(encoder, 1), nothing, None))
-    here = arrays(encoder)
-    assert all(np.array_equal(held[CENTRE + name], value) for name, value in here.items())
-
-
 def test_the_loss_is_mlm_and_the_penalty(texts, tmp_path):
     encoder = tiny.encoder()
     state = tmp_path / "state.safetensors"

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from retrievers.models.resolve import resolve_model
 from retrievers.training.objectives.objective import OBJECTIVES
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
-from tests.support.small_starts import KilledError, have_equal_weights, killed_at, losses, on_cpu
+from tests.support.small_starts import losses, on_cpu
 
 TEXTS = small.texts()
 PREDICTING = sorted(OBJECTIVES.keys() - {"simcse"})
@@ -46,28 +45,6 @@ def test_the_loss_of_a_new_encoder_falls_on_a_real_corpus(
     )
     encoder = open_encoder(resolve_model(str(tmp_path / "out")), "cpu")
     assert encoder.encode_queries(["a river"]).shape == (1, 32)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "objective",
-    [{"name": "cocondenser", "sub_batch": 3}, {"name": "cotmae"}],
-    ids=lambda objective: str(objective["name"]),
-)
-def test_spans_and_cached_gradients_survive_a_kill(
-    tmp_path: Path, objective: dict[str, Any]
-) -> None:
-    """Dropout, spans and masks of the resumed steps are those of a training without a kill."""
-    start = small.write_start(tmp_path / "bert", TEXTS)
-    preset = small.preset(start, objective=objective, steps=6)
-    pretrain(preset, TEXTS, on_cpu(tmp_path / "whole"))
-
-    with pytest.raises(KilledError):
-        pretrain(preset, TEXTS, on_cpu(tmp_path / "out", save_every=3, progress=killed_at(5)))
-    assert pretrain(preset, TEXTS, on_cpu(tmp_path / "out", save_every=3)).resumed_at == 3
-
-    assert losses(tmp_path / "out") == losses(tmp_path / "whole")
-    assert have_equal_weights(tmp_path / "out", tmp_path / "whole")
 
 
 def test_settings_that_do_not_fit_the_encoder_claim_no_folder(tmp_path: Path) -> None:
