@@ -1,14 +1,36 @@
 """A grid is a strict TOML file: a reference, and axes along which one field changes.
 
-    name = "masks"
-    pretrain = { preset = "retromae-small", on = ["stdlib-code"] }  # and any field of the preset
-    evaluate = { on = ["beir/nfcorpus"] }
-    axes = [{ field = "pretrain.objective.decoder_mask", values = [0.15, 0.5, 0.9] }]
+::
 
-Each value that differs from the reference is a row. ``pretrain`` and ``finetune`` may have a
-``command`` instead of a preset (see `training_stages.CommandSettings`). An axis whose ``field`` is
-a training stage has whole tables as values. Names of options are accepted for fields.
-docs/how-to/experiments.md describes bases, variants and anchors.
+    name = "masks"
+    seeds = [0, 1, 2]
+    pretrain = { preset = "retromae-small", on = ["stdlib-code"] } # and fields of the preset
+    finetune = { preset = "dpr-small", on = ["beir/nfcorpus"] }
+    evaluate = { on = ["beir/nfcorpus"] }
+
+    [[axes]]
+    field = "pretrain.objective.decoder_mask"
+    values = [0.15, 0.5, 0.9] # each value that differs from the reference is a row
+
+Any stage may be absent. Without ``pretrain``, set ``model`` to the model that is fine-tuned or
+evaluated. ``base`` is a pre-training before the rows' own, from which every row and seed continues.
+With ``base_per_seed = true`` each seed has a base of its own. ``adapt`` trains on the collections
+of its ``on`` one after the other; its ``method`` is a name, or a table such as
+``{ name = "das", measured = 1000 }``.
+
+``pretrain`` and ``finetune`` may have a ``command`` instead of a preset: another program trains the
+checkpoint (see `bench.experiments.training_stages.CommandSettings`). An axis whose ``field`` is a
+training stage has whole tables as values.
+
+Fields have the names of the command line's options, too: ``measure`` and ``store-dtype`` are
+accepted for ``measures`` and ``store_dtype``, a single name for a list in ``on``, and the name of a
+model in ``start``.
+
+``[variants.NAME]`` is another form of the grid, for ``--variant NAME``. Its fields replace those of
+the file. Its ``axes`` may name axes of the file by their titles.
+
+Anchors are finished models to compare with, such as ``anchors = ["bm25", "minilm"]``. They are
+evaluated on the same collections.
 """
 
 from collections.abc import Callable, Mapping, Sequence
