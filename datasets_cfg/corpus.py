@@ -127,7 +127,7 @@ class Corpus:
     Attributes:
         folder: folder of the corpus.
         manifest: counts, content hash and sources.
-        checksums: of its files and sources.
+        checksums: of its files.
         mapped: memory-mapped file of the documents.
         tie_rank: int64 ``(n,)``, rank of each document's id in byte order (UTF-8), 0 the lowest.
     """

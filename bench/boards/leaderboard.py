@@ -56,14 +56,13 @@ from retrievers.models.card import Card, all_cards
 MOST_BASELINES = 4  # each has its own mark
 CARDS, ALL = "cards", "all"
 PUBLISHED = Path(__file__).parent / "published"
-Advance = Callable[[int, int], None]  # called after each column with 1 and the number of columns
 
 
-def leaderboard(request: LeaderboardRequest, advance: Advance = lambda *_: None) -> Leaderboard:
+def leaderboard(request: LeaderboardRequest) -> Leaderboard:
     """Build the leaderboard of stored results, whose rankings are scored again."""
     shown = _select_results(find_distinct_results(*request.results), request)
     check_scores_against_rankings(shown, open_workspace(request))
-    return build_leaderboard(shown, all_cards(), request, advance)
+    return build_leaderboard(shown, all_cards(), request)
 
 
 class PublishedSystem(Record, kw_only=True):
@@ -140,7 +139,6 @@ def build_leaderboard(
     stored: Sequence[Evaluation],
     cards: Mapping[str, Card],
     request: LeaderboardRequest,
-    advance: Advance = lambda *_: None,
 ) -> Leaderboard:
     """Build a leaderboard of ``stored`` results, with the suite, measures and claims to show."""
     by_column = group_by_column(_select_results(stored, request))
@@ -160,7 +158,7 @@ def build_leaderboard(
     names = [suite.name for suite in suites]
     resampling = Resampling(request.resamples, request.seed)
     baselines = _find_baselines(request.baseline, by_row)
-    groups = compute_rank_groups(by_row, wanted, names, resampling, advance)
+    groups = compute_rank_groups(by_row, wanted, names, resampling)
     results = [entry.record for entries in by_column.values() for entry in entries]
     models = {result.model for result in results}
     known = collect_claims(cards, models, request.published)

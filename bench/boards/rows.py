@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from tqdm import tqdm
 
 from bench.boards.leaderboard_record import natural_sort_key
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_scores
@@ -285,12 +286,10 @@ def compute_rank_groups(
     wanted: Mapping[str, Sequence[str]],
     suites: Collection[str],
     resampling: Resampling,
-    advance: Callable[[int, int], None],
 ) -> RankGroups:
     """Compute intervals and groups in every column, and in every suite with complete rows.
 
-    ``wanted`` are the measures of each column. ``advance`` is called after each column with 1 and
-    the number of columns.
+    ``wanted`` are the measures of each column.
     """
     most = max(sum(column in cells for cells in by_row.values()) for column in wanted)
     resampling.check_enough(most - 1)  # with fewer, all models would form one group
@@ -299,7 +298,7 @@ def compute_rank_groups(
     # Running sums of means, bootstrap and flipped means over the collections of a suite.
     sums: dict[tuple[str, str], list[Float64Array]] = {}
     complete: dict[tuple[str, str], list[str]] = {}
-    for column, measures in wanted.items():
+    for column, measures in tqdm(wanted.items(), "resampling", unit=" collections"):
         results = {row: cells[column] for row, cells in by_row.items() if column in cells}
         for matrix in _matrices(column, results, measures, resampling):
             drawn = matrix.resampled
@@ -313,7 +312,6 @@ def compute_rank_groups(
                 of_rows = [matrix.columns[row] for row in complete[key]]
                 parts = [weights[suite][column] * table[..., of_rows] for table in tables]
                 sums[key] = [total + part for total, part in zip(sums[key], parts, strict=True)]
-        advance(1, len(wanted))
     for (suite, measure), rows in complete.items():
         if rows:
             ranked |= _rank(suite, measure, rows, sums[suite, measure])

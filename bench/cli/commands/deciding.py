@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 
 from attrs import evolve
-from tqdm import tqdm
 
 from bench.boards.leaderboard import leaderboard as build_leaderboard
 from bench.boards.leaderboard_record import Leaderboard
@@ -73,13 +72,7 @@ FORMATS: dict[str, Callable[[Leaderboard, str], str]] = {
 def leaderboard(request: LeaderboardRequest, output: OutputOptions) -> int:
     """Print stored results side by side in the chosen format."""
     form = "json" if output.json else output.format
-    with tqdm(desc="resampling", unit=" collections") as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done)
-
-        board = build_leaderboard(evolve(request, every_measure=form == "html"), show)
+    board = build_leaderboard(evolve(request, every_measure=form == "html"))
     if output.figure:
         draw_costs(board, request.measure, output.figure)
     print(FORMATS[form](board, request.measure), end="")
