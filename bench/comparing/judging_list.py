@@ -6,11 +6,11 @@ their hash is part of its protocol. The files of the collection are never writte
 
 import csv
 import io
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,7 +40,8 @@ from foundation.files import Location, parse_location
 from foundation.records import Record, decode_json
 
 PAIRS_FOLDER, RESULTS_FOLDER = "to-judge", "judged"
-COMPUTED = tuple("=+-@")  # begin cells that a spreadsheet evaluates, written after an apostrophe
+COMPUTED = re.compile("^'([=+@＝＋－＠-])")  # written so that a spreadsheet does not evaluate it
+CELLS = ("query_id", "doc_id", "grade", "judge")
 LISTED = 5  # wrong lines in a message
 
 
@@ -182,12 +183,8 @@ def _grades(dataset: Dataset) -> tuple[int, ...]:
     return tuple(sorted({0, 1, *(grade for grade in dataset.qrels.grades.tolist() if grade > 0)}))
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A row of a judged list, with its file and line number for messages.
-
-    ``grade`` is text, or "" if the pair is not judged.
-    """
+class _Row(NamedTuple):
+    """A judged row of a list as text, and its file and line for messages."""
 
     source: str
     query_id: str
@@ -196,46 +193,44 @@ class _Line:
     judge: str
     copies: tuple[str, ...]
 
-    @classmethod
-    def of(cls, source: str, fields: Mapping[str, Any]) -> "_Line":
-        """Return the row with these ``fields``."""
-        copies = fields.get("copies") or []
-        if not isinstance(copies, list):
-            raise BenchError(f"{source}: copies is {copies!r}, but should be a list of ids")
-        query_id, doc_id, grade, judge = (
-            "" if fields.get(name) is None else str(fields[name]).strip()
-            for name in ("query_id", "doc_id", "grade", "judge")
-        )
-        return cls(source, query_id, doc_id, grade, judge, tuple(map(str, copies)))
 
-
-def _read_list(path: Path) -> Iterator[_Line]:
-    """Yield the rows of a judged list: CSV with commas or semicolons, or JSON lines."""
+def _read_list(path: Path) -> Iterator[_Row]:
+    """Yield the rows with a grade of a list: CSV with commas or semicolons, or JSON lines."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"cannot read {path}: {error}", "name a list of `judge export`") from error
-    if text.lstrip().startswith("{"):
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                source = f"{path}, line {number}"
-                yield _Line.of(source, decode_json(line.encode(), dict[str, Any], source))
-        return
-    header = text.partition("\n")[0]
-    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=";" if ";" in header else ",")
-    if lacking := {"query_id", "doc_id", "grade", "judge"} - {*(rows.fieldnames or ())}:
+    read = _read_json_lines if text.lstrip().startswith("{") else _read_csv
+    for number, fields in read(text, path):
+        query_id, doc_id, grade, judge = (
+            "" if fields.get(name) is None else str(fields[name]).strip() for name in CELLS
+        )
+        copies = fields.get("copies") or []
+        copies = copies if isinstance(copies, list) else str(copies).split()
+        if grade:
+            source = f"{path}, line {number}"
+            yield _Row(source, query_id, doc_id, grade, judge, tuple(map(str, copies)))
+
+
+def _read_json_lines(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, decode_json(line.encode(), dict[str, Any], f"{path}, line {number}")
+
+
+def _read_csv(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    delimiter = ";" if ";" in text.partition("\n")[0] else ","
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    if lacking := {*CELLS} - {*(rows.fieldnames or ())}:
         raise BenchError(
             f"{path} has no column {' and '.join(sorted(lacking))}",
             "import a file of `judge export`, with its header",
         )
     for row in rows:
-        cells = {str(key): _without_apostrophe(value or "") for key, value in row.items()}
-        copies = cells.get("copies", "").split()
-        yield _Line.of(f"{path}, line {rows.line_num}", {**cells, "copies": copies})
-
-
-def _without_apostrophe(cell: str) -> str:
-    return cell[1:] if cell.startswith("'") and cell[1:].startswith(COMPUTED) else cell
+        if None in row:
+            raise BenchError(f"{path}, line {rows.line_num} has more cells than the header")
+        cells = {name: COMPUTED.sub(r"\1", cell) for name, cell in row.items() if cell}
+        yield rows.line_num, cells
 
 
 def _import_judgements(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
@@ -250,9 +245,8 @@ def _import_judgements(request: JudgeRequest, workspace: Workspace) -> JudgeRepo
             "Name the folder of the first results with --results, and all judged lists.",
         )
     dataset = _open(stored[0], workspace)
-    judgements = _check_lines(
-        [line for name in request.names for line in _read_list(Path(name))], dataset
-    )
+    rows = [row for name in request.names for row in _read_list(Path(name))]
+    judgements = _check_rows(rows, dataset)
     judged = dataset.with_judgements(as_qrels(judgements))
     out = request.out or parse_location(RESULTS_FOLDER)
     for other in find_results(out) if out.exists() else ():
@@ -296,44 +290,37 @@ def _score_again(
     )
 
 
-def _check_lines(lines: Sequence[_Line], dataset: Dataset) -> list[ImportedJudgement]:
-    """Return the judged rows, each pair once, and raise with all wrong lines."""
-    given = [line for line in lines if line.grade]
-    documents = list(dict.fromkeys(id_ for line in given for id_ in (line.doc_id, *line.copies)))
-    rows = dataset.corpus.rows_of(documents).tolist()
-    unknown = {doc_id for doc_id, row in zip(documents, rows, strict=True) if row < 0}
+def _check_rows(rows: Sequence[_Row], dataset: Dataset) -> list[ImportedJudgement]:
+    """Return the judgements of the rows, each pair once, and raise with all wrong rows."""
+    documents = [doc_id for row in rows for doc_id in (row.doc_id, *row.copies)]
+    found = dataset.corpus.rows_of(documents).tolist()
+    unknown = {doc_id for doc_id, place in zip(documents, found, strict=True) if place < 0}
     # grade of each judged pair, and where it is stated
     stated = {(query, doc_id): (grade, "the collection") for query, doc_id, grade in dataset.qrels}
     kept: list[ImportedJudgement] = []
     wrong: list[str] = []
-    for line in given:
-        if problem := _find_problem(line, dataset, unknown):
-            wrong.append(f"{line.source}: {problem}")
-            continue
-        grade, pairs = int(line.grade), [(line.query_id, d) for d in (line.doc_id, *line.copies)]
-        earlier = next((stated[pair] for pair in pairs if pair in stated), None)
-        if earlier is None:
-            kept.append(
-                ImportedJudgement(
-                    query_id=line.query_id,
-                    doc_id=line.doc_id,
-                    grade=grade,
-                    judge=line.judge,
-                    copies=line.copies,
+    for row in rows:
+        pairs = [(row.query_id, doc_id) for doc_id in (row.doc_id, *row.copies)]
+        known = [stated[pair] for pair in pairs if pair in stated]
+        problem = _find_problem(row, dataset, unknown)
+        for grade, source in known:
+            if not problem and grade != int(row.grade):
+                problem = (
+                    f"document {row.doc_id!r} of query {row.query_id!r} has grade {grade} in "
+                    f"{source}, {row.grade} here"
                 )
-            )
-            stated |= dict.fromkeys(pairs, (grade, line.source))
-        elif earlier[0] != grade:
-            wrong.append(
-                f"{line.source}: document {line.doc_id!r} of query {line.query_id!r} has grade "
-                f"{earlier[0]} in {earlier[1]}, {grade} here"
-            )
+        if problem:
+            wrong.append(f"{row.source}: {problem}")
+        elif len(known) < len(pairs):
+            grade = int(row.grade)
+            kept.append(ImportedJudgement(row.query_id, row.doc_id, grade, row.judge, row.copies))
+            stated |= dict.fromkeys(pairs, (grade, row.source))
     if wrong:
-        listed = wrong[:LISTED]
-        if len(wrong) > LISTED:
-            listed.append(f"and {len(wrong) - LISTED} more")
-        reasons = "\n".join(listed)
-        raise BenchError(f"nothing was imported: {reasons}", "Fix these lines, or delete them.")
+        more = f"\nand {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
+        reasons = "\n".join(wrong[:LISTED])
+        raise BenchError(
+            f"nothing was imported: {reasons}{more}", "Fix these lines, or delete them."
+        )
     if not kept:
         raise BenchError(
             "no line has a new judgement", "Fill in the columns grade and judge, or use the page."
@@ -341,15 +328,15 @@ def _check_lines(lines: Sequence[_Line], dataset: Dataset) -> list[ImportedJudge
     return sorted(kept, key=lambda judgement: (judgement.query_id, judgement.doc_id))
 
 
-def _find_problem(line: _Line, dataset: Dataset, unknown: Collection[str]) -> str:
+def _find_problem(row: _Row, dataset: Dataset, unknown: set[str]) -> str:
     """Describe what is wrong with a judged row on its own, or return ""."""
     grades = list(map(str, _grades(dataset)))
-    if line.query_id not in dataset.queries.ids:
-        return f"{dataset.name} has no query {line.query_id!r}"
-    if lost := [doc_id for doc_id in (line.doc_id, *line.copies) if doc_id in unknown]:
-        return f"{dataset.name} has no document {lost[0]!r}"
-    if line.grade not in grades:
-        return f"grade {line.grade} is not one of {format_names(grades, 9)}"
-    if not line.judge:
-        return f"document {line.doc_id!r} of query {line.query_id!r} has a grade, but no judge"
+    if row.query_id not in dataset.queries.ids:
+        return f"{dataset.name} has no query {row.query_id!r}"
+    if lost := unknown.intersection((row.doc_id, *row.copies)):
+        return f"{dataset.name} has no document {min(lost)!r}"
+    if row.grade not in grades:
+        return f"grade {row.grade} is not one of {format_names(grades, 9)}"
+    if not row.judge:
+        return f"document {row.doc_id!r} of query {row.query_id!r} has a grade, but no judge"
     return ""

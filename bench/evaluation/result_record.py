@@ -291,7 +291,7 @@ class Evaluation:
         return file.run
 
 
-class ImportedJudgement(Record, kw_only=True):
+class ImportedJudgement(Record):
     """A judgement that ``judge import`` added to those of a collection.
 
     ``copies`` are documents with the same text, which have the same grade.

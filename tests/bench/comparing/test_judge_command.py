@@ -166,6 +166,24 @@ def test_other_judgements_do_not_mix_with_those_of_a_folder(place, tmp_path):
     assert "Choose another --out" in done.stderr
 
 
+def test_a_row_with_more_cells_than_the_header_is_refused_by_line(place, tmp_path):
+    path = tmp_path / "j.csv"
+    path.write_text("query_id;doc_id;grade;judge\nq00;d03;1;jane\nq00;d04;1;jane;more\n")
+    done = place.judge("import", path, "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "line 3 has more cells than the header" in done.stderr
+
+
+def test_json_lines_may_state_copies_as_the_csv_does(place, tmp_path):
+    path = tmp_path / "j.jsonl"
+    fields = {"query_id": "q07", "doc_id": "-1", "grade": 1, "judge": "jane", "copies": "copy"}
+    path.write_text(json.dumps(fields))
+    done = place.judge("import", path, "--out", tmp_path / "out")
+    assert done.code == 0, done.stderr
+    text = next((tmp_path / "out").rglob("judgements.jsonl")).read_text()
+    assert json.loads(text)["copies"] == ["copy"]
+
+
 def test_a_list_without_judgements_says_what_to_fill_in(place, tmp_path):
     done = place.judge("import", place.bench.place / "list" / "pairs.csv")
     assert done.code == 2
