@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from bench.comparing.pairs import (
     compare_models,
     measure_forgetting,
 )
-from bench.comparing.settling import Holes, find_holes
+from bench.comparing.settling import Holes, find_holes, read_texts
 from bench.comparing.statistics import SAME_SCORE, Resampling
 from bench.evaluation.judging import suites_inner_first
 from bench.evaluation.pipeline import OpenDataset, evaluate_run
@@ -369,7 +370,7 @@ def _find_changed_queries(
             grades[query][doc_id] = grade
     ranks = {query: [_ranks(one.run, query) for one in evaluations] for query in selected}
     shown = {query: _documents(grades[query], *ranks[query]) for query in selected}
-    documents = _document_texts([doc_id for some in shown.values() for doc_id in some], dataset)
+    documents = read_texts(dataset, list(chain(*shown.values()))) if dataset else {}
     texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True)) if dataset else {}
     answers = (dataset.answers if dataset else None) or {}
     return ChangedQueries(
@@ -422,19 +423,6 @@ def _documents(grades: Mapping[str, int], a: Mapping[str, int], b: Mapping[str, 
     relevant = sorted(sorted(doc_id for doc_id in grades if grades[doc_id] > 0), key=sort_key)
     first = [doc_id for ranks in (a, b) for doc_id in ranks if ranks[doc_id] <= TOP]
     return list(dict.fromkeys([*relevant[:JUDGED], *sorted(first, key=sort_key)]))
-
-
-def _document_texts(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str, str]:
-    """Return title and text of the documents that the corpus contains."""
-    if dataset is None or not doc_ids:
-        return {}
-    rows = dataset.corpus.rows_of(doc_ids)
-    present = np.flatnonzero(rows >= 0)
-    documents = zip(*dataset.corpus.documents_at(rows[present]), strict=True)
-    return {
-        doc_ids[row]: f"{title} {text}".strip()
-        for row, (title, text) in zip(present.tolist(), documents, strict=True)
-    }
 
 
 def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Workspace) -> None:

@@ -131,7 +131,7 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
     check_scores_against_rankings([a, b], workspace)
     dataset = _open(a, workspace)
     table = open_holes((a, b), measure, dataset, thorough=True)
-    order, change = order_holes(table, estimate_relevance(table))
+    order, change = order_holes(table, estimate_relevance(table)[0])
     chosen = order[: request.budget]
     documents = [table.documents[row] for row in table.holes[chosen]]
     rows = dataset.corpus.rows_of([copies[0] for copies in documents])

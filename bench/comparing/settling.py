@@ -5,10 +5,8 @@ judged documents, draws labels for all holes, and the test of ``compare`` decide
 docs/explanation/holes.md for its assumptions and for how often it errs.
 """
 
-import hashlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
 from typing import Literal
@@ -36,45 +34,8 @@ POOL_GAP = 0.1  # difference of the judged shares that suggests that only one ru
 MOST_ROWS = 2_000_000  # of both rankings, examined without being asked
 
 
-@dataclass(frozen=True)
-class Relevance:
-    """Estimated relevance of u holes.
-
-    Attributes:
-        log_odds: float64 ``(u,)``, of at least the lowest level.
-        kind: float64 ``(u, 3)``, 1 in the column of the rankings that have the hole: a, b or both.
-        shift: float64 ``(3,)``, mean error of the log-odds of each kind.
-        covariance: float64 ``(3, 3)``, of the errors.
-        levels: int64 ``(l,)``, grades of relevant documents.
-        frequencies: float64 ``(l,)``, share of each level among relevant documents.
-    """
-
-    log_odds: Float64Array
-    kind: Float64Array
-    shift: Float64Array
-    covariance: Float64Array
-    levels: Int64Array
-    frequencies: Float64Array
-
-    @property
-    def chance(self) -> Float64Array:
-        """Chance of each hole to be relevant, float64 ``(u,)``."""
-        return _logistic(self.log_odds + self.kind @ self.shift)
-
-    def draw_labels(self, count: int) -> Int64Array:
-        """Draw labelings of the holes, int64 ``(count, u)``.
-
-        Each draw shifts the log-odds of all holes of a kind by the same number: models are wrong
-        for whole kinds of documents, not for each one independently.
-        """
-        rng = np.random.default_rng(0)
-        shift = rng.multivariate_normal(self.shift, self.covariance, count) @ self.kind.T
-        relevant = rng.random(shift.shape) < _logistic(self.log_odds + shift)
-        return np.asarray(relevant * rng.choice(self.levels, p=self.frequencies, size=shift.shape))
-
-
-def estimate_relevance(table: HoleTable) -> Relevance:
-    """Estimate how likely each hole is relevant, and which grade it has then.
+def estimate_relevance(table: HoleTable) -> tuple[Float64Array, Int64Array]:
+    """Estimate how likely each hole is relevant, and draw labels.
 
     A logistic regression on the best rank, the standardised score, whether both models retrieved
     the document, and the number of other relevant documents of its query, fitted to the judged
@@ -85,8 +46,13 @@ def estimate_relevance(table: HoleTable) -> Relevance:
     (Elkan and Noto, KDD 2008, with an assumed share of labelled documents), or all of it for the
     holes of a model that was not pooled, see `find_not_pooled`.
 
-    Imported judgements show how wrong this is for holes: they correct the log-odds of each kind,
-    whose prior is normal.
+    Models are wrong for whole kinds of documents, those of a, of b and of both, not for each one
+    independently. The error of the log-odds of each kind has a normal prior, from which imported
+    judgements take it. Each draw of labels has errors of its own.
+
+    Returns:
+        Chance of each hole to be relevant, float64 ``(u,)``, and up to `LABELINGS` labelings, int64
+        ``(s, u)``.
     """
     relevant = table.grade >= table.levels[0]
     own = (table.grade != UNJUDGED) & ~table.imported
@@ -107,7 +73,7 @@ def estimate_relevance(table: HoleTable) -> Relevance:
     )
     weights, _ = _fit_logistic(x[fitted], (relevant & own)[fitted], np.eye(x.shape[1]))
     log_odds, kind = np.clip(x @ weights, -20, 20) + prior, np.eye(BOTH + 1)[table.side]
-    shift, covariance = _fit_logistic(
+    error, covariance = _fit_logistic(
         kind[table.imported],
         relevant[table.imported],
         np.eye(BOTH + 1) / SPREAD**2,
@@ -115,10 +81,12 @@ def estimate_relevance(table: HoleTable) -> Relevance:
     )
     reached = np.array([np.count_nonzero(table.grade >= level) for level in table.levels])
     exactly = reached - np.append(reached[1:], 0) + 0.5
-    holes = table.holes
-    return Relevance(
-        *(log_odds[holes], kind[holes], shift, covariance, table.levels, exactly / exactly.sum())
-    )
+    log_odds, kind, rng = log_odds[table.holes], kind[table.holes], np.random.default_rng(0)
+    count = max(100, min(LABELINGS, CELLS // max(1, len(log_odds))))
+    errors = rng.multivariate_normal(error, covariance, count) @ kind.T
+    drawn = rng.random(errors.shape) < _logistic(log_odds + errors)
+    labels = drawn * rng.choice(table.levels, p=exactly / exactly.sum(), size=drawn.shape)
+    return _logistic(log_odds + kind @ error), labels
 
 
 def find_not_pooled(table: HoleTable) -> BoolArray:
@@ -203,12 +171,12 @@ def _cannot_exceed(ends: Float64Array, z: float) -> bool:
     return False
 
 
-def order_holes(table: HoleTable, relevance: Relevance) -> tuple[Int64Array, Float64Array]:
+def order_holes(table: HoleTable, chance: Float64Array) -> tuple[Int64Array, Float64Array]:
     """Order holes by the expected effect of their judgements on the verdict, the largest first.
 
     The verdict depends on the sum of the differences divided by the root of the sum of their
     squares. The effect of a hole is the change of this statistic if the hole alone is relevant,
-    times the chance of relevance.
+    times its ``chance`` of relevance, float64 ``(u,)``.
 
     Returns:
         The order, int64 ``(u,)``, and the expected effects, float64 ``(u,)``.
@@ -219,7 +187,7 @@ def order_holes(table: HoleTable, relevance: Relevance) -> tuple[Int64Array, Flo
     total = differences.sum() + np.append(0, after - before)  # first without judgements
     squares = (differences**2).sum() + np.append(0, after**2 - before**2)
     statistic = total / np.sqrt(np.maximum(squares, SAME_MEAN))
-    change = np.abs(statistic[1:] - statistic[0]) * relevance.chance
+    change = np.abs(statistic[1:] - statistic[0]) * chance
     return np.argsort(-change, kind="stable"), change
 
 
@@ -318,8 +286,7 @@ def examine_holes(
     verdict = int(find_verdicts(table.differences(), level)[0])
     if is_certain(low, high, verdict, level):
         return found
-    relevance = estimate_relevance(table)
-    labels = relevance.draw_labels(max(100, min(LABELINGS, CELLS // len(table.holes))))
+    relevance, labels = estimate_relevance(table)
     differences = table.differences(labels)
     final = find_verdicts(differences, level)
     ends = np.quantile(differences.mean(axis=1), [0.025, 0.975]).tolist()
@@ -397,12 +364,12 @@ def open_holes(
     if not thorough and sum(map(len, runs)) > MOST_ROWS:
         raise BenchError("the rankings are long; add --holes to examine them")
     doc_ids = {*runs[0].ids.to_pylist(), *runs[1].ids.to_pylist(), *opened.qrels.doc_ids}
-    keys = hash_texts(opened, list(doc_ids), thorough)
+    keys = _read_keys(opened, list(doc_ids), thorough)
     return tabulate_holes(runs, opened.qrels, measure, keys, opened.overlaid)
 
 
-def hash_texts(dataset: Dataset, doc_ids: Sequence[str], thorough: bool) -> dict[str, str]:
-    """Return a hash of title and text by document id, or nothing if the documents are not here.
+def _read_keys(dataset: Dataset, doc_ids: Sequence[str], thorough: bool) -> dict[str, str]:
+    """Return the text of each document as its key, or nothing if reading them is not possible.
 
     A large collection is read only if the examination is ``thorough``.
     """
@@ -410,13 +377,17 @@ def hash_texts(dataset: Dataset, doc_ids: Sequence[str], thorough: bool) -> dict
         size = sum(file.stat().st_size for file in dataset.reader.corpus_files())
         if size > QUICK_BYTES and not thorough:
             return {}
-        rows = dataset.corpus.rows_of(doc_ids)
-        present = np.flatnonzero(rows >= 0)
-        documents = zip(*dataset.corpus.documents_at(rows[present]), strict=True)
+        return {doc_id: text for doc_id, text in read_texts(dataset, doc_ids).items() if text}
     except (BenchError, OSError):
         return {}
+
+
+def read_texts(dataset: Dataset, doc_ids: Sequence[str]) -> dict[str, str]:
+    """Return title and text of the documents that the corpus contains."""
+    rows = dataset.corpus.rows_of(doc_ids)
+    present = np.flatnonzero(rows >= 0)
+    documents = zip(*dataset.corpus.documents_at(rows[present]), strict=True)
     return {
-        doc_ids[place]: hashlib.sha256("\0".join(document).encode()).hexdigest()
-        for place, document in zip(present.tolist(), documents, strict=True)
-        if any(document)
+        doc_ids[row]: f"{title} {text}".strip()
+        for row, (title, text) in zip(present.tolist(), documents, strict=True)
     }

@@ -34,7 +34,6 @@ from tabulate import tabulate
 from bench.comparing.comparison import open_evaluated_dataset
 from bench.comparing.holes import BEYOND, UNJUDGED, HoleTable, tabulate_holes
 from bench.comparing.settling import (
-    LABELINGS,
     OPEN,
     estimate_relevance,
     find_verdicts,
@@ -141,7 +140,7 @@ Order = Callable[[Pair, HoleTable, int], np.ndarray]
 
 
 def by_model(pair: Pair, table: HoleTable, target: int) -> np.ndarray:
-    return order_holes(table, estimate_relevance(table))[0]
+    return order_holes(table, estimate_relevance(table)[0])[0]
 
 
 def by_rank(pair: Pair, table: HoleTable, target: int) -> np.ndarray:
@@ -227,7 +226,7 @@ def removals_of(
 
 def chance_of_change(table: HoleTable, now: int) -> float:
     """Return the chance of another verdict as `examine_holes`, without bounds and proofs."""
-    final = find_verdicts(table.differences(estimate_relevance(table).draw_labels(LABELINGS)))
+    final = find_verdicts(table.differences(estimate_relevance(table)[1]))
     return float(np.mean(final != now))
 
 

@@ -136,7 +136,7 @@ def test_a_clear_difference_is_settled_and_a_close_one_is_open():
 
 def test_holes_are_ordered_by_what_their_label_changes():
     table = many_queries()
-    order, change = order_holes(table, estimate_relevance(table))
+    order, change = order_holes(table, estimate_relevance(table)[0])
     assert table.documents[table.holes[order[0]]] == ("z",)  # its label moves b from 1/2 to 1
     moved = {table.documents[table.holes[each]][0]: change[each] for each in range(3)}
     assert moved["z"] > 0
@@ -153,13 +153,13 @@ def test_the_effect_of_a_hole_is_the_change_of_the_statistic_times_its_chance():
     qrels = make_qrels([row for row in qrels if row[1] != "a2"] + [(n, "a2", 1) for n in names])
     table = tabulate_holes((a, b), qrels, "nDCG@3")
     assert [table.documents[hole] for hole in table.holes] == [("b1",)]
-    relevance = estimate_relevance(table)
-    _, change = order_holes(table, relevance)
+    chance, _ = estimate_relevance(table)
+    _, change = order_holes(table, chance)
     statistics = []
     for label in (0, 1):
         (d,) = table.differences(np.array([[label]]))
         statistics.append(d.sum() / np.sqrt((d**2).sum()))
-    assert change[0] == pytest.approx(relevance.chance[0] * abs(statistics[1] - statistics[0]))
+    assert change[0] == pytest.approx(chance[0] * abs(statistics[1] - statistics[0]))
 
 
 def simulated(seed: int = 0) -> tuple[dict[tuple[str, str], int], Run]:
@@ -181,7 +181,7 @@ def test_estimated_relevance_is_calibrated_by_rank_and_by_query():
     rng = np.random.default_rng(1)
     qrels = make_qrels([(*pair, grade) for pair, grade in truth.items() if rng.random() < 0.5])
     table = tabulate_holes((run, run), qrels, "nDCG@10")
-    chance = estimate_relevance(table).chance
+    chance = estimate_relevance(table)[0]
     rank = table.rank[0, table.holes]
     others = table.known[1][0][table.query[table.holes]]
     for some in (rank == 1, rank <= 3, rank >= 4, others == 0, others >= 3):
@@ -205,7 +205,7 @@ def test_imported_judgements_correct_the_assumed_number_of_hidden_relevant_docum
     for imported in (0, len(judged)):
         qrels = make_qrels([*listed, *judged[:imported]])
         table = tabulate_holes((run, run), qrels, "nDCG@10", imported=imported)
-        means.append(estimate_relevance(table).chance.mean())
+        means.append(estimate_relevance(table)[0].mean())
     actual = np.mean([grade for _, _, grade in judged])
     assert means[0] < actual / 3  # half of the relevant documents are hidden, not one in eleven
     assert means[1] == pytest.approx(actual, rel=0.35)
