@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bench.comparing.comparison import ComparisonReport
     from bench.comparing.judging_list import JudgeReport
     from bench.comparing.pairs import Comparison
-    from bench.deploy.deployment import Deployment
+    from bench.deploying.deployment import Deployment
     from bench.evaluation.result_record import Evaluation
     from bench.experiments.report import Report
     from bench.gate.check_record import Check
@@ -277,7 +277,7 @@ def deploy(request: DeployRequest) -> "Deployment":
     Raises:
         BenchError: wrong input.
     """
-    from bench.deploy.deploy import deploy
+    from bench.deploying.deploy import deploy
 
     return deploy(request)
 

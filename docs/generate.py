@@ -27,7 +27,7 @@ from bench.comparing.judging_list import JudgeReport
 from bench.comparing.pairs import Comparison
 from bench.comparing.settling import Holes
 from bench.comparing.statistics import Resampling
-from bench.deploy.deployment import Deployment
+from bench.deploying.deployment import Deployment
 from bench.evaluation.judging import SuiteMean
 from bench.evaluation.result_record import Conditions, Protocol, Result, Timings
 from bench.experiments import grid

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from statistics import fmean
 
-from bench.deploy.deployment import Deployment, TestedSetting
+from bench.deploying.deployment import Deployment, TestedSetting
 from bench.speed.speed_report import Latency
 from foundation.errors import format_names
 from reports import format as fmt
@@ -24,8 +24,8 @@ def _parts(done: Deployment) -> Iterator[str]:
         yield escape(f"{least}, even if no score changes. {needed}.")
         return
     yield escape(f"{least}. {' '.join(_course(done))}")
-    last = [one for one in done.tested[-1:] if not one.proved]
-    yield _table(done, [*done.frontier, *last])
+    others = [one for one in done.frontier if one != done.baseline]
+    yield _table(done.baseline, [*others, *(one for one in done.tested[-1:] if one.failed)])
     one, all_ = done.baseline.latency[0], done.baseline.latency[-1]
     yield escape(
         "Settings: dimensions, precision, candidates scored again, index. Times: one query at a "
@@ -64,36 +64,35 @@ def _course(done: Deployment) -> Iterator[str]:
     yield f"Tested, from mild to strong: {len(done.tested)} of {done.grid} settings."
     if done.over_bytes:
         yield f"{done.over_bytes} exceed --limit-bytes."
-    slow = sum(bool(one.excluded) for one in done.tested)
-    if slow:
+    if slow := sum(not one.tests for one in done.tested):
         yield f"{slow} of the tested exceed --limit-ms."
     last = done.tested[-1]
-    if last.proved or last.excluded:
-        return
-    name, bound = max(last.bounds.items(), key=lambda item: item[1])
-    yield f"The first that is not proved, {last.name}, may lose {bound:.4f} on {name}"
-    queries = f"about {last.needed:,} queries, or " if last.needed else ""
-    yield f"({queries}--margin {bound + 0.00005:.4f}, would prove it)."
+    if last.failed and last.worst:
+        name, test = last.worst
+        queries = f"about {test.needed:,} queries or " if test.needed else ""
+        yield (
+            f"The first that is not proved, {last.name}, may lose {test.bound:.4f} on {name}; "
+            f"{queries}--margin {test.bound + 0.00005:.4f} would prove it."
+        )
 
 
-def _table(done: Deployment, rows: list[TestedSetting]) -> str:
+def _table(baseline: TestedSetting, rows: list[TestedSetting]) -> str:
     """Return a table of settings, at most 100 characters wide."""
-    recall = f"recall@{done.baseline.latency[0].k}" if done.baseline else ""
     columns: list[Column[TestedSetting]] = [
         Column("setting", lambda row: row.name),
         Column("bytes", lambda row: row.bytes_per_document, fmt.count),
         Column("ms", lambda row: _time(row.latency[0]), fmt.numeric),
         Column("all threads", lambda row: _time(row.latency[-1]), fmt.numeric),
-        Column(recall, lambda row: _mean(row.recall), fmt.score),
-        Column("score", lambda row: _mean(row.scores), fmt.score),
-        Column("loss up to", lambda row: max(row.bounds.values(), default=None), fmt.score),
+        Column(f"recall@{baseline.latency[0].k}", lambda row: _mean(row, "recall"), fmt.score),
+        Column("score", lambda row: _mean(row, "score"), fmt.score),
+        Column("loss up to", lambda row: row.worst and row.worst[1].bound, fmt.score),
     ]
-    return Table(rows, columns).markdown()
+    return Table([baseline, *rows], columns).markdown()
 
 
 def _time(latency: Latency) -> str:
     return f"{latency.p50_ms:.2f} ({latency.p95_ms:.2f})"
 
 
-def _mean(values: dict[str, float]) -> float | None:
-    return fmean(values.values()) if values else None
+def _mean(row: TestedSetting, name: str) -> float:
+    return fmean(getattr(test, name) for test in row.tests.values())

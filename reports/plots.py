@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.boards.leaderboard_record import Leaderboard
 from bench.comparing.statistics import Difference
-from bench.deploy.deployment import Deployment
+from bench.deploying.deployment import Deployment
 from bench.experiments.grid import AxisResult
 from bench.experiments.report import Report, RowResult
 from bench.monitor.curve import Curve, CurvePoint
@@ -333,28 +333,34 @@ def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
 
 
 def draw_deployment(done: Deployment, path: Path) -> None:
-    """Draw the change of the score of each tested setting, down to its bound, against its costs."""
-    shown = [one for one in done.tested if one.bounds]
-    baseline = done.baseline.scores if done.baseline else {}
+    """Draw the change of the score of each tested setting, down to its bound, against its costs.
+
+    With several collections, it is the one with the highest bound.
+    """
+    before = done.baseline.tests if done.baseline else {}
 
     def fill(figure: "Figure") -> None:
         figure.subplots(1, 2, sharey=True)
         labels = ("bytes per document", "microseconds per query (median, one thread)")
-        for place, (axes, label) in enumerate(zip(figure.axes, labels, strict=True)):
+        for column, (axes, label) in enumerate(zip(figure.axes, labels, strict=True)):
             axes.set_xscale("log")
             axes.axhline(-done.margin, color=VERMILION, lw=1, ls="--")
-            drawn: list[float] = []
-            for one in shown:
-                cost = (one.costs[0], 1000 * one.costs[1])[place]
-                place_on_axis = cost * DODGE ** drawn.count(cost)
-                change = min(one.scores[name] - baseline[name] for name in one.scores)
-                style = _marker_style(one.proved)
-                axes.plot(place_on_axis, change, "o", ms=6, **style)
-                axes.vlines(place_on_axis, -max(one.bounds.values()), change, color=style["color"])
-                drawn.append(cost)
+            for one in done.tested:
+                if one.worst:
+                    name, test = one.worst
+                    change, cost = test.score - before[name].score, one.costs[column] * 1000**column
+                    style = _marker_style(one.proved)
+                    axes.plot(cost, change, "o", ms=6, **style)
+                    axes.vlines(cost, -test.bound, change, color=style["color"])
+                    if one == done.chosen:
+                        axes.annotate(
+                            one.name, (cost, change), (0, 8), textcoords="offset points", fontsize=8
+                        )
             _label_decades(axes.xaxis)
             axes.set_xlabel(label)
-        figure.axes[0].set_ylabel("change of the score, down to its 95 % bound")
+        measures = ", ".join(dict.fromkeys(done.measures.values()))
+        figure.axes[0].set_ylabel(f"change of {measures}, down to its 95 % bound")
+        figure.axes[0].set_title(f"{done.model}: {', '.join(done.measures)}")
         entries = [
             legend_entry("proved", marker="o", **_marker_style(True)),
             legend_entry("not proved", marker="o", **_marker_style(False)),

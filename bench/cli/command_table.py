@@ -339,6 +339,7 @@ COMMANDS: dict[str, Command] = {
         DECIDE,
         "deciding.deploy",
         output={"figure": FIGURE_OF_SETTINGS, "json": ""},
+        named=("on",),
     ),
     "explain": Command(
         deciding.ExplainRequest,

@@ -163,7 +163,7 @@ class DeployRequest(MismatchFields, ModelFields, HardwareFields, FolderFields):
     """
 
     model: str = field(kw_only=False, converter=str)
-    on: tuple[str, ...] = field(converter=to_names)
+    on: tuple[str, ...] = field(kw_only=False, converter=to_names)
     margin: float = 0.01
     limit_bytes: int | None = None
     limit_ms: float | None = None

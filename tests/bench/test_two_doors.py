@@ -11,7 +11,7 @@ import pytest
 import bench
 from bench.cli.command_table import COMMANDS
 from bench.cli.main import parse_command
-from bench.requests.deciding import CheckRequest, CompareRequest, LeaderboardRequest
+from bench.requests.deciding import CheckRequest, CompareRequest, DeployRequest, LeaderboardRequest
 from bench.requests.evaluating import EvaluateRequest, RunRequest, ScoreRequest
 from bench.requests.fields import CARD_SETTINGS
 from bench.requests.training import AblateRequest, FinetuneRequest, PretrainRequest
@@ -32,6 +32,10 @@ DOORS = [
     (
         "check a --baseline b --on x --floor .05 --results o --like c " + SHARED,
         CheckRequest("a", "b", on="x", floor=0.05, results="o", like="c"),
+    ),
+    (
+        "deploy m --on x y --margin .02 --limit-bytes 9 --limit-ms .5 --write w " + SHARED,
+        DeployRequest("m", ["x", "y"], margin=0.02, limit_bytes=9, limit_ms=0.5, write="w"),
     ),
     (
         "leaderboard --results o --suite beir --measure P@1 --published all " + SHARED,

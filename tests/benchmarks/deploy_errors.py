@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from scipy import optimize
 
-from bench.deploy.settings import TESTED_SHARE, Setting, choose_sequence, make_grid
-from bench.deploy.trial import Trial
+from bench.deploying.settings import TESTED_SHARE, Setting, choose_sequence, make_grid
+from bench.deploying.trial import Trial
 from bench.evaluation.compressed_search import bytes_per_document
 from bench.runner.workspace import Workspace
 from foundation.files import cache_folder
@@ -77,7 +77,7 @@ def main(words: Sequence[str] | None = None) -> None:
     model = workspace.load(typed.model)
     for name in typed.on:
         trial = Trial(workspace, workspace.open(name), model)
-        losses = np.column_stack([trial.losses(one) for one in sequence_of(trial)])
+        losses = np.column_stack([trial.losses(trial.search(one)) for one in sequence_of(trial)])
         for margin in typed.margin:
             rng = np.random.default_rng(0)
             planted = plant(losses, margin)

@@ -10,7 +10,7 @@ from bench.boards.leaderboard_record import Leaderboard
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import as_json, print_json, print_result
 from bench.comparing import comparison, judging_list
-from bench.deploy import deploy as deploy_case
+from bench.deploying import deploy as deploy_case
 from bench.explain import explain as explain_case
 from bench.gate import check as check_case
 from bench.gate.check import Scope

@@ -8,7 +8,8 @@ from typing import cast
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from bench.deploy.settings import EXACT, Setting
+from bench.deploying.deployment import CollectionTest
+from bench.deploying.settings import EXACT, Setting
 from bench.evaluation.collection_search import (
     FLAT,
     EvaluationOptions,
@@ -27,9 +28,8 @@ from bench.gate.decision import draw_means, queries_needed, upper_bound
 from bench.runner.workspace import Workspace
 from bench.speed.race import time_call
 from bench.speed.speed_report import Latency
-from bench.store.shards import StoredVectors
 from datasets_cfg.dataset import Dataset
-from foundation.arrays import Float32Array, Float64Array, Int64Array
+from foundation.arrays import Float64Array, Int64Array
 from foundation.errors import format_count
 from retrievers.encoders.views import View, ViewedVectors, compress
 from retrievers.index.hits import Hits, exclude_documents, recall_at_k
@@ -40,16 +40,6 @@ TIMED_QUERIES = 100
 REPEATS = 3  # of each timed query
 WARM_UP_QUERIES = 20
 BASELINE = Setting(index=FLAT)  # this program's exact search
-
-
-@dataclass(frozen=True)
-class SettingTest:
-    """Score, recall and bound of a setting on one collection, see `TestedSetting`."""
-
-    score: float
-    recall: float
-    bound: float
-    needed: int | None
 
 
 @dataclass(frozen=True)
@@ -97,18 +87,22 @@ class Trial:
         """Return the upper bound of the mean of ``losses``, float64 ``(queries,)``."""
         return upper_bound([draw_means(losses, self.dataset.name)])
 
-    def losses(self, setting: Setting) -> Float64Array:
-        """Return the baseline's score of each query minus a setting's, float64 ``(queries,)``."""
-        return self._baseline - self._score(self._search(setting))
+    def search(self, setting: Setting) -> Hits:
+        """Return the ranking of a setting as the protocol of the collection prescribes."""
+        return self.retriever(setting).search(self.dataset, self.depth).hits
 
-    def test(self, setting: Setting, margin: float) -> SettingTest:
+    def losses(self, hits: Hits) -> Float64Array:
+        """Return the baseline's score of each query minus that of ``hits``."""
+        return self._baseline - self._score(hits)
+
+    def test(self, setting: Setting, margin: float) -> CollectionTest:
         """Compare a setting with the baseline."""
-        hits = self._search(setting)
-        scores = self._score(hits)
-        drawn = [draw_means(self._baseline - scores, self.dataset.name)]
+        hits = self.search(setting)
+        losses = self.losses(hits)
+        drawn = [draw_means(losses, self.dataset.name)]
         bound = upper_bound(drawn)
-        return SettingTest(
-            score=float(scores.mean()),
+        return CollectionTest(
+            score=float((self._baseline - losses).mean()),
             recall=float(recall_at_k(hits, self._exact, self.depth).mean()),
             bound=bound,
             needed=queries_needed(drawn, [1.0], margin) if bound > margin else self.queries,
@@ -149,8 +143,9 @@ class Trial:
         without = Compression(dimensions=how.dimensions, precision=how.precision)
         index = self.retriever(Setting(without, setting.index)).build_index(self.dataset).load()
         recipe = compress(self.model.model.recipe, how)
-        search = CompressedSearch(self._in_memory, recipe, setting.index, "cpu", index).search
-        queries = [query[None] for query in self._query_vectors[:TIMED_QUERIES]]
+        search = CompressedSearch(self._vectors, recipe, setting.index, "cpu", index).search
+        texts = self.dataset.queries.texts[:TIMED_QUERIES]
+        queries = [query[None] for query in self._plain.store.queries(self._plain.encoder, texts)]
         timed = []
         for threads in dict.fromkeys((1, len(os.sched_getaffinity(0)))):
             with threadpool_limits(threads):
@@ -162,9 +157,6 @@ class Trial:
             timed.append(Latency.of(name, len(self.dataset.corpus), self.depth, samples))
         return tuple(timed)
 
-    def _search(self, setting: Setting) -> Hits:
-        return self.retriever(setting).search(self.dataset, self.depth).hits
-
     def _score(self, hits: Hits) -> Float64Array:
         """Return the score of each query, float64 ``(queries,)``."""
         queries, corpus = self.dataset.queries, self.dataset.corpus
@@ -173,33 +165,28 @@ class Trial:
 
     @cached_property
     def _exact(self) -> Hits:
-        return self._search(BASELINE)
+        return self.search(BASELINE)
 
     @cached_property
     def _baseline(self) -> Float64Array:
         return self._score(self._exact)
 
     @cached_property
-    def _stored(self) -> StoredVectors:
-        retriever = self.retriever(BASELINE)
-        return encode_documents(self.dataset, retriever.encoder, retriever.store)
+    def _plain(self) -> VectorRetriever:
+        return self.retriever(BASELINE)
 
     @cached_property
-    def _in_memory(self) -> ArrayVectors:
-        return ArrayVectors(self._stored.rows(np.arange(len(self.dataset.corpus))))
-
-    @cached_property
-    def _query_vectors(self) -> Float32Array:
-        retriever = self.retriever(BASELINE)
-        return retriever.store.queries(retriever.encoder, self.dataset.queries.texts)
+    def _vectors(self) -> ArrayVectors:
+        stored = encode_documents(self.dataset, self._plain.encoder, self._plain.store)
+        return ArrayVectors(stored.rows(np.arange(len(self.dataset.corpus))))
 
     def _neighbours(self, setting: Setting, rows: Int64Array, depth: int) -> Hits:
         """Return the documents nearest to the documents ``rows``, without rescoring."""
-        retriever = self.retriever(setting)
+        retriever, chosen = self.retriever(setting), self._vectors.rows(rows)
         view = View.of(retriever.model.recipe)
         if setting.index != EXACT:
             index = retriever.build_index(self.dataset).load()
-            return index.search(view.queries(self._stored.rows(rows), rounded=False), depth)
-        vectors, queries = ViewedVectors(self._stored, view), view.queries(self._stored.rows(rows))
+            return index.search(view.queries(chosen, rounded=False), depth)
+        vectors, queries = ViewedVectors(self._vectors, view), view.queries(chosen)
         device = search_device(self.workspace.device)
         return exact_search(vectors, queries, depth, self.dataset.corpus.tie_rank, device=device)

@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from bench.deploy.deployment import Deployment, TestedSetting
-from bench.deploy.settings import TESTED_SHARE, Setting, choose_sequence, make_grid
-from bench.deploy.trial import BASELINE, Trial
+from bench.deploying.deployment import Deployment, TestedSetting
+from bench.deploying.settings import TESTED_SHARE, Setting, choose_sequence, make_grid
+from bench.deploying.trial import BASELINE, Trial
 from bench.evaluation.compressed_search import bytes_per_document
 from bench.gate.decision import LEVEL, GateSettings
 from bench.requests.deciding import DeployRequest
@@ -99,14 +99,9 @@ def _search(request: DeployRequest, trials: list[Trial], report: Deployment) -> 
     sequence = choose_sequence(missed, costs, max(1, len(grid) // TESTED_SHARE))
 
     def test(setting: Setting, limit_ms: float) -> TestedSetting:
-        latency = timed.time_queries(setting)
-        if latency[0].p50_ms > limit_ms:
-            tests, excluded = [], "--limit-ms"
-        else:
-            tests, excluded = [trial.test(setting, request.margin) for trial in trials], ""
-        known = dict(zip(report.measures, tests, strict=False))
-        unproved = [one for one in tests if one.bound > request.margin]
-        needed = [one.needed or math.inf for one in unproved]
+        latency, tests = timed.time_queries(setting), {}
+        if latency[0].p50_ms <= limit_ms:
+            tests = {one.dataset.name: one.test(setting, request.margin) for one in trials}
         return TestedSetting(
             name=setting.name,
             compression=setting.compression,
@@ -114,12 +109,8 @@ def _search(request: DeployRequest, trials: list[Trial], report: Deployment) -> 
             bytes_per_document=int(costs[setting][0]),
             latency=latency,
             missed=missed.get(setting, 0.0),
-            recall={name: one.recall for name, one in known.items()},
-            scores={name: one.score for name, one in known.items()},
-            bounds={name: one.bound for name, one in known.items()},
-            needed=int(max(needed)) if needed and math.inf not in needed else None,
-            proved=bool(tests) and not unproved,
-            excluded=excluded,
+            tests=tests,
+            proved=bool(tests) and all(one.bound <= request.margin for one in tests.values()),
         )
 
     limit_ms = request.limit_ms or math.inf
@@ -146,7 +137,7 @@ def test_in_order(tests: Iterable[TestedSetting]) -> Iterator[TestedSetting]:
     """Yield ``tests`` up to the first one that fails, which ends the proof."""
     for one in tests:
         yield one
-        if not (one.proved or one.excluded):
+        if one.failed:
             return
 
 

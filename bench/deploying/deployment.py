@@ -6,8 +6,25 @@ from foundation.records import Record
 from retrievers.models.card import Compression, Recipe
 
 
+class CollectionTest(Record):
+    """Test of a setting on one collection.
+
+    Attributes:
+        score: mean score.
+        recall: share of the exact top documents of the queries that it finds.
+        bound: upper 95 % bound of the mean loss.
+        needed: number of queries with such losses that prove the margin; None if none up to ten
+            million does.
+    """
+
+    score: float
+    recall: float
+    bound: float
+    needed: int | None
+
+
 class TestedSetting(Record, kw_only=True):
-    """A setting with its costs and its test.
+    """A setting with its costs and its tests.
 
     Attributes:
         name: short name for people.
@@ -15,14 +32,10 @@ class TestedSetting(Record, kw_only=True):
         bytes_per_document: bytes of a document that a search needs, with links, ids and what
             candidates are scored again with.
         latency: of single queries, with one thread and with all.
-        missed: largest share of the true neighbours of documents that it misses.
-        recall: share of the exact top documents of queries that it finds, by collection.
-        scores: by collection.
-        bounds: upper bound of the loss, by collection.
-        needed: number of queries with losses like these that would prove the margin, on the
-            collection that needs most; None if more than ten million, or no number.
+        missed: largest share of the true neighbours of documents that it misses, which orders the
+            tests.
+        tests: by collection; empty if --limit-ms excludes the setting.
         proved: True if every bound is within the margin.
-        excluded: limit that excludes it; "" if none does.
     """
 
     name: str
@@ -31,17 +44,23 @@ class TestedSetting(Record, kw_only=True):
     bytes_per_document: int
     latency: tuple[Latency, ...]
     missed: float = 0.0
-    recall: dict[str, float] = {}
-    scores: dict[str, float] = {}
-    bounds: dict[str, float] = {}
-    needed: int | None = None
-    proved: bool = False
-    excluded: str = ""
+    tests: dict[str, CollectionTest]
+    proved: bool
 
     @property
     def costs(self) -> tuple[float, float]:
         """Bytes per document, and median milliseconds of a query with one thread."""
         return self.bytes_per_document, self.latency[0].p50_ms
+
+    @property
+    def failed(self) -> bool:
+        """True if a bound exceeds the margin."""
+        return bool(self.tests) and not self.proved
+
+    @property
+    def worst(self) -> tuple[str, CollectionTest] | None:
+        """Collection with the highest bound, and its test."""
+        return max(self.tests.items(), key=lambda item: item[1].bound, default=None)
 
 
 class Deployment(Record, kw_only=True):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from retrievers.index.faiss_index import IndexSpec
+from retrievers.index.faiss_index import ADVISED_POINTS_PER_CENTROID, IndexSpec
 from retrievers.models.card import Compression, Precision
 
 WHOLE = Compression()
@@ -26,7 +26,7 @@ EXACT = IndexSpec.parse("Flat")  # of FAISS, as a deployment searches
 BITS: dict[Precision, int] = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 FEWEST_DIMENSIONS = 32
 FEWEST_CANDIDATES = 40  # that are scored again
-INDEXED_DOCUMENTS = 5_000  # exact search of fewer documents is as fast as an index
+GRAPH_DOCUMENTS = 5_000  # exact search of fewer is as fast
 MISSED_STEP = 0.005  # shares of missed neighbours that a sample of documents can tell apart
 TESTED_SHARE = 4  # a quarter of the grid is tested at most
 
@@ -78,11 +78,12 @@ def make_grid(dim: int, documents: int, depth: int) -> list[Setting]:
     if 3 * few < documents:
         by_int8 = [{"rescore": number, "rescore_by": "int8"} for number in (few, 3 * few)]
         rescoring += [*by_int8, by_stored]
-    indexes, quantized = [EXACT], []
-    if documents >= INDEXED_DOCUMENTS:
-        lists = 1 << round(2 + (documents.bit_length() - 0.5) / 2)  # about four times the root
+    indexes, quantized = [EXACT], list[IndexSpec]()
+    if documents >= GRAPH_DOCUMENTS:
+        indexes.append(IndexSpec.parse("HNSW32?efSearch=128"))
+    lists = 1 << round(2 + (documents.bit_length() - 0.5) / 2)  # about four times the root
+    if documents >= ADVISED_POINTS_PER_CENTROID * lists:
         probed = [f"nprobe={lists // part}" for part in (16, 4)]
-        indexes += [IndexSpec.parse("HNSW32?efSearch=128")]
         indexes += [IndexSpec.parse(f"IVF{lists},Flat?{some}") for some in probed]
         if dim % 8 == 0:
             quantized = [IndexSpec.parse(f"IVF{lists},PQ{dim // 8}?{some}") for some in probed]

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.deploy.settings import (
+from bench.deploying.settings import (
     BITS,
     EXACT,
-    INDEXED_DOCUMENTS,
+    GRAPH_DOCUMENTS,
     MISSED_STEP,
     TESTED_SHARE,
     Setting,
@@ -51,7 +51,7 @@ def test_the_grid_crosses_every_axis_and_leaves_out_what_has_no_effect():
 
 
 def test_a_small_collection_has_exact_search_and_no_more_candidates_than_documents():
-    small = make_grid(DIM, INDEXED_DOCUMENTS - 1, 10)
+    small = make_grid(DIM, GRAPH_DOCUMENTS - 1, 10)
     assert {one.index for one in small} == {EXACT}
     assert not any(one.compression.rescore for one in make_grid(DIM, 120, 10))
     assert {one.compression.dimensions for one in make_grid(64, 120, 10)} == {None, 32}

@@ -1,0 +1,168 @@
+"""`deploy` from the command line and from Python, on small collections with real searches."""
+
+import json
+
+import pytest
+
+import bench as api
+from bench.deploying import deployment as records
+from bench.deploying import trial
+from bench.deploying.deploy import test_in_order as in_order
+from bench.gate.decision import draw_means, upper_bound
+from bench.requests.outcomes import ExitCode
+from bench.speed.speed_report import Latency
+from foundation.errors import BenchError
+from retrievers.models.card import Compression
+from tests.support.collections import write_collection, write_hashing_card
+
+COUNT = 150
+TEXTS = {f"d{n:03}": ("", f"w{n % 7} w{n % 11} w{n} w{n // 3}") for n in range(COUNT)}
+QUERIES = {f"q{n:03}": f"w{n % 11} w{n} w{n // 3}" for n in range(COUNT)}
+QRELS = {(f"q{n:03}", f"d{n:03}"): 1 for n in range(COUNT)}
+FACTS = 'name = "{}"\nmain_measure = "RR@10"\n'
+
+
+def collection(folder):
+    return write_collection(folder, TEXTS, QUERIES, QRELS, FACTS.format(folder.name))
+
+
+@pytest.fixture
+def words(tmp_path):
+    return collection(tmp_path / "words")
+
+
+@pytest.fixture
+def card(tmp_path):
+    return write_hashing_card(tmp_path / "wide.toml", 256)
+
+
+@pytest.fixture(autouse=True)
+def few_timings(monkeypatch):
+    monkeypatch.setattr(trial, "TIMED_QUERIES", 5)
+
+
+def deploy(bench, card, *words):
+    done = bench("deploy", card, "--on", *words, "--json", "--cache-dir", bench.cache)
+    assert done.code in (ExitCode.OK, ExitCode.INCONCLUSIVE), done.stderr
+    return json.loads(done.stdout)
+
+
+def a_setting(name, proved, is_slow=False):
+    test = {} if is_slow else {"words": records.CollectionTest(0.5, 1.0, 0.1, None)}
+    return records.TestedSetting(
+        name=name,
+        compression=Compression(),
+        index="Flat",
+        bytes_per_document=8,
+        latency=(Latency.of("1 thread", 1, 1, [1.0]),),
+        tests=test,
+        proved=proved,
+    )
+
+
+def test_the_first_failure_ends_the_tests_and_a_slow_setting_does_not():
+    proved, failed = a_setting("a", True), a_setting("c", False)
+    slow = a_setting("b", False, is_slow=True)
+    asked = iter([proved, slow, proved, failed, proved])
+    assert list(in_order(asked)) == [proved, slow, proved, failed]
+    assert list(asked) == [proved]  # which was never searched
+
+
+def test_a_margin_below_what_the_queries_can_prove_is_answered_before_anything_is_encoded(
+    bench, words, card
+):
+    found = deploy(bench, card, words)
+    assert found["provable"] == pytest.approx(1 - 0.05 ** (1 / COUNT), rel=1e-3)
+    assert found["queries_for_margin"] == 299  # 1 - .05^(1/299) is .00997
+    assert (found["tested"], found["chosen"]) == ([], None)
+    assert not list(bench.cache.rglob("*.f32"))
+    done = bench("deploy", card, "--on", words, "--cache-dir", bench.cache)
+    assert done.code == ExitCode.INCONCLUSIVE
+    assert "A margin of 0.0100 needs 299 queries" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--margin", "0"], "no number of queries proves a margin of 0"),
+        (["--margin", ".2"], "--margin 0.2 is outside 0 to 0.1"),
+        (["--margin", ".05", "--limit-bytes", "3"], "--limit-bytes 3 is below every setting"),
+        (["--write", "."], ". exists already"),
+        (["--write", "new", "--on", "stdlib-code"], "--write writes the index of one collection"),
+    ],
+)
+def test_mistakes_are_explained(bench, words, card, options, message):
+    done = bench("deploy", card, "--on", words, *options)
+    assert done.code == ExitCode.BAD_INPUT
+    assert message in done.stderr
+
+
+def test_a_model_without_vectors_is_refused(words):
+    with pytest.raises(BenchError, match="bm25 makes no vectors"):
+        api.deploy("bm25", words)
+
+
+@pytest.mark.slow
+def test_limits_choose_among_the_settings_and_the_margin_holds_on_each_collection(
+    bench, words, card, tmp_path
+):
+    other = collection(tmp_path / "other")
+    both = deploy(bench, card, words, other, "--margin", ".05", "--limit-bytes", "300")
+    assert both["over_bytes"] > 0
+    assert all(one["bytes_per_document"] <= 300 for one in both["tested"])
+    for one in both["tested"]:
+        bounds = [test["bound"] for test in one["tests"].values()]
+        assert len(bounds) == 2
+        assert one["proved"] == (max(bounds) <= 0.05)
+    proved = [one for one in both["tested"] if one["proved"]]
+    fastest = min(proved, key=lambda one: one["latency"][0]["p50_ms"])
+    assert both["chosen"] == fastest
+    slow = deploy(bench, card, words, "--margin", ".05", "--limit-ms", "1e-6")
+    assert slow["chosen"] is None
+    assert all(one["tests"] == {} for one in slow["tested"])
+    assert len(slow["tested"]) == slow["sequence"]
+
+
+@pytest.mark.slow
+def test_the_written_index_has_the_score_of_the_answer(bench, words, card, tmp_path):
+    folder, figure = tmp_path / "index", tmp_path / "figure.svg"
+    options = ("--margin", ".05", "--write", folder, "--figure", figure)
+    chosen = deploy(bench, card, words, *options)["chosen"]
+    how = chosen["compression"]
+    settings = ["--precision", how.get("precision", "float32")]
+    settings += ["--dimensions", how["dimensions"]] if "dimensions" in how else []
+    run = bench("run", words, "--model", card, "--index", folder, "--json", *settings)
+    (result,) = json.loads(run.stdout)["results"]
+    assert result["measures"]["RR@10"] == chosen["tests"]["words"]["score"]
+    assert chosen["name"] in figure.read_text()
+
+
+@pytest.mark.slow
+def test_the_answer_is_the_smallest_proved_setting_and_scores_are_those_of_run(bench, words, card):
+    found = deploy(bench, card, words, "--margin", "0.05")
+    tested = found["tested"]
+    assert len(tested) <= found["grid"] // 4
+    assert [one["proved"] for one in tested[:-1]] == [True] * (len(tested) - 1)
+    proved = [one for one in tested if one["proved"]]
+    assert found["chosen"] == min(
+        proved, key=lambda one: (one["bytes_per_document"], one["latency"][0]["p50_ms"])
+    )
+    assert found["chosen"]["bytes_per_document"] <= 256
+    compared, scores = (found["baseline"], found["chosen"], tested[-1]), {}
+    for one in compared:
+        how = one["compression"]
+        options = ["--precision", how.get("precision", "float32"), "--index", one["index"]]
+        options += ["--dimensions", how["dimensions"]] if "dimensions" in how else []
+        if "rescore" in how:
+            by = ":int8" if how.get("rescore_by") == "int8" else ""
+            options += ["--rescore", f"{how['rescore']}{by}"]
+        run = bench("run", words, "--model", card, "--measure", "RR@10", "--json", *options)
+        (result,) = json.loads(run.stdout)["results"]
+        score = result["measures"]["RR@10"]
+        assert one["tests"]["words"]["score"] == pytest.approx(score, abs=1e-12)
+        assert one["bytes_per_document"] == result["bytes_per_document"]
+        newest = max(bench.out.rglob("result.json"), key=lambda path: path.stat().st_mtime_ns)
+        scores[one["name"]] = api.load_result(newest).scores.values["RR@10"]
+    for one in compared:
+        drawn = draw_means(scores["float32"] - scores[one["name"]], "words")
+        assert one["tests"]["words"]["bound"] == pytest.approx(upper_bound([drawn]))
