@@ -69,6 +69,7 @@ BY_NAME: dict[str, Any] = {
     "out": parse.OutFolder,
     "recall_queries": parse.NonNegativeInt | None,
     "resamples": parse.Resamples,
+    "rescore": Annotated[str | None, Parameter(metavar="N|N:int8")],
     "run": parse.LocalPath,
     "save_canary": parse.OutFile | None,
     "stop_after": parse.Duration | None,

@@ -53,6 +53,9 @@ const RECIPE = [
   "max_document_tokens",
   "dtype",
   "store_dtype",
+  "dimensions",
+  "precision",
+  "rescore",
   "index",
   "adapter.kind",
   "dim",
@@ -302,6 +305,15 @@ function speedColumns() {
         cell.append(grouped(row.tokens_per_s));
         if (row.speed_device) cell.title = row.speed_device;
       },
+    },
+    {
+      id: "bytes",
+      label: "Document",
+      sub: "bytes",
+      note: "vector or codes, links in a graph, and what candidates are scored again with",
+      numeric: true,
+      value: (row) => row.document_bytes ?? null,
+      fill: (row, cell) => cell.append(grouped(row.document_bytes)),
     },
     {
       id: "judged",

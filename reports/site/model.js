@@ -213,6 +213,7 @@ function showModel(row) {
           facts([
             ...Object.entries(row.recipe),
             ["parameters", sizeOf(row)],
+            ["bytes per document", grouped(row.document_bytes)],
             ["trained on", row.trained_on.join(", ")],
             [
               "encoding speed",
