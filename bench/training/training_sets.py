@@ -25,7 +25,8 @@ from datasets_cfg.readers.reader import Queries, TrainingExample
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError, format_count
 from retrievers.encoders.protocol import join
-from retrievers.training.finetune.training_data import NegativePool, TrainingSet, pad_rows
+from retrievers.training.finetune.training_data import NegativePool, TrainingSet
+from retrievers.training.objectives.masking import pad_rows
 from retrievers.training.pretrain.texts import LazyTexts
 
 logger = logging.getLogger(__name__)

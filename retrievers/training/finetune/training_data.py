@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
@@ -26,6 +25,7 @@ from foundation.files import add_to_hash
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model
 from retrievers.training.engine.context import world_size
+from retrievers.training.objectives.masking import pad_rows
 from retrievers.training.preset import Mining
 
 if TYPE_CHECKING:
@@ -214,15 +214,6 @@ def merge_negatives(pools: Sequence[Int64Array], queries: int) -> Int64Array:
     both = np.concatenate([np.empty((queries, 0), np.int64), *pools], axis=1)
     kept = [np.array(list(dict.fromkeys(row[row >= 0].tolist())), np.int64) for row in both]
     return pad_rows(kept, -1)
-
-
-def pad_rows(rows: Sequence[NDArray[Any]], fill: float) -> NDArray[Any]:
-    """Return one or more ``rows`` of any length as one array ``(rows, longest or 1)``."""
-    lengths = np.array([len(row) for row in rows])
-    filled = np.arange(max(1, lengths.max())) < lengths[:, None]
-    padded = np.full(filled.shape, fill, rows[0].dtype)
-    padded[filled] = np.concatenate(rows)
-    return padded
 
 
 def drop_queries_without_negatives(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foundation.arrays import BoolArray, Int64Array
 from foundation.errors import BenchError
@@ -68,15 +69,20 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> TokenBatc
     )
 
 
+def pad_rows(rows: Sequence[NDArray[Any]], fill: float) -> NDArray[Any]:
+    """Return one or more ``rows`` of any length as one array ``(rows, longest or 1)``."""
+    lengths = np.array([len(row) for row in rows])
+    filled = np.arange(max(1, lengths.max())) < lengths[:, None]
+    padded = np.full(filled.shape, fill, rows[0].dtype)
+    padded[filled] = np.concatenate(rows)
+    return padded
+
+
 def pad(ids: Sequence[Int64Array], words: Sequence[Int64Array], padding_id: int) -> TokenBatch:
     """Make a batch of texts from their token ids and words, int64, -1 at special tokens."""
     lengths = np.array([len(row) for row in ids])
     real = np.arange(lengths.max()) < lengths[:, None]
-    padded_ids = np.full(real.shape, padding_id, dtype=np.int64)
-    padded_words = np.full(real.shape, NOT_A_WORD, dtype=np.int64)
-    padded_ids[real] = np.concatenate(ids)
-    padded_words[real] = np.concatenate(words)
-    return TokenBatch(padded_ids, real, renumber(padded_words))
+    return TokenBatch(pad_rows(ids, padding_id), real, renumber(pad_rows(words, NOT_A_WORD)))
 
 
 def renumber(words: Int64Array) -> Int64Array:
