@@ -33,13 +33,7 @@ from bench.comparing.statistics import (
     t_quantile,
 )
 from bench.evaluation.result_record import Conditions
-from bench.experiments.experiment import (
-    CellTask,
-    Cost,
-    Experiment,
-    ExperimentOutcome,
-    GridCell,
-)
+from bench.experiments.experiment import CellTask, Cost, Experiment, ExperimentOutcome, GridCell
 from bench.experiments.grid import AxisResult, GridRow, Table
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError

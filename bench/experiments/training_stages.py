@@ -35,25 +35,10 @@ from foundation.records import (
 from retrievers.adapters.adapter import make_configuration
 from retrievers.models.card import load_card, replace_fields, write_card
 from retrievers.models.resolve import count_parameters, resolve_model
-from retrievers.training.continual.sequence import (
-    Domain,
-    Method,
-    check_sequence,
-    read_method,
-)
-from retrievers.training.engine.context import (
-    CURVE_FILE,
-    LossPoint,
-    TrainingContext,
-    read_curve,
-)
+from retrievers.training.continual.sequence import Domain, Method, check_sequence, read_method
+from retrievers.training.engine.context import CURVE_FILE, LossPoint, TrainingContext, read_curve
 from retrievers.training.objectives.objective import Objective, hash_code, read_objective
-from retrievers.training.preset import (
-    FINETUNE_PRESETS,
-    PRETRAIN_PRESETS,
-    Finetuning,
-    Pretraining,
-)
+from retrievers.training.preset import FINETUNE_PRESETS, PRETRAIN_PRESETS, Finetuning, Pretraining
 from retrievers.training.pretrain.start import find_checkpoint
 
 SEQUENCE_FILE = "sequence.json"

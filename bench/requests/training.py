@@ -66,7 +66,6 @@ class PretrainRequest(TrainingFields):
         python -m bench pretrain my-preset.toml --on beir/scifact beir/nfcorpus --out models/mine
         python -m bench pretrain mlm-small --objective path/to/objective.py --on stdlib-code/train --out models/own
         accelerate launch --num_processes 8 -m bench pretrain retromae-paper --on msmarco/dev --out models/r
-        python -m bench finetune dpr-small --model models/code --on stdlib-code/train --out models/tuned
     """
 
     preset: Any = field(kw_only=False)
@@ -105,7 +104,6 @@ class FinetuneRequest(TrainingFields):
         python -m bench finetune dpr --model bert-base-uncased --on msmarco/train --negatives qidpidtriples.train.full.2.tsv.gz --out models/dpr
         python -m bench finetune dpr --model bert-base-uncased --on train.jsonl --held-out beir --out models/mine
         python -m bench finetune mined-small --model path/to/bert --like bert --on beir/scifact --out models/mined --set rounds.1.margin=0.5
-        python -m bench run beir/nfcorpus --model minilm models/mine
     """
 
     preset: Any = field(kw_only=False)
@@ -146,7 +144,6 @@ class AdaptRequest(TrainingFields):
     Examples:
         python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact --method das --set method.measured=1000 --out models/das
         python -m bench adapt mlm --start path/to/bert --on beir/nfcorpus beir/fiqa --method ewc --steps 10000 --out models/ewc
-        python -m bench adapt retromae-small --on beir/nfcorpus beir/fiqa --out models/plain
     """
 
     preset: Any = field(kw_only=False)
@@ -182,7 +179,6 @@ class ComposeRequest(FolderFields):
         python -m bench compose average models/a models/b --weights 3 1 --out models/mean
         python -m bench compose stack models/domain models/task --out models/both
         python -m bench compose route models/a models/b --on beir/nfcorpus beir/scifact --out models/routed
-        python -m bench run beir/scifact --model models/mean
         python -m bench finetune adapter-small --model minilm --on beir/nfcorpus --out models/fused --set 'adapter={method="fusion", over=["models/a", "models/b"]}'
     """
 
@@ -214,8 +210,6 @@ class AblateRequest(MismatchFields, HardwareFields, FolderFields):
         python -m bench ablate adapters --variant two-cores
         python -m bench ablate inference --dry-run
         python -m bench ablate inference
-        python -m bench ablate retromae-table6
-        python -m bench ablate three-domains --variant two-cores
         python -m bench ablate my-grid.toml --seeds 0 1 2 3 4
     """
 

@@ -26,13 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foundation.errors import BenchError
-from foundation.files import (
-    FileLock,
-    clean_up,
-    replace_entries,
-    replace_file,
-    reset_permissions,
-)
+from foundation.files import FileLock, clean_up, replace_entries, replace_file, reset_permissions
 from foundation.records import convert_table, find_differing_keys, read_json, write_json
 from retrievers.models.card import CARD_FILE, Card, write_card
 from retrievers.models.loading import silence_transformers
