@@ -42,9 +42,6 @@ from retrievers.training.preset import FINETUNE_PRESETS, PRETRAIN_PRESETS, Finet
 from retrievers.training.pretrain.start import find_checkpoint
 
 SEQUENCE_FILE = "sequence.json"
-# Exclusive fields: setting one unsets the others.
-ONE_OF = (("steps", "epochs", "tokens"), ("model", "scratch"), ("tokenizer", "vocabulary"))
-UNSET = {"model": "", "tokenizer": ""}
 
 
 def rename_options(table: Mapping[str, Any]) -> Table:
@@ -61,21 +58,25 @@ def rename_options(table: Mapping[str, Any]) -> Table:
     return renamed
 
 
-def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
-    """Return the table ``base`` with ``changes``, merged field by field.
+def merge_tables(
+    base: Mapping[str, Any], changes: Mapping[str, Any], presets: TomlFiles[Any], above: str = ""
+) -> Table:
+    """Return the table ``base`` of one of ``presets`` with ``changes``, merged field by field.
 
-    A table with another ``name`` replaces the old one. Setting one of several exclusive fields,
-    such as ``steps`` and ``epochs``, unsets the others.
+    A table with another ``name`` replaces the old one. ``above`` is the path of the table.
     """
     table = dict(base)
     for key, value in changes.items():
-        for other in (name for names in ONE_OF if key in names for name in names):
-            if other in table and other not in changes:
-                table[other] = UNSET.get(other)
+        for other in presets.instead_of.get(f"{above}{key}", ()):
+            if other not in changes:
+                table.pop(other, None)
         old = table.get(key)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            is_same_kind = "name" not in value or old.get("name") == value["name"]
-            table[key] = merge_tables(old, value) if is_same_kind else value
+        if (
+            isinstance(value, Mapping)
+            and isinstance(old, Mapping)
+            and value.get("name", old.get("name")) == old.get("name")
+        ):
+            table[key] = merge_tables(old, value, presets, f"{above}{key}.")
         else:
             table[key] = value
     return table
@@ -131,7 +132,7 @@ def complete_settings(
     if not source.preset and "title" not in table:
         raise BenchError("the field 'preset' is missing", "python -m bench list presets")
     preset = msgspec.to_builtins(presets.load(source.preset)) if source.preset else {}
-    settings = presets.convert({**merge_tables(preset, table), **fixed}, f"[{stage}]")
+    settings = presets.convert({**merge_tables(preset, table, presets), **fixed}, f"[{stage}]")
     return source, msgspec.to_builtins(settings)
 
 
