@@ -241,23 +241,34 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class Lock:
-    """A lock on a file or folder, held until `release`, the end of ``with``, or of the process."""
+class FileLock:
+    """An exclusive lock on a file, which is made for it and removed with it.
 
-    def __init__(self, path: Path, flags: int, kind: int) -> None:
+    It is held until `release`, the end of ``with``, or of the process.
+    """
+
+    def __init__(self, path: Path, kind: int) -> None:
         self.path = path
-        self._close = weakref.finalize(self, os.close, _open_locked(path, flags, kind))
+        self._close = weakref.finalize(self, os.close, _open_locked(path, kind))
 
     @classmethod
-    def _try(cls, path: Path, flags: int) -> Self | None:
+    def try_acquire(cls, path: Path) -> "FileLock | None":
+        """Make and lock the file ``path``, or return None if another process holds the lock."""
         try:
-            return cls(path, flags, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return cls(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
 
+    @classmethod
+    def acquire(cls, path: Path) -> "FileLock":
+        """Make and lock the file ``path``, after waiting for another process."""
+        return cls(path, fcntl.LOCK_EX)
+
     def release(self) -> None:
-        """Release the lock. A second call has no effect."""
-        self._close()
+        """Remove the lock file and release the lock. A second call has no effect."""
+        if self._close.alive:
+            self.path.unlink(missing_ok=True)
+            self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -266,65 +277,22 @@ class Lock:
         self.release()
 
 
-class FileLock(Lock):
-    """An exclusive lock on a file, which is made for it and removed with it."""
+def _open_locked(path: Path, kind: int) -> int:
+    """Make and lock a file, and return its handle.
 
-    @classmethod
-    def try_acquire(cls, path: Path) -> "FileLock | None":
-        """Make and lock the file ``path``, or return None if another process holds the lock."""
-        return cls._try(path, os.O_RDWR | os.O_CREAT)
-
-    @classmethod
-    def acquire(cls, path: Path) -> "FileLock":
-        """Make and lock the file ``path``, after waiting for another process that holds the
-        lock.
-        """
-        return cls(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
-
-    def release(self) -> None:
-        """Remove the lock file and release the lock. A second call has no effect."""
-        if self._close.alive:
-            self.path.unlink(missing_ok=True)
-            self._close()
-
-
-class FolderLock(Lock):
-    """A lock that keeps a folder from being removed while this object lives."""
-
-    @classmethod
-    def shared(cls, folder: Path) -> "FolderLock":
-        """Lock ``folder`` together with other readers, after waiting for a removal to finish."""
-        return cls(folder, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_SH)
-
-    @classmethod
-    def try_exclusive(cls, folder: Path) -> "FolderLock | None":
-        """Lock ``folder`` in order to remove it, or return None if it is in use."""
-        return cls._try(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _open_locked(path: Path, flags: int, kind: int) -> int:
-    """Open and lock a file or folder, and return its handle.
-
-    The holder of the lock may have removed the path meanwhile. It is then opened again.
+    The holder of the lock may have removed the file meanwhile. It is then made again.
     """
     while True:
-        handle = os.open(path, flags, 0o666)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(handle, kind)
-            if _leads_to(path, handle):
-                return handle
+            with suppress(FileNotFoundError):
+                if os.path.samestat(path.stat(), os.fstat(handle)):
+                    return handle
         except BaseException:
             os.close(handle)
             raise
         os.close(handle)
-
-
-def _leads_to(path: Path, handle: int) -> bool:
-    """Return whether a path still leads to an open file that nobody removed or replaced."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(handle))
-    except FileNotFoundError:
-        return False
 
 
 STORES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}  # packages

@@ -43,7 +43,7 @@ from bench.store.shards import (
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array, UInt64Array
 from foundation.errors import BenchError, DriftError
-from foundation.files import FolderLock, replace_file
+from foundation.files import replace_file
 from foundation.machine import library_version
 from foundation.records import Record, decode_json, write_json
 from retrievers.encoders.preflight import BATCH_TOLERANCE
@@ -70,7 +70,6 @@ class VectorStore:
     def __init__(self, folder: Path) -> None:
         """Use ``folder``, which need not exist."""
         self.folder = folder
-        self._in_use: dict[Path, FolderLock] = {}
         self._planner = Planner()
         self._probed: set[tuple[Path, Role, str]] = set()
         self._not_adopted: set[Shard] = set()
@@ -81,7 +80,9 @@ class VectorStore:
         The texts are read once per corpus, and afterwards only their keys. Damaged shards are
         removed with a warning.
         """
-        keys = corpus_keys(corpus, self._make_folder(self.folder / KEYS_FOLDER))
+        folder = self.folder / KEYS_FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        keys = corpus_keys(corpus, folder)
 
         def encode(rows: Int64Array) -> Float32Array:
             return encoder.encode_documents(*corpus.documents_at(rows))
@@ -186,7 +187,6 @@ class VectorStore:
     def _plan(self, encoder: Encoder, role: Role, keys: UInt64Array) -> EncodingPlan:
         side = encoder.recipe.side(role)
         folder = self.folder_of(side)
-        self._protect_from_deletion(folder)
         return self._planner.plan(folder, side, keys, self.tokens_sha256(encoder, role))
 
     def _plan_and_adopt(
@@ -241,21 +241,10 @@ class VectorStore:
         overlap = side.kind != "endpoint"
         return ShardEncoder(folder, prepare, keep, advance, overlap).encode(plan.missing)
 
-    def _protect_from_deletion(self, folder: Path) -> None:
-        """Keep other processes from removing a folder while this process lives."""
-        if folder not in self._in_use:
-            with suppress(FileNotFoundError):
-                self._in_use[folder] = FolderLock.shared(folder)
-
-    def _make_folder(self, folder: Path) -> Path:
-        """Make a folder that is not removed while this process lives."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._protect_from_deletion(folder)
-        return folder if folder in self._in_use else self._make_folder(folder)
-
     def _recipe_folder(self, recipe: Recipe) -> Path:
         """Return the folder of a recipe, with ``recipe.json`` inside and its time set to now."""
-        folder = self._make_folder(self.folder_of(recipe))
+        folder = self.folder_of(recipe)
+        folder.mkdir(parents=True, exist_ok=True)
         path = folder / RECIPE_FILE
         if not path.exists():
             write_json(path, recipe)

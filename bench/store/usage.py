@@ -1,7 +1,6 @@
 """Size, age and damage of stored vectors, by model."""
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,7 +19,6 @@ from bench.store.shards import (
 )
 from bench.store.store import FACT_SUFFIX, KEYS_FOLDER, RECIPE_FILE, read_fact
 from foundation.errors import BenchError
-from foundation.files import FolderLock
 from foundation.records import read_json
 
 UNKNOWN = "unknown"
@@ -104,15 +102,6 @@ def select_models(
     if older_than_days is not None:
         chosen = [row for row in chosen if now - row.last_used > older_than_days * DAY_S]
     return chosen
-
-
-def remove_folder(store: Path, row: ModelUsage) -> bool:
-    """Remove the folder ``row``, unless it is in use, and return whether it was removed."""
-    folder = store / row.fingerprint
-    if lock := FolderLock.try_exclusive(folder):
-        with lock:
-            shutil.rmtree(folder)
-    return lock is not None
 
 
 def _folders(store: Path) -> list[Path]:

@@ -1,5 +1,6 @@
 """``fetch``, ``verify`` and ``cache``: downloads, checks of data, and disk space."""
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +17,6 @@ from bench.store.usage import (
     ModelUsage,
     find_damage,
     measure_usage,
-    remove_folder,
     select_models,
 )
 from datasets_cfg.corpus import describe_damage
@@ -101,9 +101,8 @@ def _remove_selected(store: Path, request: CacheRequest, dry_run: bool) -> Itera
         return
     for row in select_models(measure_usage(store), request.prune, request.older_than, time.time()):
         what = f"{row.model} ({row.fingerprint[:8]}, {size(row.bytes)})"
-        if not dry_run and not remove_folder(store, row):
-            print(f"warning: {what} is in use by another process; not removed", file=sys.stderr)
-            continue
+        if not dry_run:
+            shutil.rmtree(store / row.fingerprint)
         print(f"{'would remove' if dry_run else 'removed'} {what}", file=sys.stderr)
         yield row
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -143,30 +141,3 @@ def test_only_what_was_not_used_for_so_long_is_removed(folder):
     assert folders(folder) == before
     run(folder, older_than=39)
     assert before - folders(folder) == {FINGERPRINT}
-
-
-@pytest.mark.slow
-def test_vectors_in_use_by_another_process_are_not_removed(folder, capsys):
-    program = (
-        "import sys; from pathlib import Path; from foundation.files import FolderLock\n"
-        "used = FolderLock.shared(Path(sys.argv[1])); print('reading', flush=True); input()"
-    )
-    command = [sys.executable, "-c", program, folder / FINGERPRINT]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        other.stdout.readline()
-        assert run(folder, prune=["words"]) == 0
-        assert (folder / FINGERPRINT).exists()
-        assert "in use" in capsys.readouterr().err
-        other.communicate("\n")
-    run(folder, prune=["words"])
-    assert not (folder / FINGERPRINT).exists()
-
-
-def test_a_plan_keeps_its_vectors_from_being_removed(folder, tmp_path):
-    store, corpus = VectorStore(folder), corpus_of(numbered(10), tmp_path / "again")
-    plan = store.plan(CountingEncoder(), corpus)
-    run(folder, prune=["words", "keys"])
-    assert (folder / FINGERPRINT).exists()
-    assert plan.vectors.rows(plan.vectors.positions).shape == (10, DIM)

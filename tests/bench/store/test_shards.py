@@ -27,7 +27,7 @@ from bench.store.shards import (
     write_shard,
 )
 from foundation.errors import BenchError
-from foundation.files import FileLock, FolderLock
+from foundation.files import FileLock
 from tests.support.exact_oracle import search_on_device
 from tests.support.examples import with_examples
 from tests.support.stores import RECIPE
@@ -195,11 +195,3 @@ def test_a_claim_dies_with_its_process(tmp_path):
     lock = FileLock.try_acquire(path)
     assert lock is not None
     lock.release()
-
-
-def test_readers_share_a_folder_and_removal_needs_it_exclusively(tmp_path):
-    readers = [FolderLock.shared(tmp_path) for _ in range(2)]
-    assert FolderLock.try_exclusive(tmp_path) is None
-    for reader in readers:
-        reader.release()
-    assert FolderLock.try_exclusive(tmp_path) is not None
