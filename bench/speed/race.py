@@ -45,7 +45,6 @@ TOLERANCE = 0.0005  # difference of scores that counts as equal
 ROOT = Path(__file__).resolve().parents[2]
 
 Result = TypeVar("Result")
-Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,13 @@ class ToolRunner:
     run: Callable[[], TimedPass]
 
 
+def announce(text: str) -> None:
+    """Print a line of progress on stderr."""
+    print(f"speed: {text}", file=sys.stderr)
+
+
 def time_tools(
-    tools: Sequence[ToolRunner], repeats: int, tolerance: float, log: Log, *, warm_up: bool
+    tools: Sequence[ToolRunner], repeats: int, tolerance: float, *, warm_up: bool
 ) -> tuple[ToolTiming, ...]:
     """Run every tool ``repeats`` times in alternation, starting with a different one in each round.
 
@@ -87,7 +91,7 @@ def time_tools(
             done = tools[place].run()
             passes[place].append(done)
             spent = f"{done.seconds:.2f} s wall-clock, {done.processor_s:.2f} s CPU"
-            log(f"{tools[place].tool}: {spent}")
+            announce(f"{tools[place].tool}: {spent}")
     ours = passes[0]
     return tuple(
         _summarise_passes(entrant, tool_passes, ours, tolerance)
@@ -222,7 +226,6 @@ def race_tools(
     arguments: Sequence[str],
     rounds: int,
     scratch: Path,
-    log: Log,
 ) -> ToolComparison:
     """Let every tool evaluate a collection in fresh processes without caches, in alternation.
 
@@ -237,7 +240,7 @@ def race_tools(
             sized = replace(base, batch_size=DEFAULT_BATCH[tool])
             run = partial(_run_peer, tool, sized)
             runners.append(ToolRunner(_tool_name(tool, sized.batch_size), version(tool), run))
-        raced = time_tools(runners, rounds, TOLERANCE, log, warm_up=False)
+        raced = time_tools(runners, rounds, TOLERANCE, warm_up=False)
     return ToolComparison(
         name=dataset.name,
         documents=len(dataset.corpus),

@@ -35,9 +35,9 @@ from bench.speed.race import (
     ENCODERS,
     OPENVINO,
     OURS,
-    Log,
     TimedPass,
     ToolRunner,
+    announce,
     check_installed,
     check_raceable,
     make_job,
@@ -141,7 +141,7 @@ class BenchmarkedModel:
         return min(max(fewest, round(self.tokens_per_s * SAMPLE_S / tokens)), most)
 
 
-def speed(request: SpeedRequest, log: Log = lambda text: None) -> SpeedReport:
+def speed(request: SpeedRequest) -> SpeedReport:
     """Measure one model, and with names of collections, compare it end to end with other tools.
 
     Given indexes are measured on the vectors of a named collection, the usual ones on others.
@@ -170,7 +170,7 @@ def speed(request: SpeedRequest, log: Log = lambda text: None) -> SpeedReport:
     if indexed:
         target = replace(target, vectors=_collection_vectors(target, indexed[0], workspace))
     raced = named if SCORES.keys() & set(request.against) or not indexed else []
-    return measure(target, parts, raced, request.rounds, log)
+    return measure(target, parts, raced, request.rounds)
 
 
 def _collection_vectors(
@@ -240,17 +240,16 @@ def _read_indexes(request: SpeedRequest) -> tuple[IndexSpec, ...]:
 
 
 def measure(
-    target: BenchmarkedModel, parts: Sequence[str], raced: Sequence[Dataset], rounds: int, log: Log
+    target: BenchmarkedModel, parts: Sequence[str], raced: Sequence[Dataset], rounds: int
 ) -> SpeedReport:
     """Race on each collection, from process start to scores, then measure all parts."""
     load = os.getloadavg()[0]
     # Race first, since other tools may fail: then no other measurement is lost.
-    races = tuple(_race(target, dataset, rounds, log) for dataset in raced)
-    encoding = tuple(_compare_encoding(target, log)) if "encode" in parts else ()
+    races = tuple(_race(target, dataset, rounds) for dataset in raced)
+    encoding = tuple(_compare_encoding(target)) if "encode" in parts else ()
     latency: tuple[Latency, ...] = ()
     indexes, device = None, search_device(target.device)
     if "latency" in parts:
-        log(f"latency of single queries over {ROWS:,} vectors")
         recipe = target.model.recipe
         latency = measure_latencies(
             target.encoder, target.queries, target.mixed_vectors[0], device, recipe
@@ -261,7 +260,6 @@ def measure(
             queries = target.encoder.encode_queries(target.queries)
         else:
             documents, queries, origin = target.vectors
-        log(f"indexes over {len(documents):,} vectors")
         specs = target.indexes
         indexes = compare_indexes(
             documents, queries, specs, target.repeats, device, origin, target.model.recipe
@@ -282,14 +280,14 @@ def measure(
     )
 
 
-def _race(target: BenchmarkedModel, dataset: Dataset, rounds: int, log: Log) -> ToolComparison:
+def _race(target: BenchmarkedModel, dataset: Dataset, rounds: int) -> ToolComparison:
     tools = [tool for tool in target.against if tool in SCORES]
-    log(f"{dataset.name} from end to end: {', '.join([OURS, *tools])}")
+    announce(f"{dataset.name} from end to end: {', '.join([OURS, *tools])}")
     job = make_job(target.model.for_dataset(dataset.name), target.device, target.threads)
-    return race_tools(dataset, job, tools, target.arguments, rounds, target.scratch, log)
+    return race_tools(dataset, job, tools, target.arguments, rounds, target.scratch)
 
 
-def _compare_encoding(target: BenchmarkedModel, log: Log) -> Iterator[ToolComparison]:
+def _compare_encoding(target: BenchmarkedModel) -> Iterator[ToolComparison]:
     """Time all tools in alternation on documents of each length."""
     model = target.model.for_dataset(target.source.name)
     job = make_job(model, target.device, target.threads)
@@ -297,7 +295,7 @@ def _compare_encoding(target: BenchmarkedModel, log: Log) -> Iterator[ToolCompar
     counts_tokens = model.document and hasattr(target.encoder, "count_document_tokens")
     peers = {tool: ENCODERS[tool](job, target.texts) for tool in target.against if tool in ENCODERS}
     for name, texts in _make_workloads(target):
-        log(f"encoding {len(texts):,} documents: {name}")
+        announce(f"encoding {len(texts):,} documents: {name}")
         tools = [ToolRunner(OURS, __version__, partial(encode_once, target.encoder, texts))]
         for tool, peer in peers.items():
             tools += sentence_transformers_tools(tool, peer, job.document_prompt, texts)
@@ -309,7 +307,7 @@ def _compare_encoding(target: BenchmarkedModel, log: Log) -> Iterator[ToolCompar
             p95=float(np.percentile(lengths, 95)),
             counted_in="tokens" if counts_tokens else "words",
             tolerance=tolerance,
-            tools=time_tools(tools, target.repeats, tolerance, log, warm_up=True),
+            tools=time_tools(tools, target.repeats, tolerance, warm_up=True),
         )
 
 

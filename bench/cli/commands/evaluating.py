@@ -132,7 +132,7 @@ def speed(request: SpeedRequest, output: OutputOptions) -> int:
     if output.figure and not (everything or request.index or "indexes" in request.parts):
         problem = "--figure draws indexes, which are not measured"
         raise BenchError(problem, "Add --index, or --parts indexes.")
-    report = speed_case.speed(request, lambda text: print(f"speed: {text}", file=sys.stderr))
+    report = speed_case.speed(request)
     if not output.json:
         print(speed_tables(report), end="\n\n")
     print(msgspec.json.encode(report).decode(), flush=True)

@@ -64,7 +64,7 @@ def test_sentence_transformers_gives_our_vectors(model, job, tool, dtype):
         ToolRunner("bench", "1", lambda: encode_once(encoder, texts)),
         *sentence_transformers_tools(tool, peer, "", texts),
     ]
-    ours, *others = time_tools(tools, 2, TOLERANCES[dtype], print, warm_up=True)
+    ours, *others = time_tools(tools, 2, TOLERANCES[dtype], warm_up=True)
     assert [other.tool for other in others] == [
         f"{tool} (batch 32, its default)",
         f"{tool} (batch 16)",
