@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from bench.deploying.deployment import Deployment, TestedSetting
+from bench.gate.decision import WIDEST
 from bench.speed.speed_report import Latency
 from foundation.errors import format_names
 from reports import format as fmt
@@ -69,11 +70,12 @@ def _course(done: Deployment) -> Iterator[str]:
     last = done.tested[-1]
     if last.failed and last.worst:
         name, test = last.worst
-        queries = f"about {test.needed:,} queries or " if test.needed else ""
-        yield (
-            f"The first that is not proved, {last.name}, may lose {test.bound:.4f} on {name}; "
-            f"{queries}--margin {test.bound + 0.00005:.4f} would prove it."
-        )
+        ways = [f"about {test.needed:,} queries"] if test.needed else []
+        if test.bound < WIDEST["margin"]:
+            ways.append(f"--margin {test.bound + 0.00005:.4f}")
+        proof = f"; {' or '.join(ways)} would prove it" if ways else ""
+        loss = f"may lose {test.bound:.4f} on {name}"
+        yield f"The first that is not proved, {last.name}, {loss}{proof}."
 
 
 def _table(baseline: TestedSetting, rows: list[TestedSetting]) -> str:

@@ -2,16 +2,22 @@
 
 import json
 
+import msgspec
+import numpy as np
 import pytest
 
 import bench as api
 from bench.deploying import deployment as records
 from bench.deploying import trial
 from bench.deploying.deploy import test_in_order as in_order
+from bench.deploying.settings import Setting
+from bench.evaluation.exact import ArrayVectors
 from bench.gate.decision import draw_means, upper_bound
 from bench.requests.outcomes import ExitCode
+from bench.runner.workspace import Workspace
 from bench.speed.speed_report import Latency
 from foundation.errors import BenchError
+from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import Compression
 from tests.support.collections import write_collection, write_hashing_card
 
@@ -19,6 +25,7 @@ COUNT = 150
 TEXTS = {f"d{n:03}": ("", f"w{n % 7} w{n % 11} w{n} w{n // 3}") for n in range(COUNT)}
 QUERIES = {f"q{n:03}": f"w{n % 11} w{n} w{n // 3}" for n in range(COUNT)}
 QRELS = {(f"q{n:03}", f"d{n:03}"): 1 for n in range(COUNT)}
+AS_TESTED = ("--measure", "RR@10", "--depth", "10", "--json")
 FACTS = 'name = "{}"\nmain_measure = "RR@10"\n'
 
 
@@ -102,6 +109,57 @@ def test_a_model_without_vectors_is_refused(words):
         api.deploy("bm25", words)
 
 
+def open_trial(bench, words, card):
+    workspace = Workspace(bench.cache, offline=True)
+    return trial.Trial(workspace, workspace.open(str(words)), workspace.load(str(card)))
+
+
+@pytest.mark.parametrize(
+    ("compression", "index"),
+    [
+        (Compression(rescore=40), "IVF4,PQ8x4?nprobe=2"),
+        (Compression(dimensions=64, precision="int8", rescore=40, rescore_by="int8"), "HNSW4"),
+        (Compression(precision="binary"), "IVF4,Flat?nprobe=4"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.precision,
+)
+def test_an_index_with_rescoring_is_searched_and_timed(bench, words, card, compression, index):
+    setting = Setting(compression, IndexSpec.parse(index))
+    opened = open_trial(bench, words, card)
+    found = opened.test(setting, 0.05)
+    options = [f"--{name}={value}" for name, value in compression.facts.items() if value]
+    run = bench("run", words, "--model", card, *AS_TESTED, "--index", index, *options)
+    (result,) = json.loads(run.stdout)["results"]
+    assert found.score == pytest.approx(result["measures"]["RR@10"], abs=1e-12)
+    assert 0 < found.recall <= 1
+    times = opened.time_queries(setting)
+    assert all(0 < one.p50_ms <= one.p95_ms for one in times)
+    assert len(times[0].samples_ms) == 5 * trial.REPEATS
+
+
+def test_missed_neighbours_are_those_of_brute_force(bench, words, card):
+    opened, rng = open_trial(bench, words, card), np.random.default_rng(1)
+    vectors = unit(rng.normal(size=(COUNT, 256)))
+    opened.__dict__["_vectors"] = ArrayVectors(vectors)  # without ties, unlike those of hashing
+
+    def nearest(width, depth):
+        cut = unit(vectors[:, :width])
+        scores = cut @ cut.T
+        np.fill_diagonal(scores, -2)
+        return np.argsort(-scores, axis=1)[:, :depth]
+
+    grid = [Setting(Compression(dimensions=32)), Setting(Compression(dimensions=32, rescore=60))]
+    missed = opened.missed(grid)
+    for setting in grid:
+        found = nearest(32, setting.compression.rescore or 10)
+        shares = [len({*a} & {*b}) / 10 for a, b in zip(nearest(256, 10), found, strict=True)]
+        assert missed[setting] == pytest.approx(1 - np.mean(shares), abs=1e-9)
+
+
+def unit(vectors):
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
 @pytest.mark.slow
 def test_limits_choose_among_the_settings_and_the_margin_holds_on_each_collection(
     bench, words, card, tmp_path
@@ -128,10 +186,9 @@ def test_the_written_index_has_the_score_of_the_answer(bench, words, card, tmp_p
     folder, figure = tmp_path / "index", tmp_path / "figure.svg"
     options = ("--margin", ".05", "--write", folder, "--figure", figure)
     chosen = deploy(bench, card, words, *options)["chosen"]
-    how = chosen["compression"]
-    settings = ["--precision", how.get("precision", "float32")]
-    settings += ["--dimensions", how["dimensions"]] if "dimensions" in how else []
-    run = bench("run", words, "--model", card, "--index", folder, "--json", *settings)
+    facts = msgspec.convert(chosen["compression"], Compression).facts
+    settings = [f"--{name}={value}" for name, value in facts.items() if value]
+    run = bench("run", words, "--model", card, *AS_TESTED, "--index", folder, *settings)
     (result,) = json.loads(run.stdout)["results"]
     assert result["measures"]["RR@10"] == chosen["tests"]["words"]["score"]
     assert chosen["name"] in figure.read_text()
@@ -150,13 +207,10 @@ def test_the_answer_is_the_smallest_proved_setting_and_scores_are_those_of_run(b
     assert found["chosen"]["bytes_per_document"] <= 256
     compared, scores = (found["baseline"], found["chosen"], tested[-1]), {}
     for one in compared:
-        how = one["compression"]
-        options = ["--precision", how.get("precision", "float32"), "--index", one["index"]]
-        options += ["--dimensions", how["dimensions"]] if "dimensions" in how else []
-        if "rescore" in how:
-            by = ":int8" if how.get("rescore_by") == "int8" else ""
-            options += ["--rescore", f"{how['rescore']}{by}"]
-        run = bench("run", words, "--model", card, "--measure", "RR@10", "--json", *options)
+        facts = msgspec.convert(one["compression"], Compression).facts
+        options = [f"--{name}={value}" for name, value in facts.items() if value]
+        options += ["--index", one["index"]]
+        run = bench("run", words, "--model", card, *AS_TESTED, *options)
         (result,) = json.loads(run.stdout)["results"]
         score = result["measures"]["RR@10"]
         assert one["tests"]["words"]["score"] == pytest.approx(score, abs=1e-12)
