@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from bench.deploying.deployment import Deployment, TestedSetting
-from bench.gate.decision import WIDEST
 from bench.speed.speed_report import Latency
 from foundation.errors import format_names
 from reports import format as fmt
@@ -70,12 +69,10 @@ def _course(done: Deployment) -> Iterator[str]:
     last = done.tested[-1]
     if last.failed and last.worst:
         name, test = last.worst
-        ways = [f"about {test.needed:,} queries"] if test.needed else []
-        if test.bound < WIDEST["margin"]:
-            ways.append(f"--margin {test.bound + 0.00005:.4f}")
-        proof = f"; {' or '.join(ways)} would prove it" if ways else ""
+        queries = f"about {test.needed:,} queries or " if test.needed else ""
+        proof = f"{queries}a margin of {test.bound + 0.00005:.4f} would prove it"
         loss = f"may lose {test.bound:.4f} on {name}"
-        yield f"The first that is not proved, {last.name}, {loss}{proof}."
+        yield f"The first that is not proved, {last.name}, {loss}; {proof}."
 
 
 def _table(baseline: TestedSetting, rows: list[TestedSetting]) -> str:
