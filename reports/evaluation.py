@@ -33,7 +33,7 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
         Column("judged@10", lambda result: result.judged_at_10, fmt.score),
         Column("published", lambda result: _claim(result, published), fmt.score),
         Column("index", lambda result: result.index if result.index != "flat" else ""),
-        Column("compression", _compression),
+        Column("compression", lambda result: result.recipe and result.recipe.compression.label),
         Column("bytes per document", lambda result: result.bytes_per_document, fmt.count),
         Column("index recall", _recalls, fmt.numeric),
         Column("unanswered", lambda result: result.unanswered or None, fmt.count),
@@ -69,14 +69,6 @@ def _tie_range(result: Result) -> str:
         return ""
     low, high = fmt.score(result.tie_low), fmt.score(result.tie_high)
     return "" if low == high else f"{low}–{high}"
-
-
-def _compression(result: Result) -> str:
-    """Return the options of the compression, or "" without any."""
-    recipe = result.recipe
-    if recipe is None or recipe == recipe.uncompressed:
-        return ""
-    return " ".join(f"{name}={value}" for name, value in recipe.compression.facts.items() if value)
 
 
 def _recalls(result: Result) -> str:

@@ -47,6 +47,7 @@ def _heading(report: SpeedReport) -> str:
         report.processor,
         f"{report.torch_threads} threads",
         report.recipe.precision,
+        *filter(None, [report.recipe.compression.label]),
         f"commit {commit}" if commit else f"version {conditions.bench}",
         f"load {report.load:.1f} before it began",
     ]

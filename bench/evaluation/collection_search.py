@@ -305,7 +305,7 @@ class VectorRetriever:
             elif vectors is not None:
                 hits = apply_exclude_self(dataset, self._rank(dataset, vectors, queries, k), k)
             if rescore and stored:
-                again = view_for_rescoring(stored, self.model.recipe, self.view)
+                again = view_for_rescoring(stored, self.model.recipe)
                 hits = rescore_hits(hits, whole, again, dataset.corpus.tie_rank, min(k, depth))
         timings = Timings(
             encoded_documents=stored.encoded if stored else 0,

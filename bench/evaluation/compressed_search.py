@@ -32,28 +32,30 @@ def bytes_per_document(recipe: Recipe, spec: IndexSpec) -> int:
     Raises:
         BenchError: FAISS is missing, or the specification is invalid.
     """
-    chosen, stored = recipe.compression, np.dtype(recipe.store_dtype).itemsize
+    chosen = recipe.compression
     dim = chosen.dimensions or recipe.dim
     if spec.needs_faiss:
         searched = index_row_bytes(spec.with_precision(chosen.precision), dim)
     elif chosen.precision == "float32":
-        searched = dim * stored
+        searched = dim * np.dtype(recipe.store_dtype).itemsize
     else:
         zeros = np.zeros((2, dim), np.float32)
         searched = encode_codes(zeros[:1], chosen.precision, zeros).nbytes
-    again = 0 if chosen.rescore is None else recipe.dim
-    return searched + again * (stored if chosen.rescore_by == "stored" else 1)
+    return searched + rescoring_bytes(recipe)
 
 
-def view_for_rescoring(
-    stored: StoredViews, recipe: Recipe, view: View | None = None
-) -> ViewedVectors:
-    """Return the documents that candidates are scored again with, from the ``stored`` ones.
+def rescoring_bytes(recipe: Recipe) -> int:
+    """Return the bytes of a document that candidates are scored again with."""
+    if recipe.compression.rescore is None:
+        return 0
+    is_int8 = recipe.compression.rescore_by == "int8"
+    return recipe.dim * (1 if is_int8 else np.dtype(recipe.store_dtype).itemsize)
 
-    ``view`` is that of an ablation; None for the vectors of the encoder of ``recipe``.
-    """
+
+def view_for_rescoring(stored: StoredViews, recipe: Recipe) -> ViewedVectors:
+    """Return the documents that candidates are scored again with, from the ``stored`` ones."""
     precision: Precision = "int8" if recipe.compression.rescore_by == "int8" else "float32"
-    view = msgspec.structs.replace(view or View.of(recipe), dimensions=None, precision=precision)
+    view = msgspec.structs.replace(View.of(recipe), dimensions=None, precision=precision)
     return ViewedVectors(stored, view)
 
 

@@ -24,7 +24,7 @@ from bench.evaluation.collection_search import (
     search_device,
     truncated_lengths,
 )
-from bench.evaluation.compressed_search import CompressedSearch, bytes_per_document
+from bench.evaluation.compressed_search import CompressedSearch, bytes_per_document, rescoring_bytes
 from bench.evaluation.exact import ArrayVectors, exact_search
 from bench.evaluation.index_search import check_index_fits, default_budget, resident_bytes
 from bench.evaluation.pipeline import current_conditions
@@ -412,7 +412,7 @@ def compare_indexes(
         build_s, size = 0.0, rows * bytes_per_document(recipe, spec)
         if spec.needs_faiss:
             build_s, index = time_call(partial(getattr, searching, "index"))
-            size = _measure_saved_bytes(index)
+            size = _measure_saved_bytes(index) + rows * rescoring_bytes(recipe)
         find = partial(searching.search, queries, k)
         hits: Hits = sort_canonically(find(), ranks, k)
         rates = [len(queries) / time_call(find)[0] for _ in range(repeats)]

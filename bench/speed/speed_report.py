@@ -118,7 +118,8 @@ class IndexPoint(Record, kw_only=True):
         index: ``flat`` is this program's exact search; all others are of FAISS.
         recall: share of the exact top k, mean over queries.
         build_s: seconds of training and adding.
-        index_bytes: size of the saved index, or of the vectors for exact search.
+        index_bytes: size of the saved index, or of the vectors for exact search, with what
+            candidates are scored again with.
     """
 
     index: str

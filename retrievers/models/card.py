@@ -118,6 +118,13 @@ class Compression(Record, kw_only=True, omit_defaults=True):
         dimensions = str(self.dimensions or "")
         return {"dimensions": dimensions, "precision": self.precision, "rescore": rescore}
 
+    @property
+    def label(self) -> str:
+        """Options in one line, such as ``dimensions=128 precision=int8``; "" for none."""
+        if self == Compression():
+            return ""
+        return " ".join(f"{name}={value}" for name, value in self.facts.items() if value)
+
 
 class Usage(Record, kw_only=True):
     """How a model is used, as cards, recipes and folders state it.
