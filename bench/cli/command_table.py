@@ -331,7 +331,10 @@ COMMANDS: dict[str, Command] = {
             "stack": {"served": False},
             **{
                 key: {"served": False, "stack": False}
-                for key in ("baseline", "anchor", "measure", "results", "expect_same", "resamples")
+                for key in (
+                    *("baseline", "anchor", "measure", "results", "expect_same", "resamples"),
+                    *("dimensions", "precision", "rescore"),
+                )
             },
         },
     ),

@@ -138,16 +138,19 @@ def compress(recipe: Recipe, compression: Compression) -> Recipe:
     """Return the ``recipe`` of an encoder with a ``compression`` of its vectors.
 
     Raises:
-        BenchError: the model has fewer dimensions, or each of them belongs to one of its adapters.
+        BenchError: the model has fewer dimensions, or each of them belongs to one of its adapters,
+            so that those of the others are 0 in a query.
     """
-    routed = recipe.adapter is not None and recipe.adapter.kind == "routed"
-    if compression.dimensions is not None and routed:
-        problem = f"{recipe.model} has routed adapters, whose dimensions cannot be cut"
-        raise BenchError(problem, "Leave out --dimensions.")
     if compression.dimensions == recipe.dim:
         compression = msgspec.structs.replace(compression, dimensions=None)
     recipe = msgspec.structs.replace(recipe, compression=compression)
-    View.of(recipe).width(recipe.dim)
+    view, routed = View.of(recipe), recipe.adapter is not None and recipe.adapter.kind == "routed"
+    view.width(recipe.dim)
+    if routed and (view.dimensions is not None or view.is_binary):
+        raise BenchError(
+            f"{recipe.model} has routed adapters, which support neither fewer dimensions nor signs",
+            "Leave out --dimensions, or use --precision int8.",
+        )
     return recipe
 
 

@@ -234,7 +234,7 @@ class FaissIndex:
     @property
     def needs_only_ranges(self) -> bool:
         """True if training finds the range of each dimension and nothing else."""
-        return self.needs_training and _most_centroids(self._index) == 1
+        return re.fullmatch(r"(HNSW\d+,)?SQ8", self.spec.factory) is not None
 
     def training_rows(self, count: int) -> Int64Array:
         """Draw sorted rows (int64) of a corpus of ``count`` documents to train on, by the seed."""

@@ -216,6 +216,18 @@ def test_rounding_is_no_cause(question, oracle, folder, precision, rounded):
     assert answer.precision == precision
 
 
+@pytest.mark.slow
+def test_a_compressed_model_is_the_one_whose_vectors_are_explained(oracle, folder):
+    workspace = Workspace(folder / "cache")
+    dataset = workspace.dataset(str(folder / "words"))
+    model = workspace.load(str(folder / "tiny.toml"), dimensions=16, precision="uint8")
+    question = Question(model, [dataset], workspace.dataset, device="cpu")
+    answer = answer_to(question, folder, oracle.documents(Usage(width=16)))
+    assert answer.verdict == "reproduced"
+    whole = answer_to(question, folder, oracle.documents(Usage()))
+    assert whole.verdict != "reproduced"
+
+
 def test_foreign_vectors_have_no_cause(question, folder):
     rng = np.random.default_rng(0)
     foreign = rng.normal(size=(len(DOCUMENTS), 32)).astype(np.float32)

@@ -14,11 +14,12 @@ from retrievers.encoders.transformer import open_encoder
 from retrievers.encoders.views import (
     View,
     ViewedVectors,
+    compress,
     decode_codes,
     encode_codes,
     recipe_with_every_pooling,
 )
-from retrievers.models.card import Precision
+from retrievers.models.card import AdapterIdentity, Compression, Precision, Recipe
 from retrievers.models.resolve import resolve_model
 
 TEXTS = ["a short one", "the second text is rather longer than the first", "x"]
@@ -123,6 +124,14 @@ def test_int8_needs_ranges():
 def test_more_dimensions_than_the_model_has_is_an_error_with_their_number():
     with pytest.raises(BenchError, match="vectors that have 16"):
         View(pooling="cls", normalize=True, dimensions=17).transform_documents(stored())
+
+
+def test_the_signs_and_the_first_dimensions_of_routed_adapters_are_refused():
+    recipe = Recipe(model="m", kind="hashing", dim=64, adapter=AdapterIdentity("routed", {}))
+    for compression in (Compression(dimensions=32), Compression(precision="binary")):
+        with pytest.raises(BenchError, match="routed adapters"):
+            compress(recipe, compression)
+    assert compress(recipe, Compression(precision="int8")).compression.precision == "int8"
 
 
 def test_models_whose_pooling_cannot_be_chosen_are_refused():
