@@ -285,22 +285,21 @@ def tabulate_holes(
         }
     ).drop_duplicates(["query", "document"], keep="last")
     ranked = pd.concat([_read_ranking(run, row_of, parsed.cutoff, s) for s, run in enumerate(runs)])
-    for frame in (judged, ranked):
+    retrieved = ranked[ranked["rank"] <= parsed.cutoff][["query", "document"]].drop_duplicates()
+    below = judged.merge(retrieved, "left", indicator="seen").query("seen == 'left_only'")
+    rows = ranked.merge(retrieved).sort_values(["query", "rank"], kind="stable")
+    for frame in (judged, rows):
         frame["key"] = [keys.get(document, document) for document in frame["document"]]
     of_text = judged.drop(columns="document").drop_duplicates(["query", "key"], keep="last")
-    ranked = ranked.merge(judged[["query", "document", "grade"]], "left", ["query", "document"])
-    ranked = ranked.merge(of_text, "left", ["query", "key"], suffixes=("", "_of_text"))
-    measured = ranked[ranked["rank"] <= parsed.cutoff]
+    rows = rows.merge(judged[["query", "document", "grade"]], "left", ["query", "document"])
+    rows = rows.merge(of_text, "left", ["query", "key"], suffixes=("", "_of_text"))
     shares, short = [0.0, 0.0], [0, 0]
     for side in (0, 1):
-        sizes = measured[measured["side"] == side].groupby("query")["grade"].agg(["count", "size"])
+        measured = rows[(rows["side"] == side) & (rows["rank"] <= parsed.cutoff)]
+        sizes = measured.groupby("query")["grade"].agg(["count", "size"])
         shares[side] = float((sizes["count"] / sizes["size"]).sum()) / len(row_of)
         if parsed.cutoff != NO_CUTOFF:
             short[side] = len(row_of) - int((sizes["size"] >= parsed.cutoff).sum())
-
-    retrieved = measured[["query", "document"]].drop_duplicates()
-    below = judged.merge(retrieved, "left", indicator="seen").query("seen == 'left_only'")
-    rows = ranked.merge(retrieved).sort_values(["query", "rank"], kind="stable")
     rows["grade"] = rows["grade"].fillna(rows["grade_of_text"]).fillna(UNJUDGED).astype(np.int64)
     texts = rows.groupby(["query", "key", "grade"], sort=False)
     place = (rows["side"], texts.ngroup())

@@ -31,7 +31,7 @@ HIDDEN = 0.1  # unjudged relevant documents for each judged one, if only relevan
 POOLED = 5  # relevant documents of one model from which none of the other is suspicious
 OPEN = 0.1  # chance of another verdict from which a comparison is open
 POOL_GAP = 0.1  # difference of the judged shares that suggests that only one run was pooled
-MOST_ROWS = 2_000_000  # of both rankings, examined without being asked
+MOST_ROWS, MOST_HOLES = 2_000_000, 60_000  # of both rankings, examined without being asked
 
 
 def estimate_relevance(table: HoleTable) -> tuple[Float64Array, Int64Array]:
@@ -82,7 +82,7 @@ def estimate_relevance(table: HoleTable) -> tuple[Float64Array, Int64Array]:
     reached = np.array([np.count_nonzero(table.grade >= level) for level in table.levels])
     exactly = reached - np.append(reached[1:], 0) + 0.5
     log_odds, kind, rng = log_odds[table.holes], kind[table.holes], np.random.default_rng(0)
-    count = max(100, min(LABELINGS, CELLS // max(1, len(log_odds))))
+    count = max(20, min(LABELINGS, CELLS // max(1, len(log_odds))))
     errors = rng.multivariate_normal(error, covariance, count) @ kind.T
     drawn = rng.random(errors.shape) < _logistic(log_odds + errors)
     labels = drawn * rng.choice(table.levels, p=exactly / exactly.sum(), size=drawn.shape)
@@ -362,10 +362,13 @@ def open_holes(
         raise BenchError("answer strings judge every document")
     runs = models[0].run, models[1].run
     if not thorough and sum(map(len, runs)) > MOST_ROWS:
-        raise BenchError("the rankings are long; add --holes to examine them")
+        raise BenchError("the rankings are long; run `compare --holes` to examine them")
     doc_ids = {*runs[0].ids.to_pylist(), *runs[1].ids.to_pylist(), *opened.qrels.doc_ids}
     keys = _read_keys(opened, list(doc_ids), thorough)
-    return tabulate_holes(runs, opened.qrels, measure, keys, opened.overlaid)
+    table = tabulate_holes(runs, opened.qrels, measure, keys, opened.overlaid)
+    if not thorough and len(table.holes) > MOST_HOLES:
+        raise BenchError(f"there are {len(table.holes):,}; run `compare --holes` to examine them")
+    return table
 
 
 def _read_keys(dataset: Dataset, doc_ids: Sequence[str], thorough: bool) -> dict[str, str]:

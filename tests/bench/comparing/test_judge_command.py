@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import bench
+from bench.comparing import settling
 from bench.result_store.find import find_results
 from bench.result_store.result import load
 from tests.support.browser import HOSTILE, awaited, can_browse, chromium
@@ -202,6 +203,13 @@ def test_compare_and_check_say_whether_the_verdict_is_settled(place):
     assert holes["outcome"] in ("settled", "probably", "open")
     checked = place.run("check", "hashing", "--baseline", "bm25", "--results", place.bench.out)
     assert "Unjudged documents, for the verdict of `compare`:" in checked.stdout
+
+
+def test_very_many_holes_are_examined_only_if_asked(place, monkeypatch):
+    monkeypatch.setattr(settling, "MOST_HOLES", 3)
+    words = ("compare", "hashing", "bm25", "--results", place.bench.out)
+    assert "holes were not examined: there are" in place.run(*words).stdout
+    assert "not examined" not in place.run(*words, "--holes").stdout
 
 
 @pytest.mark.slow
