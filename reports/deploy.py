@@ -1,10 +1,10 @@
 """Text of a deployment: the answer in a sentence, how it was found, and the best settings."""
 
 from collections.abc import Iterator
+from functools import partial
 from statistics import fmean
 
 from bench.deploying.deployment import Deployment, TestedSetting
-from bench.speed.speed_report import Latency
 from foundation.errors import format_names
 from reports import format as fmt
 from reports.table import Column, Table, escape
@@ -26,11 +26,12 @@ def _parts(done: Deployment) -> Iterator[str]:
     yield escape(f"{least}. {' '.join(_course(done))}")
     others = [one for one in done.frontier if one != done.baseline]
     yield _table(done.baseline, [*others, *(one for one in done.tested[-1:] if one.failed)])
-    one, all_ = done.baseline.latency[0], done.baseline.latency[-1]
+    one = done.baseline.latency[0]
     yield escape(
-        "Settings: dimensions, precision, candidates scored again, index. Times: one query at a "
-        f"time over {one.rows:,} vectors, median (95th percentile) of {len(one.samples_ms):,} "
-        f"after a warm-up, {one.what} and {all_.what}; measured, and no part of the proof."
+        "Settings: dimensions, precision, candidates scored again, index with its parameter. "
+        f"Times: milliseconds of one query at a time over {one.rows:,} vectors, median / 95th "
+        f"percentile of {len(one.samples_ms):,} after a warm-up; measured, and no part of the "
+        f"proof. Recall of the exact top {one.k}. Bound: of the loss, at 95 %."
     )
 
 
@@ -43,16 +44,16 @@ def _answer(done: Deployment) -> str:
     return (
         f"{_words(done.chosen)}: {bytes_:,} bytes per document and {ms:.2f} ms a query instead of "
         f"{whole_bytes:,} and {whole_ms:.2f}. A mean loss of more than {done.margin:.4f} "
-        f"{format_names(measures)} is ruled out (95 %)."
+        f"in {format_names(measures)} is ruled out (95 %)."
     )
 
 
 def _words(setting: TestedSetting) -> str:
     """Return a setting in words."""
-    how = setting.compression
+    how, is_coded = setting.compression, "PQ" not in setting.index
     again = "the stored vectors" if how.rescore_by == "stored" else how.rescore_by
     parts = [
-        f"{how.dimensions or 'all'} dimensions in {how.precision}",
+        f"{how.dimensions or 'all'} dimensions" + is_coded * f" in {how.precision}",
         f"{how.rescore} candidates scored again by {again}" if how.rescore else "",
         "exact search" if setting.index == "Flat" else setting.index,
     ]
@@ -77,20 +78,20 @@ def _course(done: Deployment) -> Iterator[str]:
 
 def _table(baseline: TestedSetting, rows: list[TestedSetting]) -> str:
     """Return a table of settings, at most 100 characters wide."""
+    times = baseline.latency
     columns: list[Column[TestedSetting]] = [
         Column("setting", lambda row: row.name),
         Column("bytes", lambda row: row.bytes_per_document, fmt.count),
-        Column("ms", lambda row: _time(row.latency[0]), fmt.numeric),
-        Column("all threads", lambda row: _time(row.latency[-1]), fmt.numeric),
-        Column(f"recall@{baseline.latency[0].k}", lambda row: _mean(row, "recall"), fmt.score),
+        *(Column(one.what, partial(_time, place), fmt.numeric) for place, one in enumerate(times)),
+        Column("recall", lambda row: _mean(row, "recall"), fmt.score),
         Column("score", lambda row: _mean(row, "score"), fmt.score),
-        Column("loss up to", lambda row: row.worst and row.worst[1].bound, fmt.score),
+        Column("bound", lambda row: row.worst and row.worst[1].bound, fmt.score),
     ]
     return Table([baseline, *rows], columns).markdown()
 
 
-def _time(latency: Latency) -> str:
-    return f"{latency.p50_ms:.2f} ({latency.p95_ms:.2f})"
+def _time(place: int, row: TestedSetting) -> str:
+    return f"{row.latency[place].p50_ms:.2f} / {row.latency[place].p95_ms:.1f}"
 
 
 def _mean(row: TestedSetting, name: str) -> float:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from bench.deploying.deployment import Deployment, TestedSetting
 from bench.deploying.settings import TESTED_SHARE, Setting, choose_sequence, make_grid
-from bench.deploying.trial import BASELINE, Trial
+from bench.deploying.trial import Trial
 from bench.evaluation.compressed_search import bytes_per_document
 from bench.gate.decision import LEVEL, GateSettings
 from bench.requests.deciding import DeployRequest
@@ -51,14 +51,13 @@ def deploy(request: DeployRequest) -> Deployment:
         recipe=model.model.recipe,
         measures={trial.dataset.name: trial.measure for trial in trials},
         queries={trial.dataset.name: trial.queries for trial in trials},
-        documents=max(len(trial.dataset.corpus) for trial in trials),
         margin=request.margin,
         provable=max(trial.bound(np.zeros(trial.queries)) for trial in trials),
         queries_for_margin=math.ceil(math.log(1 - LEVEL) / math.log(1 - request.margin)),
     )
     if report.margin < report.provable:
         return report
-    announce_encoding([trial.job(BASELINE) for trial in trials])
+    announce_encoding([trial.job(Setting()) for trial in trials])
     return _search(request, trials, report)
 
 
@@ -76,13 +75,12 @@ def _check_output(request: DeployRequest, names: list[str]) -> None:
 def _search(request: DeployRequest, trials: list[Trial], report: Deployment) -> Deployment:
     """Return the report with the tested settings and the answer."""
     timed = max(trials, key=lambda trial: len(trial.dataset.corpus))
-    recipe = report.recipe
-    dim, smallest = recipe.dim, min(len(trial.dataset.corpus) for trial in trials)
-    grid = make_grid(dim, smallest, max(trial.depth for trial in trials))
+    recipe, sizes = report.recipe, [len(trial.dataset.corpus) for trial in trials]
+    grid = make_grid(recipe.dim, min(sizes), max(trial.depth for trial in trials))
     costs = {
         one: (
             bytes_per_document(compress(recipe, one.compression), one.index),
-            one.bytes_read(report.documents, dim),
+            one.bytes_read(max(sizes), recipe.dim),
         )
         for one in (Setting(), *grid)
     }

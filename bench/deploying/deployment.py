@@ -68,7 +68,6 @@ class Deployment(Record, kw_only=True):
 
     Attributes:
         measures, queries: main measure, and number of queries, by collection.
-        documents: number of documents of the collection whose search was timed.
         margin: largest mean loss that passes.
         provable: smallest margin that these queries can prove, if no score changes.
         queries_for_margin: number of unchanged queries that prove the margin.
@@ -84,7 +83,6 @@ class Deployment(Record, kw_only=True):
     recipe: Recipe
     measures: dict[str, str]
     queries: dict[str, int]
-    documents: int
     margin: float
     provable: float
     queries_for_margin: int

@@ -40,11 +40,11 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Short text for people, such as ``192 int8 120:stored HNSW32?efSearch=128``."""
+        """Short text for people, such as ``192 int8 120:stored HNSW32:128``."""
         how = self.compression
         rescored = f"{how.rescore}:{how.rescore_by}" if how.rescore else ""
         precision = "" if "PQ" in self.index.factory else how.precision
-        index = "" if self.index == EXACT else str(self.index).replace(",Flat", "")
+        index = re.sub(r"(,Flat)?\?\w+=", ":", str(self.index)) if self.index != EXACT else ""
         return " ".join(filter(None, (str(how.dimensions or ""), precision, rescored, index)))
 
     def bytes_read(self, documents: int, dim: int) -> float:

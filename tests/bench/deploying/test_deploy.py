@@ -17,8 +17,9 @@ from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import Workspace
 from bench.speed.speed_report import Latency
 from foundation.errors import BenchError
+from reports.deploy import deployment_text
 from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.card import Compression
+from retrievers.models.card import Compression, Recipe
 from tests.support.collections import write_collection, write_hashing_card
 
 COUNT = 150
@@ -73,6 +74,40 @@ def test_the_first_failure_ends_the_tests_and_a_slow_setting_does_not():
     asked = iter([proved, slow, proved, failed, proved])
     assert list(in_order(asked)) == [proved, slow, proved, failed]
     assert list(asked) == [proved]  # which was never searched
+
+
+def test_the_text_states_the_answer_and_what_the_next_setting_would_need():
+    last = msgspec.structs.replace(
+        a_setting("192 float16 120:stored IVF1024:256", False),
+        tests={"words": records.CollectionTest(0.4, 0.9, 0.12341, 4000)},
+        compression=Compression(dimensions=192, precision="binary", rescore=120),
+        index="HNSW32?efSearch=128",
+    )
+    done = records.Deployment(
+        model="m",
+        recipe=Recipe(model="m", kind="hashing", dim=384),
+        measures={"words": "RR@10"},
+        queries={"words": 300},
+        margin=0.02,
+        provable=0.0099,
+        queries_for_margin=149,
+        grid=231,
+        over_bytes=3,
+        baseline=a_setting("float32", True),
+        tested=(a_setting("float16", True), last),
+        chosen=msgspec.structs.replace(last, bytes_per_document=1234),
+    )
+    text = deployment_text(done)
+    assert text.startswith(
+        "192 dimensions in binary, 120 candidates scored again by the stored vectors, "
+        "HNSW32?efSearch=128: 1,234 bytes per document and 1.00 ms a query instead of 8 and 1.00. "
+        "A mean loss of more than 0.0200 in RR@10 on words is ruled out (95 %)."
+    )
+    assert "2 of 231 settings. 3 exceed --limit-bytes. The first that is not proved" in text
+    assert "about 4,000 queries or a margin of 0.1235 would prove it" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert max(map(len, rows)) <= 100
+    assert len(rows) == 2 + 3
 
 
 def test_a_margin_below_what_the_queries_can_prove_is_answered_before_anything_is_encoded(
