@@ -137,7 +137,6 @@ def test_a_terminated_pretraining_continues_to_the_weights_of_an_uninterrupted_o
         process.terminate()
         stderr = process.communicate()[1]
     assert process.returncode == 128 + signal.SIGTERM, stderr
-    assert "a checkpoint every 5 minutes" in stderr
     assert "stopping with a checkpoint after this step" in stderr
     step = max(int(path.name[11:]) for path in (tmp_path / "out/m/checkpoints").iterdir())
     assert 1 <= step < 150
