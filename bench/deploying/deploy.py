@@ -119,7 +119,7 @@ def _search(request: DeployRequest, trials: list[Trial], report: Deployment) -> 
     by_time = request.limit_bytes is not None
     best = min(proved, key=lambda number: tested[number].costs[:: -1 if by_time else 1], default=-1)
     if best >= 0 and request.write is not None:
-        _write(request, sequence[best], request.write)
+        _write(request, sequence[best], recipe.dim, request.write)
     return msgspec.structs.replace(
         report,
         grid=len(grid),
@@ -139,11 +139,11 @@ def test_in_order(tests: Iterable[TestedSetting]) -> Iterator[TestedSetting]:
             return
 
 
-def _write(request: DeployRequest, setting: Setting, out: Path) -> None:
-    """Write the index of a setting as ``index`` does."""
+def _write(request: DeployRequest, setting: Setting, dim: int, out: Path) -> None:
+    """Write the index of a setting as ``index`` does, whose default may be fewer dimensions."""
     how = setting.compression
     names = {each.name for each in attrs.fields(DeployRequest)}
     names &= {each.name for each in attrs.fields(IndexRequest)}
     shared = {name: getattr(request, name) for name in names}
-    shared |= {"dimensions": how.dimensions, "precision": how.precision}
+    shared |= {"dimensions": how.dimensions or dim, "precision": how.precision}
     write_index(IndexRequest(request.on[0], index=str(setting.index), out=out, **shared))

@@ -110,8 +110,9 @@ def deploy(request: DeployRequest, output: OutputOptions) -> int:
         draw_deployment(done, output.figure)
     print_result(output.json, done, deployment_text(done))
     if done.chosen and request.write:
-        facts = done.chosen.compression.facts.items()
-        settings = " ".join(f"--{name} {value}" for name, value in facts if value)
+        how = done.chosen.compression
+        facts = {**how.facts, "dimensions": how.dimensions or done.recipe.dim}
+        settings = " ".join(f"--{name} {value}" for name, value in facts.items() if value)
         command = f"python -m bench run {request.on[0]} --model {request.model}"
         print(f"{command} --index {request.write} {settings}", file=sys.stderr)
     return done.exit_code

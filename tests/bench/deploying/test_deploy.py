@@ -217,13 +217,17 @@ def test_limits_choose_among_the_settings_and_the_margin_holds_on_each_collectio
 
 
 @pytest.mark.slow
-def test_the_written_index_has_the_score_of_the_answer(bench, words, card, tmp_path):
+@pytest.mark.parametrize("default", [{}, {"dimensions": 64}], ids=["whole", "cut by its card"])
+def test_the_printed_command_evaluates_the_written_index(bench, words, tmp_path, default):
+    card = write_hashing_card(tmp_path / "wide.toml", 256, **default)
     folder, figure = tmp_path / "index", tmp_path / "figure.svg"
     options = ("--margin", ".05", "--write", folder, "--figure", figure)
-    chosen = deploy(bench, card, words, *options)["chosen"]
-    facts = msgspec.convert(chosen["compression"], Compression).facts
-    settings = [f"--{name}={value}" for name, value in facts.items() if value]
-    run = bench("run", words, "--model", card, *AS_TESTED, "--index", folder, *settings)
+    done = bench("deploy", card, "--on", words, *options, "--json", "--cache-dir", bench.cache)
+    found = json.loads(done.stdout)
+    chosen = found["chosen"]
+    assert found["baseline"]["bytes_per_document"] == 4 * 256
+    command = done.stderr.splitlines()[-1].removeprefix("python -m bench ").split()
+    run = bench(*command, *AS_TESTED)
     (result,) = json.loads(run.stdout)["results"]
     assert result["measures"]["RR@10"] == chosen["tests"]["words"]["score"]
     assert chosen["name"] in figure.read_text()
