@@ -7,7 +7,7 @@ their hash is part of its protocol. The files of the collection are never writte
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -121,7 +121,8 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
             f"python -m bench judge export MODEL OTHER --on {request.on}",
         )
     found = {name: find_named(name, *request.results) for name in request.names}
-    collection = _resolve_collection(request, chain(*found.values()), workspace)
+    known = {each.dataset for each in chain(*found.values())}
+    collection = resolve_names([request.on], known, workspace)[0]
     models = [
         ComparedModel(name, choose_results(name, several, [collection]))
         for name, several in found.items()
@@ -161,13 +162,6 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
         pairs=tuple(pairs),
         holes=examine_holes(table, models[0].name, models[1].name, collection),
     )
-
-
-def _resolve_collection(
-    request: JudgeRequest, found: Iterable[Evaluation], workspace: Workspace
-) -> str:
-    """Return the name of the collection as results contain it."""
-    return resolve_names([request.on], [each.dataset for each in found], workspace)[0]
 
 
 def _open(stored: Evaluation, workspace: Workspace) -> Dataset:
@@ -236,7 +230,8 @@ def _read_csv(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _import_judgements(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
     """Check the judgements, then score the stored results of the collection with them."""
     every = [each for root in request.results for each in find_results(root)]
-    collection = _resolve_collection(request, every, workspace)
+    known = {each.dataset for each in every}
+    collection = resolve_names([request.on], known, workspace)[0]
     of_collection = [each for each in every if each.dataset == collection]
     stored = [each for each in of_collection if not each.record.protocol.overlay]
     if not stored:

@@ -251,8 +251,8 @@ class Holes(Record):
         judged = f"{self.judged_a:.0%} of {self.a} and {self.judged_b:.0%} of {self.b} judged"
         warnings = "".join(f"; warning: {text}" for text in self.warnings)
         return (
-            f"{self.collection}: {answer}; the difference is {ranges} ({pairs} {where}; {judged})"
-            f"{warnings}"
+            f"{self.collection}: {answer}; {self.a} − {self.b} is {ranges} ({pairs} {where}; "
+            f"{judged}){warnings}"
         )
 
 

@@ -392,10 +392,10 @@ def _find_holes(
         return ()
     label = CANDIDATE if candidate.name == baseline.name else candidate.name
     models = [
-        ComparedModel(name, {each: results[each] for each in shared})
-        for name, results in ((label, candidate.results), (baseline.name, baseline.results))
+        ComparedModel(label, candidate.results),
+        ComparedModel(baseline.name, baseline.results),
     ]
-    comparisons = compare_models(models, comparing)
+    comparisons = compare_models(models, replace(comparing, collections=shared))
     return find_comparison_holes(comparisons, models, None, False, workspace)
 
 
