@@ -76,12 +76,14 @@ def load_tokenizer(
         ) from error
     if not tokenizer.is_fast:
         raise BenchError(f"the tokenizer in {checkpoint.folder} has no fast form")
-    _check_tokenizer(tokenizer, checkpoint.folder)
+    stored = _read_stored_tokenizer(tokenizer, checkpoint.folder)
+    for backend in (tokenizer.backend_tokenizer, stored):
+        if lower_case and backend:
+            steps = [backend.normalizer] if backend.normalizer else []
+            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+    if stored:
+        _compare_tokenizers(tokenizer, stored, checkpoint.folder)
     tokenizer.padding_side, tokenizer.truncation_side = "right", truncation_side
-    if lower_case:
-        backend = tokenizer.backend_tokenizer
-        steps = [backend.normalizer] if backend.normalizer else []
-        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
     return tokenizer
 
 
@@ -93,16 +95,15 @@ def _read_special_tokens(folder: Path) -> dict[str, bool]:
     return {name: bool(config.get(name, default)) for name, default in defaults.items()}
 
 
-def _check_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Raise if a loaded tokenizer gives other ids for fixed texts than ``tokenizer.json``.
+def _read_stored_tokenizer(tokenizer: Any, folder: Path) -> Any:
+    """Return the tokenizer in ``tokenizer.json``, or None without this file.
 
     Options that transformers reads from ``tokenizer_config.json`` are taken from the loaded one.
     """
-    import transformers
     from tokenizers import Tokenizer
 
     if not (folder / TOKENIZER_FILE).is_file():
-        return
+        return None
     loaded, stored = tokenizer.backend_tokenizer, Tokenizer.from_file(str(folder / TOKENIZER_FILE))
     stored.no_truncation()
     stored.no_padding()
@@ -112,7 +113,14 @@ def _check_tokenizer(tokenizer: Any, folder: Path) -> None:
             for option in filter(partial(hasattr, step), TOKENIZER_OPTIONS):
                 setattr(step, option, getattr(used, option))
             setattr(stored, part, step)
-    texts = probe_texts()
+    return stored
+
+
+def _compare_tokenizers(tokenizer: Any, stored: Any, folder: Path) -> None:
+    """Raise if a loaded tokenizer gives other ids for fixed texts than ``tokenizer.json``."""
+    import transformers
+
+    loaded, texts = tokenizer.backend_tokenizer, probe_texts()
     found = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     stored.encode_special_tokens = loaded.encode_special_tokens
     encoded = stored.encode_batch_fast(texts, add_special_tokens=False)

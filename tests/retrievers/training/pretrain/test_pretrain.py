@@ -122,7 +122,7 @@ def test_processes_share_each_step_and_resume_together(tmp_path):
     assert_equal_trainings(tmp_path / "killed", tmp_path / "shared")
 
 
-INTERRUPTED = """
+INTERRUPTED = r"""
 import json, os, signal, sys
 from pathlib import Path
 from retrievers.training.engine.context import TrainingContext
@@ -136,8 +136,9 @@ try:
     preset = PRETRAIN_PRESETS.convert(table, "test")
     pretrain(preset, texts, TrainingContext(Path(out), "cpu", progress=interrupt))
 except SystemExit as stopped:
-    print(stopped.code)
-print(pretrain(preset, texts, TrainingContext(Path(out), "cpu")).resumed_at)
+    sys.stdout.write(f"{stopped.code}\n")  # as a whole: two processes share a pipe
+resumed_at = pretrain(preset, texts, TrainingContext(Path(out), "cpu")).resumed_at
+sys.stdout.write(f"{resumed_at}\n")
 """
 
 
