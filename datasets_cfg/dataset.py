@@ -175,8 +175,8 @@ class Dataset:
         """Content hash of the collection's own judgements, answers and exclusions, independent of
         their order.
         """
-        own = list(self.qrels)[: len(self.qrels) - self.overlaid]
-        judged = sorted((query, document, str(grade)) for query, document, grade in own)
+        shipped = list(self.qrels)[: len(self.qrels) - self.overlaid]
+        judged = sorted((query, document, str(grade)) for query, document, grade in shipped)
         answered = sorted((query, *texts) for query, texts in (self.answers or {}).items())
         excluded = sorted((query, "excluded", *sorted(ids)) for query, ids in self.excluded.items())
         return hash_records([*judged, *answered, *excluded])

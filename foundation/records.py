@@ -322,7 +322,7 @@ def _describe_value(value: Any) -> str:
 
 
 def _reason(error: msgspec.ValidationError) -> str:
-    """Return the message of a check of ours, or that of msgspec in plain words."""
+    """Return the message of a failed check; msgspec's messages are put in plain words."""
     reason = str(error.__cause__ or error)
     if error.__cause__ is None and reason.startswith("Expected "):
         reason = f"e{reason.partition(', got ')[0][1:]}"

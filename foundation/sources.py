@@ -87,12 +87,11 @@ def run_file(path: str) -> ModuleType:
         raise BenchError(f"{path} cannot be run: {problem}", "Fix the file.") from error
     _loaded[path], _sources[path] = module, (module, source)
     for name in hash_sources(path).keys() - {file.name}:
-        own = file.parent.joinpath(*name.split("."))
-        other = _find_file(name)
-        for each in (own.with_suffix(SUFFIX), own / "__init__.py"):
-            if other and each.is_file() and not each.samefile(other):
+        sibling, imported = file.parent.joinpath(*name.split(".")), _find_file(name)
+        for expected in (sibling.with_suffix(SUFFIX), sibling / "__init__.py"):
+            if imported and expected.is_file() and not expected.samefile(imported):
                 raise BenchError(
-                    f"{path} imports {name}, which is {other} in this process, not {each}",
+                    f"{path} imports {name}, which is {imported} in this process, not {expected}",
                     "Rename one of the two files, or type one command for each model.",
                 )
     return module

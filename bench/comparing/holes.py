@@ -276,14 +276,7 @@ def tabulate_holes(
     if parsed.kind == "nDCG":
         levels = np.unique([1, *qrels.grades[qrels.grades > 0]]).astype(np.int64)
     row_of = {query_id: row for row, query_id in enumerate(qrels.queries())}
-    judged = pd.DataFrame(
-        {
-            "query": [row_of[query_id] for query_id in qrels.query_ids],
-            "document": qrels.doc_ids,
-            "grade": np.maximum(qrels.grades, 0),
-            "imported": np.arange(len(qrels)) >= len(qrels) - imported,
-        }
-    ).drop_duplicates(["query", "document"], keep="last")
+    judged = _tabulate_judgements(qrels, row_of, imported)
     ranked = pd.concat([_read_ranking(run, row_of, parsed.cutoff, s) for s, run in enumerate(runs)])
     retrieved = ranked[ranked["rank"] <= parsed.cutoff][["query", "document"]].drop_duplicates()
     below = judged.merge(retrieved, "left", indicator="seen").query("seen == 'left_only'")
@@ -293,13 +286,8 @@ def tabulate_holes(
     of_text = judged.drop(columns="document").drop_duplicates(["query", "key"], keep="last")
     rows = rows.merge(judged[["query", "document", "grade"]], "left", ["query", "document"])
     rows = rows.merge(of_text, "left", ["query", "key"], suffixes=("", "_of_text"))
-    shares, short = [0.0, 0.0], [0, 0]
-    for side in (0, 1):
-        measured = rows[(rows["side"] == side) & (rows["rank"] <= parsed.cutoff)]
-        sizes = measured.groupby("query")["grade"].agg(["count", "size"])
-        shares[side] = float((sizes["count"] / sizes["size"]).sum()) / len(row_of)
-        if parsed.cutoff != NO_CUTOFF:
-            short[side] = len(row_of) - int((sizes["size"] >= parsed.cutoff).sum())
+    measured = rows[rows["rank"] <= parsed.cutoff]
+    covered = [_judged_share(measured[measured["side"] == s], parsed, len(row_of)) for s in (0, 1)]
     rows["grade"] = rows["grade"].fillna(rows["grade_of_text"]).fillna(UNJUDGED).astype(np.int64)
     texts = rows.groupby(["query", "key", "grade"], sort=False)
     place = (rows["side"], texts.ngroup())
@@ -328,10 +316,33 @@ def tabulate_holes(
                 for level in levels
             ]
         ),
-        shares=(shares[0], shares[1]),
-        short=(short[0], short[1]),
+        shares=(covered[0][0], covered[1][0]),
+        short=(covered[0][1], covered[1][1]),
         relevant_only=2 * int((qrels.grades <= 0).sum()) < int((qrels.grades > 0).sum()),
     )
+
+
+def _tabulate_judgements(qrels: Qrels, row_of: Mapping[str, int], imported: int) -> "pd.DataFrame":
+    """Return the last grade of each judged pair, at least 0, and whether it was imported."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "query": [row_of[query_id] for query_id in qrels.query_ids],
+            "document": qrels.doc_ids,
+            "grade": np.maximum(qrels.grades, 0),
+            "imported": np.arange(len(qrels)) >= len(qrels) - imported,
+        }
+    ).drop_duplicates(["query", "document"], keep="last")
+
+
+def _judged_share(measured: "pd.DataFrame", measure: Measure, queries: int) -> tuple[float, int]:
+    """Return the mean share of judged documents in a ranking, and the number of short rankings."""
+    sizes = measured.groupby("query")["grade"].agg(["count", "size"])
+    share = float((sizes["count"] / sizes["size"]).sum()) / queries
+    if measure.cutoff == NO_CUTOFF:
+        return share, 0
+    return share, queries - int((sizes["size"] >= measure.cutoff).sum())
 
 
 def _read_ranking(run: Run, row_of: Mapping[str, int], cutoff: int, side: int) -> "pd.DataFrame":

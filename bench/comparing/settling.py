@@ -55,15 +55,15 @@ def estimate_relevance(table: HoleTable) -> tuple[Float64Array, Int64Array]:
         ``(s, u)``.
     """
     relevant = table.grade >= table.levels[0]
-    own = (table.grade != UNJUDGED) & ~table.imported
-    fitted, prior = own, np.zeros(len(own))
+    judged = (table.grade != UNJUDGED) & ~table.imported
+    fitted, prior = judged, np.zeros(len(judged))
     if table.relevant_only:
-        not_pooled = find_not_pooled(table) & ~own
+        not_pooled = find_not_pooled(table) & ~judged
         fitted, prior = ~not_pooled, np.where(not_pooled, 0.0, np.log(HIDDEN))
     others = table.known[1][0][table.query] - relevant * table.size
     x = np.stack(
         [
-            np.ones(len(own)),
+            np.ones(len(judged)),
             np.log2(table.rank.min(axis=0) + 1.0),
             table.side == BOTH,
             table.score,
@@ -71,7 +71,7 @@ def estimate_relevance(table: HoleTable) -> tuple[Float64Array, Int64Array]:
         ],
         axis=1,
     )
-    weights, _ = _fit_logistic(x[fitted], (relevant & own)[fitted], np.eye(x.shape[1]))
+    weights, _ = _fit_logistic(x[fitted], (relevant & judged)[fitted], np.eye(x.shape[1]))
     log_odds, kind = np.clip(x @ weights, -20, 20) + prior, np.eye(BOTH + 1)[table.side]
     error, covariance = _fit_logistic(
         kind[table.imported],

@@ -194,12 +194,12 @@ class VectorRetriever:
 
     @property
     def compression(self) -> Compression:
-        """What is searched instead of the stored vectors."""
+        """How documents are compressed before they are searched."""
         return self.model.recipe.compression
 
     @cached_property
     def view(self) -> View | None:
-        """View of the stored vectors that is searched; None for the vectors as they are."""
+        """View of the stored vectors to search, or None to search them unchanged."""
         chosen = self.compression
         is_cut = chosen.dimensions is not None or chosen.precision != "float32"
         return self.options.view or (View.of(self.model.recipe) if is_cut else None)

@@ -401,7 +401,7 @@ def compare_indexes(
     """Measure queries per second against recall at 10, with all queries in one call.
 
     Documents and queries are float32 ``(n, dim)``, before the compression of ``recipe``. ``origin``
-    describes where documents are from. Recall is that of the exact ranking by whole vectors.
+    describes where documents are from. Recall is measured against exact, uncompressed search.
     """
     rows, dim = documents.shape
     ranks, k, whole = np.arange(rows), min(NEIGHBOURS, rows), ArrayVectors(documents)

@@ -95,15 +95,15 @@ def _read_without_header(path: Path, number: int, first: str) -> Iterator[_Row]:
 def _find_columns(names: Sequence[str]) -> tuple[str, str, str] | None:
     """Return the names of query, document and grade, "" for no grade, or None if they are unclear.
 
-    BEIR's own names of ids come before others.
+    The names that BEIR gives to columns of ids are preferred.
     """
     queries, documents, grades = (
         [name for name in names if re.fullmatch(pattern, name.strip().lower())]
         for pattern in _ROLES
     )
-    for own, found in zip(BEIR_HEADER, (queries, documents), strict=False):
-        if own in found:
-            found[:] = [own]
+    for column, candidates in zip(BEIR_HEADER[:2], (queries, documents), strict=True):
+        if column in candidates:
+            candidates[:] = [column]
     if len(queries) != 1 or len(documents) != 1 or len(grades) > 1:
         return None
     return queries[0], documents[0], "".join(grades)

@@ -28,8 +28,10 @@ def plant(losses: np.ndarray, margin: float) -> np.ndarray:
     """Shift ``losses`` ``(queries, settings)`` to columns with a mean of ``margin``, at most 1."""
 
     def shifted(column: np.ndarray) -> np.ndarray:
-        mean = lambda shift: np.minimum(column + shift, 1).mean() - margin  # noqa: E731
-        return np.minimum(column + optimize.brentq(mean, -2, 2), 1)
+        def excess(shift: float) -> float:
+            return float(np.minimum(column + shift, 1).mean()) - margin
+
+        return np.minimum(column + optimize.brentq(excess, -2, 2), 1)
 
     return np.column_stack([shifted(column) for column in losses.T])
 
