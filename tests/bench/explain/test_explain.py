@@ -226,6 +226,9 @@ def test_a_compressed_model_is_the_one_whose_vectors_are_explained(oracle, folde
     assert answer.verdict == "reproduced"
     whole = answer_to(question, folder, oracle.documents(Usage()))
     assert whole.verdict != "reproduced"
+    assert "all dimensions" in names(whole)[0]
+    untitled = answer_to(question, folder, oracle.documents(Usage(title=False)))
+    assert {"all dimensions", "title left out"} <= names(untitled)[0]
 
 
 def test_foreign_vectors_have_no_cause(question, folder):
