@@ -23,7 +23,7 @@ from bench.requests.deciding import (
     LeaderboardRequest,
 )
 from bench.requests.evaluating import EvaluateRequest, ScoreRequest
-from bench.requests.fields import Request, describe_fields, to_location
+from bench.requests.fields import Request, describe_fields, to_path
 from bench.requests.training import AblateRequest, FinetuneRequest, PretrainRequest
 from foundation.errors import BenchError, did_you_mean
 
@@ -133,18 +133,18 @@ def score(request: ScoreRequest) -> "Evaluation":
 
 
 def load_result(path: str | Path) -> "Evaluation":
-    """Load one result from ``path``: its folder, its ``result.json``, or the URL of either.
+    """Load one result from ``path``: its folder or its ``result.json``.
 
     Raises:
         BenchError: the result does not exist, is damaged, or contradicts itself.
     """
     from bench.result_store.result import load
 
-    return load(to_location(path))
+    return load(to_path(path))
 
 
 def results(folder: str | Path = "results") -> "pd.DataFrame":
-    """Read all results below ``folder``, which may be the URL of an object store.
+    """Read all results below ``folder``.
 
     Returns:
         A row for each result and measure, sorted by collection, model and time, with the columns
@@ -161,7 +161,7 @@ def results(folder: str | Path = "results") -> "pd.DataFrame":
 
     from bench.result_store.find import find_results
 
-    stored = find_results(to_location(folder))
+    stored = find_results(to_path(folder))
     if not stored:
         raise BenchError(f"{folder} has no results", "use the folder that `run` wrote to")
     frame = pd.DataFrame([row for each in stored for row in _result_rows(each)])

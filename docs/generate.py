@@ -45,7 +45,6 @@ from bench.store.usage import Damage, ModelUsage
 from bench.training.trainings import ComposedAdapter
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
 from datasets_cfg.dataset import Finding
-from foundation.files import RemotePath
 from foundation.records import PLAIN_TYPES
 from retrievers.models.card import (
     Card,
@@ -200,7 +199,6 @@ PLAIN: dict[Any, str] = {
     msgspec.UnsetType: "nothing",
     Any: "anything",
     Path: "path",
-    RemotePath: "URL",
 }
 PLURAL = ("text", "path", "whole number", "number")  # type names that get an s in lists
 

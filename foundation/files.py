@@ -1,30 +1,22 @@
-"""Atomic writes, content hashes, locks, and locations in object stores.
+"""Atomic writes, content hashes, locks and paths.
 
 Files and folders are written under a temporary name and renamed when they are complete, so that a
 reader finds a complete file or none. Locks are held by the kernel and end with their process.
-
-A local location is a plain `pathlib.Path`. An object of a store, such as ``s3://bucket/prefix``, is
-a `RemotePath`, which has the methods of a path that results need. A store has neither folders nor
-renaming, so an object is written completely in one request, and looked up by its key, because
-listings may lag behind writes. fsspec is imported when an object is first read or written.
 """
 
 import errno
 import fcntl
 import hashlib
-import io
 import os
-import posixpath
 import re
 import secrets
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import BinaryIO, Self
 
 import platformdirs
 
@@ -39,35 +31,26 @@ _cleaned: set[Path] = set()  # folders that this process has cleaned
 
 
 @contextmanager
-def replace_file(path: "Location") -> Iterator[BinaryIO]:
+def replace_file(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces ``path`` when the block ends without an error.
 
-    The bytes are on disk before the rename. Missing parent folders are made. An object of a store
-    is created at the end, and never replaces another.
+    The bytes are on disk before the rename. Missing parent folders are made.
     """
     with replace_files([path]) as (file,):
         yield file
 
 
 @contextmanager
-def replace_files(paths: Sequence["Location"]) -> Iterator[list[BinaryIO]]:
+def replace_files(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
     """Open a temporary file for each of ``paths`` and rename all of them, in order, at the end.
 
     For files that must fit each other. If writing one of them fails, all old files stay.
     """
-    remote = [path for path in paths if isinstance(path, RemotePath)]
-    if remote:
-        contents = [io.BytesIO() for _ in remote]
-        yield list(contents)
-        for place, content in zip(remote, contents, strict=True):
-            place.create(content.getvalue())
-        return
-    local = [path for path in paths if isinstance(path, Path)]
     temporary: list[Path] = []
     try:
-        with name_path_in_errors(local[0]), ExitStack() as opened:
+        with name_path_in_errors(paths[0]), ExitStack() as opened:
             files: list[BinaryIO] = []
-            for path in local:
+            for path in paths:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _clean_up_once(path.parent)
                 temporary.append(_temporary_name(path))
@@ -76,7 +59,7 @@ def replace_files(paths: Sequence["Location"]) -> Iterator[list[BinaryIO]]:
             for file in files:
                 file.flush()
                 os.fsync(file.fileno())
-            for name, path in zip(temporary, local, strict=True):
+            for name, path in zip(temporary, paths, strict=True):
                 name.replace(path)
     except BaseException:
         for name in temporary:
@@ -295,172 +278,17 @@ def _open_locked(path: Path, kind: int) -> int:
         os.close(handle)
 
 
-STORES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}  # packages
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
-_COLLAPSED = re.compile(r"([a-z][a-z0-9]+):/(?!/)(.*)", re.DOTALL)  # pathlib collapses slashes
-# The program itself makes parallel requests. s3fs would ask for the size before each read.
-_OPTIONS = {"s3": {"max_concurrency": 1}}
-_CREDENTIALS = {
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_ENDPOINT_URL for "
-    "a store that is not Amazon's",
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
-}
-_STORE_PACKAGES = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs"}
-
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True)
-class RemotePath:
-    """An object of a store, or the prefix of several objects, with a ``url`` without final
-    slash.
-    """
-
-    url: str
-
-    def __str__(self) -> str:
-        return self.url
-
-    def __truediv__(self, name: str) -> "RemotePath":
-        return replace(self, url=f"{self.url}/{name}")
-
-    @property
-    def name(self) -> str:
-        """Last part of the key."""
-        return posixpath.basename(self.url)
-
-    @property
-    def suffix(self) -> str:
-        """Suffix of the last part of the key, as of `pathlib.Path`."""
-        return posixpath.splitext(self.url)[1]
-
-    @property
-    def parent(self) -> "RemotePath":
-        """Location without the last part of the key."""
-        return replace(self, url=posixpath.dirname(self.url))
-
-    def as_posix(self) -> str:
-        """Return the URL."""
-        return self.url
-
-    def exists(self) -> bool:
-        """Return whether there is such an object, or any below this prefix."""
-        return bool(self._request(lambda store: store.exists(self.url)))
-
-    def is_file(self) -> bool:
-        """Return whether there is an object with exactly this key."""
-        return self.exists() and self._request(lambda store: store.info(self.url)["type"]) == "file"
-
-    def is_dir(self) -> bool:
-        """Return whether there are objects below this prefix."""
-        return bool(self._request(lambda store: store.isdir(self.url)))
-
-    def rglob(self, name: str) -> list["RemotePath"]:
-        """Return the objects below this prefix that are called ``name``, without wildcards."""
-        scheme = self.url.partition("://")[0]
-        with self._check_bucket():
-            keys = self._request(lambda store: store.find(self.url))
-        return [RemotePath(f"{scheme}://{key}") for key in keys if posixpath.basename(key) == name]
-
-    def read_bytes(self) -> bytes:
-        """Return the content of the object."""
-        content: bytes = self._request(lambda store: store.cat_file(self.url))
-        return content
-
-    def create(self, content: bytes) -> None:
-        """Write a new object with this ``content``."""
-        if not self.exists():
-            with self._check_bucket():
-                self._request(lambda store: store.pipe_file(self.url, content))
-        elif self.read_bytes() != content:
-            message = f"{self} exists already, with different content"
-            raise BenchError(message, "choose another location")
-
-    def check_writable(self) -> None:
-        """Write and remove a small object, to find errors before hours of work."""
-        probe = self / ".can-be-written"
-        probe.create(b"")
-        self._request(lambda store: store.rm_file(probe.url))
-
-    @contextmanager
-    def _check_bucket(self) -> Iterator[None]:
-        """Raise a clear error if the bucket does not exist."""
-        try:
-            yield
-        except FileNotFoundError as error:
-            bucket = self.url.partition("://")[2].partition("/")[0]
-            problem = f"{self}: there is no bucket {bucket}"
-            raise BenchError(problem, "create it first, or choose another") from error
-
-    def _request(self, ask: Callable[[Any], Answer]) -> Answer:
-        """Return the answer of the store, whose package retries if it is overloaded."""
-        try:
-            return ask(_file_system(self))
-        except FileNotFoundError as error:
-            missing = os.strerror(errno.ENOENT)
-            raise FileNotFoundError(errno.ENOENT, missing, self.url) from error
-        except Exception as error:
-            kind = type(error)
-            if (
-                not isinstance(error, OSError)
-                and kind.__module__.split(".")[0] not in _STORE_PACKAGES
-            ):
-                raise
-            credentials = _CREDENTIALS.get(self.url.partition("://")[0], "")
-            hint = f"credentials: {credentials}" if credentials else ""
-            raise BenchError(f"{self}: {error or kind.__name__}", hint) from error
-
-
-def _file_system(location: RemotePath) -> Any:
-    """Return the file system of a location, without cached listings, since others write there."""
-    scheme = location.url.partition("://")[0]
-    try:
-        import fsspec
-
-        return fsspec.filesystem(scheme, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
-    except ImportError as error:
-        package = STORES[scheme]
+def local_path(path: str | Path) -> Path:
+    """Return a path, or raise if it is a URL."""
+    if re.match("[a-z][a-z0-9]+:/", str(path)):
         raise BenchError(
-            f"{location} needs {package}: {error}", f"pip install {package}"
-        ) from error
-
-
-Location = Path | RemotePath
-
-
-def parse_location(text: str) -> Location:
-    """Return a local path or a remote location for ``text``."""
-    if match := _COLLAPSED.fullmatch(text):
-        raise BenchError(f"{text} has one slash too few", f"{match[1]}://{match[2]}")
-    if not (match := _URL.fullmatch(text)):
-        return Path(text)
-    scheme, rest = match[1], match[2].rstrip("/")
-    if scheme == "file":
-        return Path(match[2])
-    if scheme not in STORES:
-        raise BenchError(
-            f"{text}: unknown kind of store {scheme}",
-            f"use a folder, or a URL that begins with {', '.join(f'{name}://' for name in STORES)}",
+            f"{path} is a URL, and a local folder or file is needed here",
+            "Name a folder, and copy it with a program such as rclone.",
         )
-    if ":" in rest.partition("@")[0].partition("/")[0] and "@" in rest:
-        problem = f"{text}: passwords in the URL of a store are not supported"
-        raise BenchError(problem, f"credentials: {_CREDENTIALS.get(scheme, 'in the environment')}")
-    if not rest or rest.startswith("/"):
-        raise BenchError(f"{text} names no bucket", f"{scheme}://BUCKET/PREFIX")
-    return RemotePath(f"{scheme}://{rest}")
-
-
-def files_below(location: Location, name: str) -> list[Location]:
-    """Return the files called ``name`` below ``location``, sorted by path."""
-    return sorted(location.rglob(name), key=lambda file: file.as_posix().split("/"))
+    return Path(path)
 
 
 def cache_folder(given: str | Path | None = None) -> Path:
     """Return the cache folder: ``given``, else BENCH_CACHE, else the user's cache folder."""
-    named = str(given or os.environ.get("BENCH_CACHE") or "")
-    if "://" in named:
-        raise BenchError(
-            f"{named} is a URL, but the cache must be a folder",
-            "Use a folder that all machines share. Only results may be at a URL.",
-        )
-    return Path(named) if named else Path(platformdirs.user_cache_path("retrieval-bench"))
+    named = given or os.environ.get("BENCH_CACHE")
+    return local_path(named or platformdirs.user_cache_path("retrieval-bench"))

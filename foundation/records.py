@@ -26,7 +26,7 @@ from typing import (
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.files import Location, check_not_lfs_pointer, replace_file
+from foundation.files import check_not_lfs_pointer, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 T = TypeVar("T")
 
 
-def read_json(path: Location, kind: type[T], hint: str = "") -> T:
+def read_json(path: Path, kind: type[T], hint: str = "") -> T:
     """Return the record of type ``kind`` in a JSON file. A damaged file has the ``hint``."""
     return decode_json(_read_content(path), kind, path, hint)
 
@@ -122,7 +122,7 @@ def find_differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], above: str =
     return names
 
 
-def _read_content(path: Location) -> bytes:
+def _read_content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -1,12 +1,13 @@
 """Lists of pairs to judge as CSV, JSON lines and a page, and the scores after their import."""
 
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 
 import msgspec
 
 from bench.comparing.judging_list import JudgeReport, PairToJudge, RescoredResult
-from foundation.files import Location, replace_files
+from foundation.files import replace_files
 from reports import format as fmt
 from reports.leaderboard import csp_source, read_asset, script_json
 from reports.table import Column, Table, code, escape
@@ -14,7 +15,7 @@ from reports.table import Column, Table, code, escape
 CSV_FILE, LINES_FILE, PAGE_FILE = "pairs.csv", "pairs.jsonl", "pairs.html"
 
 
-def write_list(report: JudgeReport, out: Location) -> None:
+def write_list(report: JudgeReport, out: Path) -> None:
     """Write the three files of a list to the folder ``out``."""
     columns: list[Column[PairToJudge]] = [
         Column("query_id", lambda pair: pair.query_id),

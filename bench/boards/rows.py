@@ -12,6 +12,7 @@ Holm's correction over the pairs with the leader. That model leads the next grou
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -48,11 +49,10 @@ from bench.result_store.find import (
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
-from foundation.files import Location
 from retrievers.models.card import UNKNOWN_SETTINGS
 
 
-def find_distinct_results(*locations: Location) -> list[Evaluation]:
+def find_distinct_results(*locations: Path) -> list[Evaluation]:
     """Find all results below ``locations``, or raise if there are none.
 
     Of repeated evaluations, with equal key and scores, the one with most measures is kept, then the

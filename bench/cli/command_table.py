@@ -28,7 +28,6 @@ from bench.requests.fields import (
     described_in,
     sections_of_fields,
 )
-from foundation.files import Location
 
 EVALUATE = Group("Evaluate", sort_key=1)
 DECIDE = Group("Decide", sort_key=2)
@@ -51,10 +50,7 @@ BY_TYPE: dict[Any, Any] = {
     int | None: parse.PositiveInt | None,
     Path: parse.LocalPath,
     Path | None: parse.LocalPath | None,
-    Location: parse.OutLocation,
-    Location | None: parse.OutLocation,
     tuple[Any, ...]: parse.Names,
-    tuple[Location, ...]: parse.Locations,
     tuple[Path, ...]: parse.LocalPaths,
     tuple[int, ...]: parse.NonNegativeInts,
     tuple[float, ...] | None: parse.Numbers | None,
@@ -282,7 +278,7 @@ COMMANDS: dict[str, Command] = {
         EVALUATE,
         "evaluating.run",
         output={"dry_run": DRY_RUN, "json": ""},
-        kinds={"measure": Words},
+        kinds={"measure": Words, "results": parse.OutFolder},
         only_if={"address": {"engine": "ray"}, "recall_queries": {"index": True}},
     ),
     "work": Command(evaluating.WorkRequest, EVALUATE, "evaluating.work"),
@@ -291,7 +287,7 @@ COMMANDS: dict[str, Command] = {
         evaluating.ScoreRequest,
         EVALUATE,
         "evaluating.score",
-        kinds={"measure": Words},
+        kinds={"measure": Words, "results": parse.OutFolder},
         named=("dataset",),
         defaults={"results": RESULTS},
     ),
@@ -320,6 +316,7 @@ COMMANDS: dict[str, Command] = {
         DECIDE,
         "deciding.check",
         output={"junit": "", "json": ""},
+        kinds={"results": parse.OutFolder},
         named=("baseline",),
         only_if={
             "tolerance": {"expect_same": True},
@@ -356,7 +353,7 @@ COMMANDS: dict[str, Command] = {
         deciding.JudgeRequest,
         DECIDE,
         "deciding.judge",
-        kinds={"out": parse.OutLocation | None},
+        kinds={"out": parse.OutFolder | None},
         only_if={"budget": {"action": "export"}, "measure": {"action": "export"}},
     ),
     "leaderboard": Command(
@@ -397,7 +394,7 @@ COMMANDS: dict[str, Command] = {
         training.WatchRequest,
         STUDY,
         "evaluating.watch",
-        kinds={"out": parse.OutFolder | None},
+        kinds={"out": parse.OutFolder | None, "results": parse.OutFolder},
         only_if={"stop_after": {"once": False}},
     ),
     "list": Command(data.ListRequest, DATA, "names.list_names"),
@@ -421,9 +418,6 @@ COMMANDS: dict[str, Command] = {
         deciding.ExportRequest,
         DATA,
         "deciding.export",
-        kinds={
-            "out": parse.OutLocation,
-            "name": Annotated[str | None, Parameter(name="--as")],
-        },
+        kinds={"name": Annotated[str | None, Parameter(name="--as")]},
     ),
 }

@@ -21,7 +21,7 @@ from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 from bench.cli.command_table import COMMANDS, Command, Option, OutputOptions
 from bench.cli.parsing import check_writable, output_marks
 from bench.cli.terminal import as_typed, program_name
-from bench.requests.fields import Request, to_location
+from bench.requests.fields import Request
 from foundation.errors import BenchError
 
 EXAMPLES = """\
@@ -197,7 +197,7 @@ def check_outputs(options: Any, values: Mapping[str, Any]) -> None:
         if value is None:
             continue
         for mark in output_marks(option.kind):
-            check_writable(to_location(value), mark)
+            check_writable(value, mark)
         if option.name == "device" and value.startswith("cuda"):
             from retrievers.encoders.device import pick_device
 

@@ -15,7 +15,7 @@ import msgspec
 from cyclopts import Parameter, Token, validators
 
 from foundation.errors import BenchError, import_package
-from foundation.files import Location, RemotePath, parse_location
+from foundation.files import local_path
 from foundation.machine import parse_size
 from foundation.records import Record, convert_table
 from retrievers.models.card import StoreDtype
@@ -35,14 +35,11 @@ def output_marks(kind: Any) -> Iterator[OutputMark]:
         yield from output_marks(inner)
 
 
-def check_writable(location: Location, mark: OutputMark) -> None:
+def check_writable(location: Path, mark: OutputMark) -> None:
     """Raise if a location cannot be written, and leave nothing there.
 
     It writes an unnamed file, since permissions do not reveal a read-only or full disk.
     """
-    if isinstance(location, RemotePath):
-        location.check_writable()
-        return
     folder = location.absolute() if mark.kind == "folder" else location.absolute().parent
     nearest = next(above for above in (folder, *folder.parents) if os.path.lexists(above))
     try:
@@ -103,9 +100,7 @@ def parse_local_path(text: str) -> Path:
     """Parse ``text`` as a local path, and refuse "" (an unset shell variable)."""
     if not text:
         raise ValueError("an empty path: name a folder or file")
-    if "://" in text:
-        raise ValueError(f"{text} is a URL: name a folder or file")
-    return Path(text)
+    return local_path(text)
 
 
 def parse_figure(text: str) -> Path:
@@ -115,11 +110,6 @@ def parse_figure(text: str) -> Path:
         raise ValueError(f"{text} does not end in .pdf, .svg or .png")
     import_package("matplotlib", "--figure needs it", "pip install 'retrieval-bench[plots]'")
     return path
-
-
-def parse_path_or_url(text: str) -> Location:
-    """Parse ``text`` as a path, or as the URL of an object store."""
-    return parse_location(text) if ":/" in text else parse_local_path(text)
 
 
 NonNegativeInt = Annotated[int, _parse_one(parse_whole_number, "N")]
@@ -135,20 +125,10 @@ LocalPath = Annotated[Path, _parse_one(parse_local_path, "FOLDER")]
 OutFolder = Annotated[LocalPath, OutputMark("folder")]
 Figure = Annotated[Path, _parse_one(parse_figure, "FILE"), OutputMark("file")]
 OutFile = Annotated[LocalPath, OutputMark("file"), Parameter(metavar="FILE")]
-LocationOption = Annotated[
-    Location, _parse_one(parse_path_or_url, "FOLDER|URL"), Parameter(accepts_keys=False)
+LocalPaths = Annotated[
+    tuple[Path, ...],
+    Parameter(converter=_convert_each(parse_local_path), consume_multiple=1, metavar="FOLDER..."),
 ]
-OutLocation = Annotated[LocationOption, OutputMark("folder")]
-Locations = Annotated[
-    tuple[Location, ...],
-    Parameter(
-        converter=_convert_each(parse_path_or_url),
-        accepts_keys=False,
-        consume_multiple=1,
-        metavar="FOLDER|URL...",
-    ),
-]
-LocalPaths = Annotated[tuple[Path, ...], Parameter(converter=_convert_each(parse_local_path))]
 SeveralValues = Parameter(consume_multiple=1)  # values after one option, at least one: --on A B C
 Names = Annotated[tuple[str, ...], SeveralValues]
 NonNegativeInts = Annotated[

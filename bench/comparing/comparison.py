@@ -40,7 +40,7 @@ from bench.runner.workspace import Workspace, open_workspace, refuse_duplicates
 from datasets_cfg.catalogue import is_suite
 from datasets_cfg.dataset import Dataset, name_of_user, open_remembered
 from foundation.errors import BenchError
-from foundation.files import RemotePath, hash_records, parse_location
+from foundation.files import hash_records
 from foundation.records import Record
 
 TOP = 5  # documents shown from each ranking
@@ -240,7 +240,7 @@ def _find_entrants(request: CompareRequest, opened: OpenDataset | None) -> list[
         else:
             found = find_named(name, *request.results)
             models = {result.model for result in found}
-            is_folder_of_one = len(models) == 1 and parse_location(name).exists()
+            is_folder_of_one = len(models) == 1 and Path(name).exists()
             entrants.append(_Entrant(models.pop() if is_folder_of_one else name, name, found))
     return entrants
 
@@ -437,8 +437,7 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
         result = stored.record
         hashes = result.per_query_sha256, result.run_sha256, result.protocol.qrels_sha256
         agreed = workspace.cache_dir / "agreed" / hash_records([hashes])  # a marker for each set
-        is_remote = isinstance(stored.folder, RemotePath)  # its objects never change
-        if agreed.exists() and (is_remote or stored.has_ranking):
+        if agreed.exists() and stored.has_ranking:
             continue
         dataset = add_judgements(opened(result.protocol), stored)
         reason = dataset if isinstance(dataset, str) else check_stored_values(stored, dataset)

@@ -36,7 +36,6 @@ from bench.result_store.result import save
 from bench.runner.workspace import Workspace, open_workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, format_names
-from foundation.files import Location, parse_location
 from foundation.records import Record, decode_json
 
 PAIRS_FOLDER, RESULTS_FOLDER = "to-judge", "judged"
@@ -96,9 +95,7 @@ class JudgeReport(Record, kw_only=True):
     rescored: tuple[RescoredResult, ...] = ()
 
 
-def judge(
-    request: JudgeRequest, write_list: Callable[[JudgeReport, Location], None]
-) -> JudgeReport:
+def judge(request: JudgeRequest, write_list: Callable[[JudgeReport, Path], None]) -> JudgeReport:
     """Export pairs to judge, which ``write_list`` writes to a folder, or import their judgements.
 
     Raises:
@@ -109,7 +106,7 @@ def judge(
     if request.action == "import":
         return _import_judgements(request, workspace)
     report = _find_pairs(request, workspace)
-    write_list(report, parse_location(report.out))
+    write_list(report, Path(report.out))
     return report
 
 
@@ -243,7 +240,7 @@ def _import_judgements(request: JudgeRequest, workspace: Workspace) -> JudgeRepo
     rows = [row for name in request.names for row in _read_list(Path(name))]
     judgements = _check_rows(rows, dataset)
     judged = dataset.with_judgements(as_qrels(judgements))
-    out = request.out or parse_location(RESULTS_FOLDER)
+    out = request.out or Path(RESULTS_FOLDER)
     for other in find_results(out) if out.exists() else ():
         protocol = other.record.protocol
         if other.dataset == collection and protocol.overlay not in ("", judged.overlay):
@@ -264,9 +261,7 @@ def _import_judgements(request: JudgeRequest, workspace: Workspace) -> JudgeRepo
     )
 
 
-def _score_again(
-    stored: Evaluation, judged: Dataset, out: Location, content: bytes
-) -> RescoredResult:
+def _score_again(stored: Evaluation, judged: Dataset, out: Path, content: bytes) -> RescoredResult:
     """Score a stored ranking with the judgements of an overlay, and save the result."""
     record = stored.record
     protocol = msgspec.structs.replace(record.protocol, overlay=judged.overlay)

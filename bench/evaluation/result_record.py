@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +22,6 @@ from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores
 from datasets_cfg.readers.reader import Qrels
 from foundation.errors import BenchError
-from foundation.files import Location
 from foundation.records import Record, decode_json
 from retrievers.models.card import Recipe
 from retrievers.models.read_checkpoint import Parameters
@@ -218,7 +218,7 @@ class Evaluation:
     record: Result
     _scores: Scores | None = field(default=None, repr=False)
     _run: Run | None = field(default=None, repr=False)
-    folder: Location | None = None
+    folder: Path | None = None
 
     def __repr__(self) -> str:
         """Return model, collection and main score, in one line."""
@@ -258,7 +258,7 @@ class Evaluation:
         return pd.DataFrame({name: self.scores.values[name] for name in self.measures}, index=index)
 
     @property
-    def run_file(self) -> Location:
+    def run_file(self) -> Path:
         """File of the ranking."""
         if self.folder is None:
             raise ValueError("an evaluation in memory has no files")
@@ -304,7 +304,7 @@ class ImportedJudgement(Record):
     copies: tuple[str, ...] = ()
 
 
-def read_overlay(path: Location) -> Qrels:
+def read_overlay(path: Path) -> Qrels:
     """Read the judgements in a file of `ImportedJudgement` lines, copies included.
 
     Raises:

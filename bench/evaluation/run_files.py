@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import msgspec
@@ -34,7 +35,6 @@ import pyarrow.csv as pa_csv
 from bench.evaluation.runs import Run, Strings, encode_strings, round_scores
 from datasets_cfg.dataset import WHITE_SPACE
 from foundation.errors import BenchError, format_count
-from foundation.files import Location
 
 # Columns of text by their number. The score of three columns may be a rank, see `_interpret`.
 _COLUMNS = {
@@ -73,7 +73,7 @@ class RunFile:
     assumption: str = ""
 
 
-def read_run_file(path: Location, split: str = "") -> RunFile:
+def read_run_file(path: Path, split: str = "") -> RunFile:
     """Read a run file in any of the formats above. The content decides, not the name.
 
     Columns of text are separated by white space. As in trec_eval, documents are ranked by score as
@@ -124,7 +124,7 @@ def encode_columnar(run: Run) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _decode_columnar(path: Location, content: bytes) -> Run:
+def _decode_columnar(path: Path, content: bytes) -> Run:
     try:
         file = pa.ipc.open_file(pa.BufferReader(content))
         if file.num_record_batches != 1:
@@ -324,12 +324,12 @@ def check_writable(ids: Strings, kind_of_name: str) -> None:
 class _Source:
     """Uncompressed content of a run file, with the shell's command that prints it."""
 
-    path: Location
+    path: Path
     content: bytes
     reading: str
 
 
-def _unpack(path: Location, stored: bytes) -> _Source:
+def _unpack(path: Path, stored: bytes) -> _Source:
     content, program = stored, "cat"
     try:
         if stored.startswith(_GZIP):

@@ -9,6 +9,7 @@ with its checkpoint by vectors.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from bench.comparing.pairs import differing_fields
 from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
@@ -22,7 +23,6 @@ from bench.result_store.result import check_stored_values, reuse_or_evaluate, wa
 from bench.runner.workspace import Workspace
 from datasets_cfg.readers.reader import Queries
 from foundation.errors import BenchError
-from foundation.files import Location
 from retrievers.models.card import ExpectedScore
 
 DIGITS = 8  # number of digits of a fingerprint in a name
@@ -66,7 +66,7 @@ class Candidate:
         return dict(zip(queries.ids, queries.texts, strict=True)).get(query_id, "")
 
 
-def candidate_name(model: LoadedModel, results: Location) -> str:
+def candidate_name(model: LoadedModel, results: Path) -> str:
     """Return the name of the candidate's results.
 
     This is its own name, unless different weights or settings have ``results`` of that name. Then
@@ -85,7 +85,7 @@ def evaluate_candidate(
     collections: Mapping[str, tuple[str, Protocol | None]],
     references: Iterable[Reference],
     known: Iterable[Evaluation],
-    out: Location,
+    out: Path,
     measure: str | None,
 ) -> Candidate:
     """Evaluate the candidate on each collection without a ``known`` result.

@@ -24,7 +24,7 @@ from bench.result_store.find import find_results
 from bench.result_store.result import reuse_or_evaluate
 from bench.runner.workspace import Workspace, open_workspace
 from foundation.errors import BenchError
-from foundation.files import FileLock, Location
+from foundation.files import FileLock
 from foundation.records import read_object
 from retrievers.models.card import load_card
 
@@ -197,7 +197,7 @@ class Watcher:
     opened: Sequence[OpenDataset]
     weights: Mapping[str, float]
     measure: str
-    results: Location
+    results: Path
     workspace: Workspace
     like: str | None = None
     evaluations: dict[str, dict[str, Evaluation]] = field(default_factory=dict)

@@ -16,14 +16,12 @@ from bench.requests.fields import (
     Request,
     ResamplingFields,
     to_items,
-    to_location,
-    to_locations,
     to_names,
-    to_optional_location,
     to_optional_path,
     to_optional_text,
+    to_path,
+    to_paths,
 )
-from foundation.files import Location
 
 
 @frozen(kw_only=True, slots=False)
@@ -39,7 +37,7 @@ class CompareRequest(ResamplingFields, FolderFields):
         changed: Show the N queries with the largest differences in favour of each model.
         holes: Show how far labels of unjudged documents could move each difference.
         measure: Measure to compare by. Default: each collection's main measure.
-        results: Folders of stored results, or URLs such as s3://bucket/prefix.
+        results: Folders of stored results.
         force: Compare across different protocols. The table is marked.
         dataset: Collection or folder whose judgements score run files.
         depth: Documents per query of run files. Default: the collection's, usually 1,000.
@@ -64,7 +62,7 @@ class CompareRequest(ResamplingFields, FolderFields):
     changed: int = 0
     holes: bool = False
     measure: str | None = None
-    results: tuple[Location, ...] = field(default=RESULTS, converter=to_locations)
+    results: tuple[Path, ...] = field(default=RESULTS, converter=to_paths)
     force: bool = False
     dataset: str | None = field(default=None, converter=to_optional_text)
     depth: int | None = None
@@ -94,7 +92,7 @@ class CheckRequest(
             baseline's. With ``served``, texts of one collection. Default: stdlib-code.
         anchor: Older release to check against, too. The worse outcome decides.
         measure: Measure to decide by. Default: each collection's main measure.
-        results: Folder of stored results, or a URL such as s3://bucket/prefix. New results are
+        results: Folder of stored results. New results are
             added to it.
         margin: Largest mean loss that passes. The 95 % confidence bound of the loss must be within
             it.
@@ -124,7 +122,7 @@ class CheckRequest(
     on: tuple[str, ...] = field(default=(), converter=to_names)
     anchor: str | None = None
     measure: str | None = None
-    results: Location = field(default=RESULTS, converter=to_location)
+    results: Path = field(default=RESULTS, converter=to_path)
     margin: float = 0.02
     floor: float = 0.1
     expect_same: bool = False
@@ -175,7 +173,7 @@ class LeaderboardRequest(ResamplingFields, FolderFields):
     """Show stored results side by side, as a table or as a page.
 
     Attributes:
-        results: Folders of stored results, or URLs such as s3://bucket/prefix.
+        results: Folders of stored results.
         suite: Show only the collections of this suite and its mean, including gaps (a suite of your
             own is a TOML file). Default: all collections.
         measure: Measure to show. Default: each collection's main measure.
@@ -192,7 +190,7 @@ class LeaderboardRequest(ResamplingFields, FolderFields):
         python -m bench leaderboard --published beir-paper dupmae
     """
 
-    results: tuple[Location, ...] = field(kw_only=False, default=RESULTS, converter=to_locations)
+    results: tuple[Path, ...] = field(kw_only=False, default=RESULTS, converter=to_paths)
     suite: str = field(default="", converter=str)
     measure: str = ""
     published: tuple[str, ...] | None = field(default=None, converter=optional(to_names))
@@ -252,10 +250,10 @@ class ExportRequest(Request):
     Attributes:
         form: Format to write.
         names: Models with stored results, named as in `compare`.
-        out: Folder to write, or a URL such as s3://bucket/prefix.
+        out: Folder to write.
         on: Export only these collections or suites.
         name: Name of the model in the files (single model only). Default: its own name.
-        results: Folders of stored results, or URLs such as s3://bucket/prefix.
+        results: Folders of stored results.
 
     Examples:
         python -m bench export mteb minilm --as sentence-transformers/all-MiniLM-L6-v2 --out mteb
@@ -264,10 +262,10 @@ class ExportRequest(Request):
 
     form: Literal["mteb", "trec"] = field(kw_only=False)
     names: tuple[str, ...] = field(kw_only=False, converter=to_names)
-    out: Location = field(converter=to_location)
+    out: Path = field(converter=to_path)
     on: tuple[str, ...] = field(default=(), converter=to_names)
     name: str | None = None
-    results: tuple[Location, ...] = field(default=RESULTS, converter=to_locations)
+    results: tuple[Path, ...] = field(default=RESULTS, converter=to_paths)
 
 
 @frozen(kw_only=True, slots=False)
@@ -286,7 +284,7 @@ class JudgeRequest(FolderFields):
         budget: Number of pairs to export.
         measure: Measure to compare by. Default: the collection's main measure.
         out: Folder to write. Default: to-judge for export; for import judged, a folder of results.
-        results: Folders of stored results, or URLs such as s3://bucket/prefix.
+        results: Folders of stored results.
 
     Examples:
         python -m bench judge export minilm bm25 --on beir/scifact --budget 50
@@ -299,5 +297,5 @@ class JudgeRequest(FolderFields):
     on: str = field(converter=str)
     budget: int = 50
     measure: str | None = None
-    out: Location | None = field(default=None, converter=to_optional_location)
-    results: tuple[Location, ...] = field(default=RESULTS, converter=to_locations)
+    out: Path | None = field(default=None, converter=to_optional_path)
+    results: tuple[Path, ...] = field(default=RESULTS, converter=to_paths)

@@ -17,10 +17,9 @@ from bench.requests.fields import (
     WorkerFields,
     to_items,
     to_names,
-    to_optional_location,
+    to_optional_path,
     to_path,
 )
-from foundation.files import Location
 
 Part = Literal["encode", "latency", "indexes"]
 Tool = Literal["sentence-transformers", "sentence-transformers-openvino", "beir", "mteb"]
@@ -73,7 +72,7 @@ class RunRequest(EvaluationFields, WorkerFields):
             path/to/file.py:NAME.
         limit: Quick trial on the first N queries, with their judged documents and 10 N others. Its
             scores are inflated, so they are marked, stored as NAME/firstN and left out of means.
-        results: Folder of stored results, or a URL such as s3://bucket/prefix. None keeps them in
+        results: Folder of stored results. None keeps them in
             memory (Python only).
 
     Examples:
@@ -91,7 +90,7 @@ class RunRequest(EvaluationFields, WorkerFields):
     names: tuple[Any, ...] = field(kw_only=False, converter=to_items)
     model: tuple[Any, ...] = field(converter=to_items)
     limit: int | None = None
-    results: Location | None = field(default=RESULTS, converter=to_optional_location)
+    results: Path | None = field(default=RESULTS, converter=to_optional_path)
 
 
 @frozen(kw_only=True, slots=False)
@@ -105,13 +104,13 @@ class EvaluateRequest(EvaluationFields):
             texts)``, an encoder of mteb 2, or a function from a list of texts to an array ``(n,
             dim)``.
         dataset: Name of `list datasets`, folder, or `Dataset.from_dicts`.
-        results: Folder of stored results, or a URL such as s3://bucket/prefix. Default: the result
+        results: Folder of stored results. Default: the result
             is kept in memory only.
     """
 
     model: Any = field(kw_only=False)
     dataset: Any = field(kw_only=False)
-    results: Location | None = field(default=None, converter=to_optional_location)
+    results: Path | None = field(default=None, converter=to_optional_path)
 
 
 @frozen(kw_only=True, slots=False)
@@ -175,7 +174,7 @@ class ScoreRequest(ProtocolFields, FolderFields):
         measure: Further measure to report, instead of the collection's; several are possible (see
             `list measures`). The first one replaces a main measure that cannot be computed.
         name: Name of the run in results. Default: the name of the file.
-        results: Folder of stored results, or a URL such as s3://bucket/prefix. None keeps the
+        results: Folder of stored results. None keeps the
             result in memory (Python only).
 
     Examples:
@@ -186,7 +185,7 @@ class ScoreRequest(ProtocolFields, FolderFields):
     dataset: Any = field(kw_only=False)
     measure: tuple[str, ...] = field(default=(), converter=to_names)
     name: str = ""
-    results: Location | None = field(default=None, converter=to_optional_location)
+    results: Path | None = field(default=None, converter=to_optional_path)
 
 
 @frozen(kw_only=True, slots=False)

@@ -4,7 +4,7 @@ import inspect
 import os
 import re
 import types
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -12,11 +12,10 @@ import attrs
 from attrs import field, frozen
 from attrs.converters import optional
 
-from foundation.files import Location, RemotePath, parse_location
+from foundation.files import local_path
 from retrievers.models.card import ModelDtype, Precision, StoreDtype
 
 Names = str | Path | Sequence[str | Path]
-Place = str | Path | RemotePath
 # Fields of a card, which the command line sets by ``--set FIELD=VALUE``.
 CARD_SETTINGS = (
     *("max_query_tokens", "max_document_tokens", "query_prompt", "store_dtype"),
@@ -35,35 +34,19 @@ def to_items(items: Any) -> tuple[Any, ...]:
     return tuple(items) if isinstance(items, list | tuple) else (items,)
 
 
-def to_location(place: Place) -> Location:
-    """Return a folder or URL as a location."""
-    return place if isinstance(place, RemotePath) else parse_location(str(place))
-
-
-def to_optional_location(place: Place | None) -> Location | None:
-    """Return a folder or URL as a location, and None as it is."""
-    return None if place is None else to_location(place)
-
-
-def to_locations(places: Place | Iterable[Place]) -> tuple[Location, ...]:
-    """Return one folder or URL, or several, as locations."""
-    several = (places,) if isinstance(places, str | Path | RemotePath) else places
-    return tuple(map(to_location, several))
-
-
 def to_paths(paths: Names) -> tuple[Path, ...]:
     """Return one path or several as a tuple."""
-    return tuple(map(Path, to_names(paths)))
+    return tuple(map(local_path, to_names(paths)))
 
 
 def to_path(path: str | Path) -> Path:
     """Return a path."""
-    return Path(path)
+    return local_path(path)
 
 
 def to_optional_path(path: str | Path | None) -> Path | None:
     """Return a path, and None as it is."""
-    return None if path is None else Path(path)
+    return None if path is None else local_path(path)
 
 
 def to_optional_text(path: str | Path | None) -> str | None:

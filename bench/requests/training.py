@@ -12,14 +12,12 @@ from bench.requests.fields import (
     FolderFields,
     HardwareFields,
     MismatchFields,
-    to_location,
     to_names,
     to_optional_path,
     to_optional_text,
     to_path,
     to_paths,
 )
-from foundation.files import Location
 
 NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
@@ -240,7 +238,7 @@ class WatchRequest(MismatchFields, HardwareFields, FolderFields):
         stop_after: Stop if no new checkpoint is complete after this time, such as 2h. Default: keep
             watching.
         measure: Measure to select by. Default: each collection's main measure.
-        results: Folder of stored results, or a URL such as s3://bucket/prefix. New results are
+        results: Folder of stored results. New results are
             added to it.
         out: Folder of the curve. Default: FOLDER/watch.
 
@@ -258,5 +256,5 @@ class WatchRequest(MismatchFields, HardwareFields, FolderFields):
     every: float = 60.0
     stop_after: float | None = None
     measure: str | None = None
-    results: Location = field(default=RESULTS, converter=to_location)
+    results: Path = field(default=RESULTS, converter=to_path)
     out: Path | None = field(default=None, converter=to_optional_path)

@@ -21,7 +21,7 @@ from bench.result_store.find import choose_results, expand_collections, find_nam
 from bench.result_store.result import result_folder
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
-from foundation.files import Location, replace_file
+from foundation.files import replace_file
 
 LANGUAGE = "eng-Latn"  # the language of all collections below, as mteb writes it
 META_FILE = "model_meta.json"
@@ -53,7 +53,7 @@ _KINDS = {
 _WITH_CUTOFF = re.compile(r"(\w+)@(\d+)")
 
 
-def export(request: ExportRequest) -> list[Location]:
+def export(request: ExportRequest) -> list[Path]:
     """Write results as files, without overwriting other content, and return the files.
 
     Raises:
@@ -101,7 +101,7 @@ def _run_files(name: str, stored: Mapping[str, Evaluation]) -> Iterator[tuple[st
         yield f"{name}/{collection}.trec.gz", content.getvalue()
 
 
-def _write_once(file: Location, content: bytes) -> Location:
+def _write_once(file: Path, content: bytes) -> Path:
     """Write a file, or raise if it exists with other content."""
     if not file.exists():
         with replace_file(file) as opened:

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import sys
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +18,6 @@ from bench.evaluation.result_record import Evaluation, Protocol, Result
 from bench.result_store.result import RESULT_FILE, load, load_all
 from datasets_cfg.catalogue import collections_of, expand_names, is_suite
 from foundation.errors import BenchError, did_you_mean
-from foundation.files import Location, files_below, parse_location
 from retrievers.models.card import Prompts
 
 SELECTOR = "@"
@@ -244,7 +244,7 @@ def _ambiguous(name: str, results: Sequence[Evaluation], groups: Sequence[_Group
     )
 
 
-def find_results(root: Location, model: str = "") -> list[Evaluation]:
+def find_results(root: Path, model: str = "") -> list[Evaluation]:
     """Return the results below ``root``, of one ``model`` or all, sorted by path.
 
     Raises:
@@ -253,13 +253,13 @@ def find_results(root: Location, model: str = "") -> list[Evaluation]:
     end = f"/{model}" if model else ""
     files = [
         file
-        for file in files_below(root, RESULT_FILE)
+        for file in sorted(root.rglob(RESULT_FILE))
         if f"/{file.parent.parent.as_posix()}".endswith(end)
     ]
     return [stored for stored in load_all(files) if model in ("", stored.record.model)]
 
 
-def find_named(name: str, *roots: Location) -> list[Evaluation]:
+def find_named(name: str, *roots: Path) -> list[Evaluation]:
     """Return all results that a name stands for.
 
     Args:
@@ -296,13 +296,13 @@ def expand_collections(typed: Iterable[str], with_results: Collection[str]) -> l
     return names
 
 
-def _find_by_name(name: str, roots: Sequence[Location]) -> list[Evaluation]:
+def _find_by_name(name: str, roots: Sequence[Path]) -> list[Evaluation]:
     """Return the results of a model, or those in a folder."""
     if not name:
         return []
     results = [stored for root in roots for stored in find_results(root, name)]
-    if not results and parse_location(name).exists():
-        results = _find_in_folder(parse_location(name))
+    if not results and Path(name).exists():
+        results = _find_in_folder(Path(name))
     return results
 
 
@@ -339,7 +339,7 @@ def _meets_condition(
     return field in fields and facts.get(field, "").lower() == value.lower()
 
 
-def _find_in_folder(path: Location) -> list[Evaluation]:
+def _find_in_folder(path: Path) -> list[Evaluation]:
     """Return the results of one model in a folder, or the result of a ``result.json``."""
     if path.is_file():
         if path.name != RESULT_FILE:
@@ -358,7 +358,7 @@ def _find_in_folder(path: Location) -> list[Evaluation]:
     return results
 
 
-def _no_result_error(name: str, roots: Sequence[Location]) -> BenchError:
+def _no_result_error(name: str, roots: Sequence[Path]) -> BenchError:
     """Return the error for a name without results."""
     models = sorted({stored.record.model for root in roots for stored in find_results(root)})
     root = ", ".join(map(str, roots))

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -47,7 +48,7 @@ from bench.evaluation.run_files import check_writable, encode_columnar
 from bench.evaluation.scoring import Scores, score
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError, format_names
-from foundation.files import LONGEST_NAME, Location, RemotePath, files_below, replace_files
+from foundation.files import LONGEST_NAME, replace_files
 from foundation.records import decode_json
 
 RESULT_FILE = "result.json"
@@ -64,14 +65,12 @@ Ids = dict[tuple[str, ...], tuple[str, ...]]  # equal ids once, by themselves
 logger = logging.getLogger(__name__)
 
 
-def save(evaluation: Evaluation, out: Location, overlay: bytes = b"") -> Evaluation:
+def save(evaluation: Evaluation, out: Path, overlay: bytes = b"") -> Evaluation:
     """Save an evaluation below the folder of all results, and return it with its folder.
 
     ``overlay`` is the content of the file of imported judgements, if it was scored with any.
 
-    On a local disk it replaces an earlier result with the same key, all files at once. In an object
-    store, where several machines may write at the same time, it gets a folder of its own, and
-    readers choose the newest.
+    It replaces an earlier result with the same key, all files at once.
 
     Raises:
         BenchError: a name leads out of ``out``, or a run file cannot have the model's name.
@@ -88,8 +87,6 @@ def save(evaluation: Evaluation, out: Location, overlay: bytes = b"") -> Evaluat
     )
     content = msgspec.json.format(msgspec.json.encode(result), indent=1)
     folder = result_folder(out, result.protocol.collection, result.model) / result.key
-    if isinstance(folder, RemotePath):
-        folder = folder.parent / f"{folder.name}-{hashlib.sha256(content).hexdigest()[:8]}"
     contents = {RUN_FILE: ranking, SCORES_FILE: values.getbuffer()}
     contents |= {OVERLAY_FILE: overlay} if overlay else {}
     contents[RESULT_FILE] = content  # last, since it states the hashes of the others
@@ -111,7 +108,7 @@ def check_name(name: str) -> None:
         )
 
 
-def result_folder(out: Location, collection: str, model: str) -> Location:
+def result_folder(out: Path, collection: str, model: str) -> Path:
     """Return the folder below ``out`` of the results of one model on one collection."""
     for name in (collection, model):
         check_name(name)
@@ -119,7 +116,7 @@ def result_folder(out: Location, collection: str, model: str) -> Location:
     return out / collection / model
 
 
-def load(where: Location) -> Evaluation:
+def load(where: Path) -> Evaluation:
     """Load an evaluation from its folder, or from its ``result.json``, given as ``where``.
 
     Raises:
@@ -128,14 +125,14 @@ def load(where: Location) -> Evaluation:
     return load_all([where / RESULT_FILE if where.is_dir() else where])[0]
 
 
-def load_all(files: Sequence[Location]) -> list[Evaluation]:
+def load_all(files: Sequence[Path]) -> list[Evaluation]:
     """Load several ``result.json`` ``files`` with the scores of their queries, as `load` does."""
     ids: Ids = {}
     with ThreadPoolExecutor(READERS) as readers:
         return list(readers.map(lambda file: _load(file, ids), files))
 
 
-def _load(path: Location, ids: Ids) -> Evaluation:
+def _load(path: Path, ids: Ids) -> Evaluation:
     """Load a result, and try again if another process may be replacing its files."""
     for pause_s in PAUSES_S:
         with suppress(BenchError):
@@ -144,7 +141,7 @@ def _load(path: Location, ids: Ids) -> Evaluation:
     return _read_checked(path, ids)
 
 
-def _read_checked(path: Location, ids: Ids) -> Evaluation:
+def _read_checked(path: Path, ids: Ids) -> Evaluation:
     """Read a result with its scores, and raise if they contradict each other."""
     result = _read_record(path)
     values = path.parent / SCORES_FILE
@@ -171,7 +168,7 @@ class _Head(msgspec.Struct):
     protocol: _HeadProtocol = msgspec.field(default_factory=_HeadProtocol)
 
 
-def _read_record(path: Location) -> Result:
+def _read_record(path: Path) -> Result:
     """Read a record and check everything that can be checked without other files."""
     try:
         content = path.read_bytes()
@@ -199,16 +196,16 @@ def _read_record(path: Location) -> Result:
     return result
 
 
-def _contradiction_error(path: Location, why: str) -> BenchError:
+def _contradiction_error(path: Path, why: str) -> BenchError:
     return BenchError(f"{path} contradicts itself: {why}", _recovery_hint(path.parent))
 
 
-def _recovery_hint(folder: Location | None, command: str = "") -> str:
+def _recovery_hint(folder: Path | None, command: str = "") -> str:
     again = f"evaluate again: {command};" if command else "evaluate again,"
     return f"{again} or move {folder} out of the folder of results"
 
 
-def _parse_scores(path: Location, content: bytes, result: Result, ids: Ids) -> Scores:
+def _parse_scores(path: Path, content: bytes, result: Result, ids: Ids) -> Scores:
     """Return the scores in a Parquet file, and raise if the means or counts of a record differ."""
     table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     query_ids = tuple(table.column(QUERY_ID).to_pylist())
@@ -227,7 +224,7 @@ def _parse_scores(path: Location, content: bytes, result: Result, ids: Ids) -> S
     return Scores(shared_ids, values, result.unanswered, result.ignored)
 
 
-def find_stored(job: Job, out: Location) -> Evaluation | None:
+def find_stored(job: Job, out: Path) -> Evaluation | None:
     """Return the newest intact result of ``job`` below ``out``, or None.
 
     Damaged results are named in a warning.
@@ -293,7 +290,7 @@ def warn_unchecked(reasons: Iterable[str]) -> None:
         logger.warning("some scores are not compared with their rankings: %s", shown)
 
 
-def reuse_or_evaluate(job: Job, out: Location) -> Evaluation:
+def reuse_or_evaluate(job: Job, out: Path) -> Evaluation:
     """Return the stored result of ``job``, or evaluate it and save the result below ``out``."""
     if job.stored:
         print(f"{job.dataset.name}: using the result in {job.stored.folder}", file=sys.stderr)
@@ -336,10 +333,10 @@ def _evaluation_time(stored: Evaluation) -> str:
     return stored.record.conditions.time
 
 
-def _load_readable(job: Job, out: Location) -> Iterator[Evaluation]:
+def _load_readable(job: Job, out: Path) -> Iterator[Evaluation]:
     """Yield the intact results of a job, and log a warning for each damaged one."""
     folder = result_folder(out, job.protocol.collection, job.name)
-    for file in files_below(folder, RESULT_FILE):
+    for file in sorted(folder.rglob(RESULT_FILE)):
         if file.parent.parent == folder:  # and not of a model of a longer name
             try:
                 yield load(file)

@@ -45,7 +45,7 @@ from datasets_cfg.dataset import (
 )
 from datasets_cfg.locate import is_training_data
 from foundation.errors import BenchError
-from foundation.files import Location, cache_folder
+from foundation.files import cache_folder
 from retrievers.encoders.external import (
     EndpointEncoder,
     check_norms,
@@ -261,7 +261,7 @@ class Workspace:
         dataset: OpenDataset,
         model: LoadedModel,
         options: EvaluationOptions = DEFAULTS,
-        out: Location | None = None,
+        out: Path | None = None,
         known: Iterable[Evaluation] | None = None,
     ) -> Job:
         """Check an evaluation so that `bench.evaluation.pipeline.evaluate` can rely on it.

@@ -22,7 +22,6 @@ from bench.requests.outcomes import ExitCode
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.docs.test_documentation import ROOT
-from tests.support import s3
 from tests.support.collections import SIXTY, write_collection, write_qrels
 from tests.support.embedding_server import serve_model, serving
 
@@ -306,8 +305,6 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
     request: pytest.FixtureRequest,
 ) -> None:
     name = Path(page).stem
-    if name == "object-stores":
-        s3.allow(monkeypatch, request.getfixturevalue("server"))
     if name in PREPARE:
         PREPARE[name](folder)
     if name in SERVED:
@@ -333,14 +330,6 @@ def serve() -> Iterator[Callable[[str], str]]:
             return stack.enter_context(serving(encode))[0].replace("127.0.0.1", "localhost")
 
         yield start
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """An S3 server with one bucket."""
-    (tmp_path / "s3" / "bucket").mkdir(parents=True)
-    with s3.served(tmp_path / "s3") as address:
-        yield address
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ from datasets_cfg.catalogue import (
     unknown_name_error,
 )
 from foundation.errors import BenchError
-from foundation.files import parse_location
 from foundation.records import SUFFIX, TomlFiles, read_toml
 from retrievers.models.card import FILES as CARDS
 from retrievers.models.card import Card, all_cards
@@ -183,6 +182,6 @@ def _load_result(name: str) -> msgspec.Struct | None:
     """Load the result in a folder or ``result.json``, or None if there is none."""
     from bench.result_store.result import RESULT_FILE, load
 
-    where = parse_location(name)
+    where = Path(name)
     file = where if where.name == RESULT_FILE else where / RESULT_FILE
     return load(file).record if file.exists() else None
