@@ -7,7 +7,6 @@ arguments are the fields of the request, which also documents them.
 import functools
 import inspect
 import re
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,13 +44,6 @@ P = ParamSpec("P")
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
 
-# Arguments of version 0.2, which are accepted in 0.3.
-FORMER_ARGUMENTS = {
-    "evaluate": {"out": "results", "measures": "measure"},
-    "score": {"out": "results", "measures": "measure"},
-    "leaderboard": {"folder": "results"},
-}
-
 
 def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T]]:
     """Return a decorator that gives a function of a request the fields of the request as arguments.
@@ -62,13 +54,6 @@ def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T
     def decorate(function: Callable[[R], T]) -> Callable[P, T]:
         @functools.wraps(function)
         def call(*arguments: P.args, **keywords: P.kwargs) -> T:
-            for old, new in FORMER_ARGUMENTS.get(function.__name__, {}).items():
-                if old in keywords:
-                    text = f"bench.{function.__name__}: {old} is called {new} now"
-                    if new in keywords:
-                        raise TypeError(f"{text}: pass only {new}")
-                    warnings.warn(text, DeprecationWarning, stacklevel=2)
-                    keywords[new] = keywords.pop(old)
             try:
                 built = request(*arguments, **keywords)
             except TypeError as error:

@@ -46,33 +46,18 @@ BATCH_DOCUMENTS = 2**16  # objects of short documents need more memory than thei
 
 
 class Block(Record):
-    """A span of bytes of a file, from the end of the previous block to ``end``.
-
-    ``texts`` was used until version 0.3, and is ignored.
-    """
+    """A span of bytes of a file, from the end of the previous block to ``end``."""
 
     end: int
-    sha256: str
-    texts: bool = False
-
-
-class SourceChecksum(Record):
-    """Content of a file from which a corpus was built."""
-
-    path: str
     sha256: str
 
 
 class Checksums(Record):
-    """Content of a corpus's files. ``documents`` are consecutive blocks.
-
-    ``sources`` had their checksums until version 0.3, and are ignored.
-    """
+    """Content of a corpus's files. ``documents`` are consecutive blocks."""
 
     manifest_sha256: str
     tie_rank_sha256: str
     documents: tuple[Block, ...]
-    sources: tuple[SourceChecksum, ...] = ()
 
 
 _UNUSABLE_ERRORS = (BenchError, OSError, ValueError, EOFError)
@@ -252,15 +237,6 @@ def _take_texts(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
         local = rows[places] - (ends[number] - len(chunk))
         texts[places] = chunk.take(pa.array(local)).to_pylist()
     return list(texts)
-
-
-def describe_damage(folder: Path) -> str:
-    """Read the corpus in ``folder`` completely, and return its damage, or "" if it is intact."""
-    try:
-        corpus = _open(Corpus, folder)
-    except _UNUSABLE_ERRORS as error:
-        return str(error)
-    return _find_damage(corpus.mapped, corpus.checksums.documents)
 
 
 def _open(kind: type[Corpus], folder: Path) -> Corpus:

@@ -8,7 +8,6 @@ import dataclasses
 import importlib
 import logging
 import os
-import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -83,7 +82,6 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
 
 def parse_command(words: Sequence[str]) -> ParsedCommand | None:
     """Parse a command line, or print help and return None."""
-    words = _replace_former_option(words)
     for word in words:
         word.encode()  # Python decodes invalid bytes to surrogates, which no record can hold
     try:
@@ -91,16 +89,6 @@ def parse_command(words: Sequence[str]) -> ParsedCommand | None:
     except CycloptsError as error:
         raise _as_bench_error(error) from error
     return parsed
-
-
-def _replace_former_option(words: Sequence[str]) -> list[str]:
-    """Replace ``--out`` of ``run`` and ``score`` by its name since version 0.3, with a warning."""
-    if words[:1] not in (["run"], ["score"]):
-        return list(words)
-    renamed = [re.sub("^--out(?==|$)", "--results", word) for word in words]
-    if renamed != list(words):
-        print("warning: --out is called --results now", file=sys.stderr)
-    return renamed
 
 
 def build_app(words: Sequence[str]) -> App:

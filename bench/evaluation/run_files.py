@@ -219,11 +219,6 @@ def _choose_predictions(tree: Any, source: "_Source", split: str) -> tuple[Any, 
 def _parse_text(source: "_Source") -> tuple[Run, str]:
     """Return the run in a file of lines, and the assumption. An error has the number of a line."""
     _, columns = next(_numbered_lines(source), (1, []))
-    if columns[1:2] == [b"percent-encoded"]:
-        raise BenchError(
-            f"run {source.path} was exported by version 0.2, which percent-encoded ids",
-            "export it again, after replacing white space in ids, or compare the stored results",
-        )
     names = _COLUMNS.get(len(columns), _COLUMNS[6])
     try:
         blocks = [_parse(block, names) for block in _blocks(source.content)]

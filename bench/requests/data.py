@@ -93,22 +93,20 @@ class VerifyRequest(FolderFields):
 
 @frozen(kw_only=True, slots=False)
 class CacheRequest(Request):
-    """Show the disk space of cached vectors by model, verify them, or remove them.
+    """Show the disk space of cached vectors by model, or remove them.
 
     Attributes:
-        verify: Read all files and list damaged ones. Exit code 2 if there are any.
         prune: Remove the vectors of these models (names, or prefixes of fingerprints).
         older_than: Remove vectors that have not been used for this many days, of the models of
             ``prune`` or of all models.
         cache_dir: Folder of the cache. Default: $BENCH_CACHE, then the user's cache folder.
 
     Examples:
-        python -m bench cache --verify
+        python -m bench cache
         python -m bench cache --prune retromae --dry-run
         python -m bench cache --older-than 90
     """
 
-    verify: bool = False
     prune: tuple[str, ...] = field(default=(), converter=to_names)
     older_than: int | None = None
     cache_dir: Path | None = field(default=None, converter=to_optional_path)

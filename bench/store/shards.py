@@ -175,7 +175,7 @@ class ShardManifest(Record):
     """Content of a shard's files: vectors ``(rows, dim)`` of texts in one role.
 
     ``tokens_sha256`` is a hash of the token ids of fixed texts, which depend on the versions of
-    libraries. It is "" without a tokenizer, and in shards of older versions.
+    libraries. It is "" without a tokenizer.
     """
 
     format: int

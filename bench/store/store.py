@@ -15,7 +15,6 @@ before anything is encoded.
 import hashlib
 import logging
 import os
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,18 +29,15 @@ from bench.store.shards import (
     EncodingPlan,
     PendingShard,
     Planner,
-    Shard,
     ShardEncoder,
     StoredVectors,
     corpus_keys,
-    find_rows,
     ignore_read_only,
     query_keys,
-    read_shards,
     write_shard,
 )
 from datasets_cfg.corpus import Corpus
-from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array, UInt64Array
+from foundation.arrays import BoolArray, Float32Array, Float64Array, UInt64Array
 from foundation.errors import BenchError, DriftError
 from foundation.files import replace_file
 from foundation.machine import library_version
@@ -57,7 +53,6 @@ FACT_SUFFIX = ".fact.json"
 
 TOKENIZING = ("transformers", "tokenizers")  # libraries that determine token ids
 PROBE_STEP = 4  # every fourth of the fixed texts is encoded: a second on a CPU
-SAMPLE = 4  # texts of a shard without a digest that are encoded again
 FLOAT16_ROUNDING = 2e-3  # of stored vectors
 INT8_TOLERANCE = 5e-2
 
@@ -72,7 +67,6 @@ class VectorStore:
         self.folder = folder
         self._planner = Planner()
         self._probed: set[tuple[Path, Role, str]] = set()
-        self._not_adopted: set[Shard] = set()
 
     def plan(self, encoder: Encoder, corpus: Corpus) -> EncodingPlan:
         """Find out which texts of a corpus are stored, without encoding any.
@@ -82,12 +76,7 @@ class VectorStore:
         """
         folder = self.folder / KEYS_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        keys = corpus_keys(corpus, folder)
-
-        def encode(rows: Int64Array) -> Float32Array:
-            return encoder.encode_documents(*corpus.documents_at(rows))
-
-        return self._plan_and_adopt(encoder, "document", keys, encode)
+        return self._plan(encoder, "document", corpus_keys(corpus, folder))
 
     def documents(
         self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Callback | None = None
@@ -127,10 +116,7 @@ class VectorStore:
             some = [texts[row] for row in batch.rows.tolist()]
             return lambda advance: encoder.encode_queries(some, advance)
 
-        def encode(rows: Int64Array) -> Float32Array:
-            return encoder.encode_queries([texts[row] for row in rows.tolist()])
-
-        plan = self._plan_and_adopt(encoder, "query", query_keys(texts), encode)
+        plan = self._plan(encoder, "query", query_keys(texts))
         encoded = self._encode(encoder, "query", plan, prepare, None)
         return self._vectors_of(encoder, "query", plan, encoded).rows(np.arange(len(texts)))
 
@@ -188,25 +174,6 @@ class VectorStore:
         side = encoder.recipe.side(role)
         folder = self.folder_of(side)
         return self._planner.plan(folder, side, keys, self.tokens_sha256(encoder, role))
-
-    def _plan_and_adopt(
-        self,
-        encoder: Encoder,
-        role: Role,
-        keys: UInt64Array,
-        encode: Callable[[Int64Array], Float32Array],
-    ) -> EncodingPlan:
-        """Plan, after checking shards of older versions, whose digest is unknown."""
-        plan, tokens = self._plan(encoder, role, keys), self.tokens_sha256(encoder, role)
-        if not tokens or not plan.missing:
-            return plan
-        side = encoder.recipe.side(role)
-        rows = np.concatenate([batch.rows for batch in plan.missing])
-        folder, missing = self.folder_of(side), keys[rows]
-        adopt_shards(
-            folder, side, tokens, missing, lambda some: encode(rows[some]), self._not_adopted
-        )
-        return self._plan(encoder, role, keys)
 
     def _vectors_of(
         self, encoder: Encoder, role: Role, plan: EncodingPlan, encoded: int
@@ -279,47 +246,6 @@ def library_versions(names: tuple[str, ...] = ("torch", *TOKENIZING)) -> str:
     """Return the versions of those libraries among ``names`` that are installed."""
     found = {name: library_version(name) for name in names}
     return ", ".join(f"{name} {version}" for name, version in found.items() if version)
-
-
-def adopt_shards(
-    folder: Path,
-    side: Recipe,
-    tokens_sha256: str,
-    missing: UInt64Array,
-    encode: Callable[[Int64Array], Float32Array],
-    refused: set[Shard],
-) -> None:
-    """Add a digest to the shards without one whose vectors agree with a sample encoded again.
-
-    ``missing`` are the keys, uint64 ``(n, 2)``, of the texts without a vector of the digest
-    ``tokens_sha256``, and ``encode`` encodes the texts at some of its rows. Shards that disagree
-    are added to ``refused``.
-    """
-    known = [pair for pair in read_shards(folder, "") if pair[0] not in refused]
-    if not known:
-        return
-    rows = find_rows(np.concatenate([keys for _, keys in known]), missing)
-    ends = np.cumsum([shard.rows for shard, _ in known])[:-1]
-    disagreeing = 0
-    for (shard, _), own in zip(known, np.split(rows, ends), strict=True):
-        places = np.flatnonzero(own >= 0)
-        if not len(places):
-            continue
-        places = places[np.linspace(0, len(places) - 1, min(SAMPLE, len(places))).astype(int)]
-        then = StoredVectors((shard,), places, side.dim).rows(np.arange(len(places)))
-        if _agrees(side, then, encode(own[places])).all():
-            manifest = msgspec.structs.replace(shard.manifest, tokens_sha256=tokens_sha256)
-            with replace_file(shard.manifest_path) as file:
-                file.write(msgspec.json.encode(manifest))
-        else:
-            refused.add(shard)
-            disagreeing += shard.rows
-    if disagreeing:
-        print(
-            f"{side.model}: {disagreeing:,} stored vectors are not those that {library_versions()} "
-            "give: encoding their texts again",
-            file=sys.stderr,
-        )
 
 
 def check_drift(

@@ -1,23 +1,20 @@
 """Size, age and damage of stored vectors, by model."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from bench.store.indexes import INDEX_FILE, IndexFolder
+from bench.store.indexes import INDEX_FILE
 from bench.store.shards import (
     CORPUS_SUFFIX,
     KEY_BYTES,
     MANIFEST_NAME,
     ShardManifest,
-    read_keys,
-    read_shard,
 )
-from bench.store.store import FACT_SUFFIX, KEYS_FOLDER, RECIPE_FILE, read_fact
+from bench.store.store import KEYS_FOLDER, RECIPE_FILE
 from foundation.errors import BenchError
 from foundation.records import read_json
 
@@ -47,13 +44,6 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
     indexes: int = 0
 
 
-class Damage(msgspec.Struct, frozen=True):
-    """A damaged file and the reason why it counts as damaged."""
-
-    path: str
-    reason: str
-
-
 class _RecipeHeader(msgspec.Struct):
     """The fields read from ``recipe.json``, which every version has."""
 
@@ -65,15 +55,6 @@ def measure_usage(store: Path) -> list[ModelUsage]:
     """Return the folders of the store in the folder ``store``, the largest first."""
     rows = [_folder_usage(folder) for folder in _folders(store)]
     return sorted(rows, key=lambda row: (-row.bytes, row.fingerprint))
-
-
-def find_damage(store: Path) -> Iterator[Damage]:
-    """Read everything in the folder ``store`` and yield the damaged files."""
-    with ThreadPoolExecutor() as pool:
-        for folder in _folders(store):
-            for damage in pool.map(_file_damage, sorted(folder.rglob("*"))):
-                if damage:
-                    yield damage
 
 
 def select_models(
@@ -160,20 +141,3 @@ def _rows(manifest_path: Path) -> int:
         return read_json(manifest_path, ShardManifest).rows
     except BenchError:
         return 0
-
-
-def _file_damage(path: Path) -> Damage | None:
-    try:
-        if path.suffix == CORPUS_SUFFIX:
-            read_keys(path)
-        elif MANIFEST_NAME.fullmatch(path.name):
-            read_shard(path)[0].check()
-        elif path.name == INDEX_FILE:
-            IndexFolder(path.parent).checked()
-        elif path.name.endswith(FACT_SUFFIX):
-            read_fact(path)
-    except FileNotFoundError:
-        return None  # removed by another process
-    except BenchError as error:
-        return Damage(str(path), str(error))
-    return None

@@ -39,7 +39,6 @@ DEFAULTS: dict[str, Option] = {
     "stemmer": "porter",
 }
 MAX_VALUE = 1_000_000  # limit for k1 and b, so that float32 scores stay finite
-METHODS = ("lucene", "robertson", "atire")  # a document without the words scores 0
 MAX_CACHED_FORMS = 1 << 19  # forms of words: 90 MB
 _WORD = re.compile(r"\w+")
 STOP_WORDS = frozenset(  # Lucene's for English
@@ -55,9 +54,9 @@ class BM25:
     """Rank documents by the words that they share with a query (Robertson and Zaragoza, 2009).
 
     Args:
-        recipe: recipe of kind ``bm25``. Options: ``method``, ``k1``, ``b``, ``stopwords``
-            (``english`` or ``none``) and ``stemmer`` (``none``, or a Snowball algorithm such as
-            ``porter``).
+        recipe: recipe of kind ``bm25``. Options: ``method`` (``lucene``), ``k1``, ``b``,
+            ``stopwords`` (``english`` or ``none``) and ``stemmer`` (``none``, or a Snowball
+            algorithm such as ``porter``).
 
     Raises:
         BenchError: an option or its value is unknown.
@@ -67,7 +66,6 @@ class BM25:
         self.recipe = recipe
         options = _check_options(recipe.options)
         self._stop, self._stem = STOP_LISTS[options["stopwords"]], _stemmer(options["stemmer"])
-        self._method = options["method"]
         self._k1, self._b = float(options["k1"]), float(options["b"])
         self._count = 0
         self._words: _Vocabulary
@@ -111,8 +109,7 @@ class BM25:
                 """Scores with the rounding of bm25s: idf in float32, products in float64."""
                 k1, b = self._k1, self._b
                 saturation = k1 * (1 - b + b * lengths[rows] / mean) + counts
-                shares = (counts * (k1 + 1) if self._method == "atire" else counts) / saturation
-                return (idf[words] * shares).astype(np.float32)
+                return (idf[words] * (counts / saturation)).astype(np.float32)
 
             self._postings = writer.merged(weigh)
 
@@ -141,17 +138,10 @@ class BM25:
 
     def _idf(self, frequencies: Int64Array) -> Float32Array:
         """Return the inverse document frequency of each word, float32."""
-        count, method = self._count, self._method
-
-        def idf(frequency: int) -> float:
-            if method == "atire":
-                return math.log(count / frequency)
-            odds = (count - frequency + 0.5) / (frequency + 0.5)
-            return math.log(1 + odds if method == "lucene" else max(1.0, odds))
-
-        distinct, places = np.unique(frequencies, return_inverse=True)
-        values: Float32Array = np.array([idf(value) for value in distinct.tolist()], np.float32)
-        return values[places]
+        odds = (self._count - frequencies + 0.5) / (frequencies + 0.5)
+        distinct, places = np.unique(odds, return_inverse=True)
+        values = [math.log(1 + value) for value in distinct.tolist()]  # as bm25s rounds
+        return np.array(values, np.float32)[places]
 
 
 class _Vocabulary:
@@ -206,7 +196,7 @@ def _check_options(options: dict[str, Option]) -> dict[str, Any]:
             hint = did_you_mean(name, DEFAULTS, f"its options: {', '.join(DEFAULTS)}")
             raise BenchError(f"BM25 has no option {name!r}", hint)
     merged = DEFAULTS | options
-    for name, known in (("method", METHODS), ("stopwords", tuple(STOP_LISTS))):
+    for name, known in (("method", ("lucene",)), ("stopwords", tuple(STOP_LISTS))):
         if merged[name] not in known:
             raise BenchError(f"BM25: {name} is {merged[name]!r}", f"use one of {', '.join(known)}")
     for name in ("k1", "b"):

@@ -95,15 +95,6 @@ def test_a_value_of_a_wrong_type_is_an_error_that_names_the_right_one(tmp_path, 
             call()
 
 
-def test_a_former_argument_is_accepted_with_a_warning(tmp_path):
-    store(tmp_path / "there", "a", "beir/scifact", VALUES)
-    with pytest.warns(DeprecationWarning, match="folder is called results now"):
-        frame = bench.leaderboard(folder=tmp_path / "there")
-    assert frame.index.tolist() == ["a"]
-    with pytest.raises(TypeError, match="measures is called measure now: pass only measure"):
-        bench.evaluate("hashing", "x", measure=["P@5"], measures=["P@1"])
-
-
 def test_results_have_a_row_for_each_result_and_measure(tmp_path):
     store(tmp_path, "minilm", "beir/scifact", VALUES, judged_at_10=None)
     store(tmp_path, "bm25", "beir/scifact", VALUES, in_domain=True)

@@ -55,7 +55,7 @@ def check(document: Any, kind: Any) -> None:
         ("list models", ()),
         ("fetch", ("{tiny}",)),
         ("verify", ("{tiny}",)),
-        ("cache", ("--verify",)),
+        ("cache", ()),
         ("export", ("trec", "hashing", "--results", "{out}", "--out", "{out}/exported")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from bench.evaluation.result_record import SCORES_FILE, Evaluation, Protocol, Result
 from bench.result_store.result import RESULT_FILE, load, save
 from datasets_cfg.catalogue import dataset_names, facts_for
-from foundation.files import Location
 from retrievers.models.card import Recipe
 from tests.support.results import CONDITIONS, RESULT
 
@@ -123,7 +122,7 @@ def page_data(text: str) -> Any:
     return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
 
 
-def lower_scores(folder: Location, out: Location) -> None:
+def lower_scores(folder: Path, out: Path) -> None:
     """Store a result again with half of its scores and matching means and hashes."""
     known = load(folder)
     values = {name: column / 2 for name, column in known.scores.values.items()}

@@ -12,15 +12,8 @@ from bench.cli.terminal import format_columns, print_json, print_result
 from bench.requests.data import CacheRequest, FetchRequest, VerifyRequest
 from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import VECTORS, load_models, open_workspace
-from bench.store.usage import (
-    Damage,
-    ModelUsage,
-    find_damage,
-    measure_usage,
-    select_models,
-)
-from datasets_cfg.corpus import describe_damage
-from datasets_cfg.dataset import CORPORA, Finding, verify_dataset
+from bench.store.usage import ModelUsage, measure_usage, select_models
+from datasets_cfg.dataset import Finding, verify_dataset
 from datasets_cfg.repair import write_repaired
 from foundation.errors import BenchError
 from foundation.files import cache_folder
@@ -74,25 +67,12 @@ def verify(request: VerifyRequest, output: OutputOptions) -> int:
 
 
 def cache(request: CacheRequest, output: OutputOptions) -> int:
-    """Print the disk space of vectors by model, after verifying or removing them.
-
-    Returns:
-        The exit code of bad input if a file is damaged.
-    """
-    cache_dir = cache_folder(request.cache_dir)
-    store = cache_dir / VECTORS
+    """Print the disk space of vectors by model, after removing the selected ones."""
+    store = cache_folder(request.cache_dir) / VECTORS
     removed = list(_remove_selected(store, request, output.dry_run))
-    broken = [*find_damage(store), *_damaged_corpora(cache_dir / CORPORA)] if request.verify else []
     rows = measure_usage(store)
-    document = {"stored": rows, "damaged": broken, "pruned": removed}
     text = cache_table(rows, time.time()) if rows else f"no vectors in {store}"
-    print_result(output.json, document, text)
-    for damage in broken:
-        print(f"damaged: {damage.path}: {damage.reason}", file=sys.stderr)
-    if request.verify:
-        state = f"{len(broken)} damaged, to be rebuilt when needed" if broken else "all intact"
-        print(f"vectors and corpora verified: {state}", file=sys.stderr)
-    return ExitCode.BAD_INPUT if broken else ExitCode.OK
+    return print_result(output.json, {"stored": rows, "pruned": removed}, text)
 
 
 def _remove_selected(store: Path, request: CacheRequest, dry_run: bool) -> Iterator[ModelUsage]:
@@ -105,10 +85,3 @@ def _remove_selected(store: Path, request: CacheRequest, dry_run: bool) -> Itera
             shutil.rmtree(store / row.fingerprint)
         print(f"{'would remove' if dry_run else 'removed'} {what}", file=sys.stderr)
         yield row
-
-
-def _damaged_corpora(folder: Path) -> Iterator[Damage]:
-    """Yield damaged corpora. The names of unfinished ones begin with a dot."""
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_dir() and not path.name.startswith(".") and (reason := describe_damage(path)):
-            yield Damage(str(path), reason)

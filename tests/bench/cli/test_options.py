@@ -39,13 +39,6 @@ def test_set_changes_the_preset_and_the_settings_of_the_method() -> None:
     )
 
 
-def test_a_former_option_is_accepted_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    parsed = parse_command(["run", "x", "--model", "m", "--out=there"])
-    assert parsed is not None
-    assert str(parsed.request.results) == "there"  # type: ignore[attr-defined]
-    assert "--out is called --results now" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [

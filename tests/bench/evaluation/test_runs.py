@@ -146,12 +146,6 @@ def test_a_bad_line_is_named_with_its_number(tmp_path, line, problem):
     assert problem in str(caught.value)
 
 
-def test_percent_encoded_ids_of_version_0_2_are_refused(tmp_path):
-    with pytest.raises(BenchError, match=r"version 0\.2") as refused:
-        read_run_file(write(tmp_path, "\nq percent-encoded a%20b 1 2.5 t\n"))
-    assert "export it again" in refused.value.hint
-
-
 @pytest.mark.parametrize("text", ["", "\n", " \n\t\n"])
 def test_an_empty_file_is_refused(tmp_path, text):
     with pytest.raises(BenchError, match="is empty"):

@@ -1,13 +1,11 @@
 """Another version of a library is another model, if it gives other token ids or vectors."""
 
 import errno
-import json
 
 import numpy as np
 import pytest
 
 from bench.store import shards
-from bench.store.shards import MANIFEST_NAME
 from bench.store.store import VectorStore
 from foundation.errors import DriftError
 from retrievers.encoders.transformer import open_encoder
@@ -41,15 +39,6 @@ def fresh(card, tmp_path, monkeypatch):
         return VectorStore(tmp_path / folder), encoder
 
     return opened
-
-
-def forget_digests(folder):
-    """Turn the shards into those of an older version."""
-    for path in folder.rglob("*.json"):
-        if MANIFEST_NAME.fullmatch(path.name):
-            manifest = json.loads(path.read_bytes())
-            del manifest["tokens_sha256"]
-            path.write_text(json.dumps(manifest))
 
 
 def test_versions_that_tokenise_alike_share_vectors(fresh, corpus, monkeypatch):
@@ -91,40 +80,6 @@ def test_the_tokenizer_is_loaded_once_for_each_version(fresh, corpus, monkeypatc
     assert store.tokens_sha256(encoder, "document") == ""  # this encoder has none
     monkeypatch.setattr(type(encoder), "hash_tokens", lambda self, role: pytest.fail("loaded"))
     assert encode(store, corpus, encoder).encoded == 0
-
-
-@pytest.mark.parametrize("role", ["document", "query"])
-def test_vectors_of_an_older_version_are_adopted_if_a_sample_agrees(
-    role, fresh, corpus, tmp_path, capsys
-):
-    store, encoder = fresh()
-    before = everything(encode(store, corpus, encoder))
-    queries = store.queries(encoder, tiny.SENTENCES)
-    forget_digests(tmp_path / "vectors")
-    store, encoder = fresh()
-    if role == "document":
-        vectors = encode(store, corpus, encoder)
-        assert vectors.encoded == 0
-        assert everything(vectors).tobytes() == before.tobytes()
-    else:
-        assert store.queries(encoder, tiny.SENTENCES).tobytes() == queries.tobytes()
-    assert "encoding" not in capsys.readouterr().err
-
-
-def test_vectors_of_an_older_version_are_encoded_afresh_if_a_sample_differs(
-    fresh, corpus, tmp_path, monkeypatch, capsys
-):
-    store, encoder = fresh()
-    encode(store, corpus_of(DOCUMENTS[:2], tmp_path / "some"), encoder)
-    forget_digests(tmp_path / "vectors")
-    pretend_version(monkeypatch, "99", other_tokens=True)
-    store, encoder = fresh()
-    vectors = encode(store, corpus, encoder)
-    assert vectors.encoded == len(DOCUMENTS)
-    said = capsys.readouterr().err
-    assert "2 stored vectors are not those that" in said
-    assert "transformers 99" in said
-    assert said.count("stored vectors") == 1
 
 
 def test_a_version_that_gives_other_vectors_has_drifted(fresh, corpus, tmp_path, monkeypatch):

@@ -134,15 +134,12 @@ WORDS = st.lists(st.integers(0, 5), max_size=12)
 @given(
     corpus=st.lists(WORDS, min_size=1, max_size=20),
     query=WORDS,
-    method=st.sampled_from(bm25.METHODS),
     block=st.integers(1, 20),
     merged=st.integers(1, 20),
 )
-def test_scores_are_those_of_bm25s_to_the_bit_however_it_is_built(
-    corpus, query, method, block, merged
-):
+def test_scores_are_those_of_bm25s_to_the_bit_however_it_is_built(corpus, query, block, merged):
     texts = [" ".join(f"w{number}" for number in words) for words in corpus]
-    options: dict[str, Option] = {"method": method, "k1": 1.2, "b": 0.75}
+    options: dict[str, Option] = {"k1": 1.2, "b": 0.75}
     model = BM25(Recipe(model="bm25", kind="bm25", dim=0, options=options))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bm25, "BLOCK_WORDS", block)
@@ -155,7 +152,7 @@ def test_scores_are_those_of_bm25s_to_the_bit_however_it_is_built(
     asked = [number for number in query if number in known]
     expected = np.zeros(len(texts), np.float32)
     if asked:
-        theirs = bm25s.BM25(k1=1.2, b=0.75, method=method, backend="numpy")
+        theirs = bm25s.BM25(k1=1.2, b=0.75, method="lucene", backend="numpy")
         numbered = {f"w{number}": place for place, number in enumerate(sorted(known))}
         tokens = [[numbered[f"w{number}"] for number in words] for words in corpus]
         theirs.index((tokens, numbered), create_empty_token=False, show_progress=False)
