@@ -4,13 +4,13 @@ A verdict is one plain paragraph before any table. It names candidate and baseli
 collections, the reason for an undecided outcome or the loss that is ruled out, and the queries that
 lost most. Tests and p-values follow in the report.
 
-In JUnit XML each collection, the mean and the outcome of each comparison is a test case. Its
-scores, or the paragraph of the verdict, are its output, even if it passed. Consumers count three
+In JUnit XML each collection, the mean and the outcome is a test case. Its scores, or the paragraph
+of the verdict, are its output, even if it passed. Consumers count three
 kinds of trouble, and a decision has four: REGRESSION is a ``failure``, since the checkpoint was
 tested and found worse; MISSING and DRIFT are an ``error``, since something was absent or not as
 declared; INCONCLUSIVE is ``skipped``, since nothing was decided. The outcome is the ``type``, and
 begins the message for consumers that show no type. The exit code of ``check`` is a property of the
-first suite, and decides whether a job fails.
+suite, and decides whether a job fails.
 """
 
 import re
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from bench.explain.setup import Answer, Explanation
-from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict, Sensitivity
+from bench.gate.check_record import Check, CheckRow, LostQuery, Sensitivity
 from foundation.errors import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.comparison import settings_table
@@ -29,33 +29,26 @@ from reports.table import Column, Table, bullets, code, escape
 LONGEST = 70  # characters of a query's text
 
 
-def verdict_paragraph(check: Check, verdict: PairVerdict) -> str:
-    """Return the verdict of one comparison in ``check``, as plain text on one line."""
-    sentences = (f"{sentence}." for sentence in _sentences(check, verdict))
-    return " ".join(" ".join(sentences).split())
+def verdict_paragraph(check: Check) -> str:
+    """Return the verdict of ``check`` as plain text on one line."""
+    return " ".join(" ".join(f"{sentence}." for sentence in _sentences(check)).split())
 
 
-def _sentences(check: Check, verdict: PairVerdict) -> Iterator[str]:
-    yield _lead_sentence(check, verdict) + _scores_clause(check, verdict)
-    decided = [f"{row.name}, {score_change(row)}" for row in verdict.rows if row.failure]
-    if decided and verdict.mean is not None:  # otherwise the scores so far are theirs
+def _sentences(check: Check) -> Iterator[str]:
+    yield _lead_sentence(check) + _scores_clause(check)
+    decided = [f"{row.name}, {score_change(row)}" for row in check.rows if row.failure]
+    if decided and check.mean is not None:  # otherwise the scores so far are theirs
         yield f"It lost on {format_names(decided)}"
-    if missing := [f"{row.name}: {row.missing}" for row in verdict.rows if row.missing]:
+    if missing := [f"{row.name}: {row.missing}" for row in check.rows if row.missing]:
         yield f"Missing: {format_names(missing)}"
-    if verdict.outcome in ("INCONCLUSIVE", "DRIFT") and not check.answer:
-        yield f"Reason: {'; '.join(verdict.reasons)}"
-    if verdict.outcome == "OK" and check.tolerance is None:
-        yield from _promise(verdict)
-    if verdict.outcome != "MISSING":
-        yield from _worst_queries(verdict.worst)
+    if check.outcome in ("INCONCLUSIVE", "DRIFT") and not check.answer:
+        yield f"Reason: {'; '.join(check.reasons)}"
+    if check.outcome == "OK" and check.margin is not None:
+        yield from _promise(check)
+    if check.outcome != "MISSING":
+        yield from _worst_queries(check.worst)
     if check.renamed:
         yield check.renamed
-
-
-def verdict_paragraphs(check: Check) -> list[str]:
-    """Return the paragraph of each comparison in ``check``, the decisive ones first."""
-    decisive = sorted(check.against, key=lambda verdict: verdict.outcome != check.outcome)
-    return [verdict_paragraph(check, verdict) for verdict in decisive]
 
 
 def score_change(row: CheckRow) -> str:
@@ -66,63 +59,56 @@ def score_change(row: CheckRow) -> str:
     return f"{row.measure} {score(row.baseline)} → {score(row.candidate)} ({change})"
 
 
-def _lead_sentence(check: Check, verdict: PairVerdict) -> str:
-    candidate, other = check.candidate, f"the {verdict.role}, {verdict.name}"
+def _lead_sentence(check: Check) -> str:
+    candidate, other = check.candidate, f"the {check.role}, {check.baseline}"
     scores = f"the {'vectors' if check.answer else 'scores'} of {other}"
-    if verdict.compares_published:
+    if check.compares_published:
         other = scores = "its published scores"
-    outcome = verdict.outcome
-    if outcome == "MISSING":
+    if check.outcome == "MISSING":
         return f"{candidate} cannot be fully compared with {other}"
-    if outcome == "REGRESSION":
+    if check.outcome == "REGRESSION":
         return f"{candidate} is worse than {other}"
-    if outcome == "DRIFT":
+    if check.outcome == "DRIFT":
         return f"{candidate} does not reproduce {scores}"
-    if outcome == "INCONCLUSIVE":
+    if check.outcome == "INCONCLUSIVE":
         return f"There is not enough evidence to decide whether {candidate} is worse than {other}"
+    if check.margin is not None:
+        return f"{candidate} is at most {score(check.margin)} worse than {other}"
     if check.answer:
         return f"{candidate} reproduces {scores}"
-    if check.tolerance is not None:
-        if _unchanged(verdict):
-            return f"{candidate} has exactly {scores}"
-        return f"{candidate} reproduces {scores} within the tolerance"
-    return f"{candidate} is at most {score(check.margin)} worse than {other}"
-
-
-def _unchanged(verdict: PairVerdict) -> bool:
-    """Return True if no score differs, of any query or, for published scores, of any mean."""
-    return all(
-        row.paired.changed == 0 if row.paired else not row.difference for row in verdict.rows
+    unchanged = all(
+        row.paired.changed == 0 if row.paired else not row.difference for row in check.rows
     )
+    if unchanged:
+        return f"{candidate} has exactly {scores}"
+    return f"{candidate} reproduces {scores} within the tolerance"
 
 
-def _scores_clause(check: Check, verdict: PairVerdict) -> str:
+def _scores_clause(check: Check) -> str:
     """Return the scores, and the collections that they belong to."""
     if check.answer:
-        agree = [f"{row.candidate:.1%} of the vectors agree ({row.name})" for row in verdict.rows]
+        agree = [f"{row.candidate:.1%} of the vectors agree ({row.name})" for row in check.rows]
         return f": {' and '.join(agree)}"
-    compared = [row for row in verdict.rows if not row.missing]
+    compared = [row for row in check.rows if not row.missing]
     if not compared:
         return ""
-    queries = sum(
-        row.paired.changed + row.paired.ties for row in compared if row.paired is not None
-    )
+    queries = sum(row.paired.changed + row.paired.ties for row in compared if row.paired)
     size = f" ({format_count(queries, 'query', 'queries')})" if queries else ""
-    if verdict.mean is not None:
+    if check.mean is not None:
         names = format_names([row.name for row in compared])
-        return f": mean {score_change(verdict.mean)} over {names}{size}"
+        return f": mean {score_change(check.mean)} over {names}{size}"
     each = format_names([f"{score_change(row)} on {row.name}" for row in compared])
     return f": {each}{size}"
 
 
-def _promise(verdict: PairVerdict) -> Iterator[str]:
+def _promise(check: Check) -> Iterator[str]:
     """Yield the guarantee of a passed check, and the losses that it allows."""
-    limit, in_mean = verdict.bound, " in the mean" if len(verdict.rows) > 1 else ""
+    limit, in_mean = check.bound, " in the mean" if len(check.rows) > 1 else ""
     if limit is not None and limit < 0:
         yield f"A gain of at least {score(-limit)}{in_mean} is certain (95 % confidence)"
     elif limit is not None:
         yield f"A loss of more than {score(limit)}{in_mean} is ruled out (95 % confidence)"
-    yield from (reason for reason in verdict.reasons if " lost " in reason)
+    yield from (reason for reason in check.reasons if " lost " in reason)
 
 
 def _worst_queries(queries: Sequence[LostQuery]) -> Iterator[str]:
@@ -143,11 +129,12 @@ def _quoted(query: LostQuery) -> str:
 
 
 def markdown(check: Check) -> str:
-    """Return ``check`` as Markdown: the verdict, a table for each comparison, and the method."""
-    if check.against[0].compares_environments:
-        return _environment_markdown(check, check.against[0])
+    """Return ``check`` as Markdown: the verdict, a table, and how it was decided."""
     parts = [f"## {check.outcome}: {escape(check.candidate)}"]
-    parts += [escape(paragraph) for paragraph in verdict_paragraphs(check)]
+    if check.compares_environments:
+        parts += [bullets(map(escape, check.reasons)), _environment_table(check)]
+        return "\n\n".join(filter(None, parts)) + "\n"
+    parts.append(escape(verdict_paragraph(check)))
     if check.answer:
         parts.append(answer_text(check.answer).rstrip())
     if check.explain:
@@ -161,17 +148,18 @@ def markdown(check: Check) -> str:
         ]
     if check.left_out:
         parts.append(f"Left out by --on: {escape(format_names(check.left_out))}.")
-    for verdict in check.against:
-        heading = f"### Compared with the {verdict.role}, {escape(verdict.name)}: {verdict.outcome}"
-        parts += [heading, _score_table(verdict.all_rows)]
-        if verdict.recipes:
-            parts.append(settings_table(verdict.recipes, verdict.role, "candidate"))
-    parts += ["### How it was decided", *_decision_section(check)]
+    heading = f"### Compared with the {check.role}, {escape(check.baseline)}"
+    parts += [heading, _score_table(check.all_rows)]
+    if check.recipes:
+        parts.append(settings_table(check.recipes, check.role, "candidate"))
+    parts += ["### How it was decided", _rule_sentence(check), bullets(map(escape, check.reasons))]
+    if tested := [row for row in check.all_rows if row.paired]:
+        parts += ["Tests of a loss:", _test_table(tested)]
     return "\n\n".join(parts) + "\n"
 
 
-def _environment_markdown(check: Check, verdict: PairVerdict) -> str:
-    """Return the comparison with another Python: what differs, and the scores of both."""
+def _environment_table(check: Check) -> str:
+    """Return the shares of equal texts and the scores in both environments."""
     columns: list[Column[CheckRow]] = [
         Column("texts", lambda row: row.name),
         Column("measure", lambda row: row.measure),
@@ -180,23 +168,8 @@ def _environment_markdown(check: Check, verdict: PairVerdict) -> str:
         Column("difference", lambda row: row.paired and row.difference, fmt.signed),
         Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
     ]
-    table = Table([row for row in verdict.rows if row.measure], columns).drop_empty()
-    parts = [
-        f"## {check.outcome}: {escape(check.candidate)}",
-        bullets(map(escape, verdict.reasons)),
-        table.markdown() if table.rows else "",
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _decision_section(check: Check) -> Iterator[str]:
-    """Yield the rule, its reasons, and the tests."""
-    yield _rule_sentence(check)
-    yield bullets(map(escape, check.reasons))
-    for verdict in check.against:
-        if any(row.paired for row in verdict.rows):
-            yield f"Tests of a loss against the {verdict.role}, {escape(verdict.name)}:"
-            yield _test_table([row for row in verdict.all_rows if row.paired])
+    rows = [row for row in check.rows if row.measure]
+    return Table(rows, columns).drop_empty().markdown() if rows else ""
 
 
 def describe_sensitivity(shown: Sensitivity) -> str:
@@ -236,7 +209,7 @@ def _test_table(rows: Sequence[CheckRow]) -> str:
 
 def _rule_sentence(check: Check) -> str:
     """Return the rule and its limits."""
-    if check.tolerance is not None:
+    if check.margin is None or check.floor is None:
         return f"The candidate must reproduce its checkpoint. Exit code {check.exit_code}."
     return (
         f"A candidate passes if a mean loss of more than {score(check.margin)} (the margin) is "
@@ -255,35 +228,29 @@ _NOT_XML = re.compile("[\ufffe\uffff]")
 def junit(check: Check) -> str:
     """Return ``check`` as JUnit XML."""
     top = ElementTree.Element("testsuites", name=f"check {_xml(check.candidate)}")
-    for verdict in check.against:
-        _add_suite(top, check, verdict)
-    for suite in top:
-        for kind, attribute in _COUNTS.items():
-            suite.set(attribute, str(len(suite.findall(f"testcase/{kind}"))))
-        suite.set("tests", str(len(suite.findall("testcase"))))
-    ElementTree.indent(top)
-    declaration = '<?xml version="1.0" encoding="UTF-8"?>\n'
-    return declaration + ElementTree.tostring(top, encoding="unicode") + "\n"
-
-
-def _add_suite(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> None:
-    suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"{verdict.role}: {verdict.name}"))
+    name = _xml(f"{check.role}: {check.baseline}")
+    suite = ElementTree.SubElement(top, "testsuite", name=name)
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in (("outcome", check.outcome), ("exit_code", str(check.exit_code))):
         ElementTree.SubElement(properties, "property", name=name, value=value)
-    times = Counter(row.name for row in verdict.all_rows)
-    for row in verdict.all_rows:
+    times = Counter(row.name for row in check.all_rows)
+    for row in check.all_rows:
         name = row.name if times[row.name] == 1 else f"{row.name} {row.measure}"
-        outcome = "MISSING" if row.missing else verdict.outcome if row.failure else "OK"
+        outcome = "MISSING" if row.missing else check.outcome if row.failure else "OK"
         case = _add_case(suite, check.candidate, name, outcome, row.missing or row.failure)
         if row.difference is not None:
             _add_text(case, "system-out", f"baseline → candidate: {_row_scores(row)}")
-    reasons = "; ".join(verdict.reasons)
-    case = _add_case(suite, check.candidate, "outcome", verdict.outcome, reasons)
-    explain = f"\n{check.explain}" if verdict.outcome == check.outcome and check.explain else ""
-    _add_text(case, "system-out", verdict_paragraph(check, verdict) + explain)
+    case = _add_case(suite, check.candidate, "outcome", check.outcome, "; ".join(check.reasons))
+    explain = f"\n{check.explain}" if check.explain else ""
+    _add_text(case, "system-out", verdict_paragraph(check) + explain)
     if check.warnings:
         _add_text(case, "system-err", "\n".join(f"warning: {text}" for text in check.warnings))
+    for kind, attribute in _COUNTS.items():
+        suite.set(attribute, str(len(suite.findall(f"testcase/{kind}"))))
+    suite.set("tests", str(len(suite.findall("testcase"))))
+    ElementTree.indent(top)
+    declaration = '<?xml version="1.0" encoding="UTF-8"?>\n'
+    return declaration + ElementTree.tostring(top, encoding="unicode") + "\n"
 
 
 def _row_scores(row: CheckRow) -> str:

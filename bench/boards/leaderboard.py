@@ -40,9 +40,8 @@ from bench.comparing.statistics import Resampling
 from bench.evaluation.compressed_search import bytes_per_document
 from bench.evaluation.judging import mean_weights, suite_mean, suite_weights
 from bench.evaluation.result_record import Evaluation, Result
-from bench.gate.candidate import Candidate, Reference
+from bench.gate.candidate import Candidate
 from bench.gate.check import check_against
-from bench.gate.check_record import BASELINE
 from bench.gate.decision import GateSettings
 from bench.requests.deciding import LeaderboardRequest
 from bench.result_store.find import SELECTOR, describe_protocol
@@ -212,8 +211,7 @@ def _contrast_rows(
         models = [ComparedModel(row, cells), ComparedModel(baseline, theirs)]
         (comparison,) = compare_models(models, settings)
         weights = suite_weights(suite) if suite else mean_weights(theirs)
-        reference = Reference(BASELINE, baseline, theirs)
-        verdict = check_against(Candidate(row, cells), reference, weights, GateSettings(), settings)
+        verdict = check_against(Candidate(row, cells), models[1], weights, GateSettings(), settings)
         yield Contrast(comparison, verdict.outcome, verdict.reasons)
 
 

@@ -329,7 +329,7 @@ COMMANDS: dict[str, Command] = {
             **{
                 key: {"served": False, "stack": False}
                 for key in (
-                    *("baseline", "anchor", "measure", "results", "expect_same", "resamples"),
+                    *("baseline", "measure", "results", "expect_same", "resamples"),
                     *("dimensions", "precision", "rescore"),
                 )
             },

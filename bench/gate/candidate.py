@@ -1,4 +1,4 @@
-"""The sides of a check: the candidate, evaluated where needed, and what it is compared with.
+"""The candidate of a check, evaluated where needed, and comparisons without per-query scores.
 
 A collection that cannot be evaluated becomes a gap, and the others are still evaluated. All
 collections are opened before the first is encoded, so that another protocol is found at once.
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from bench.comparing.pairs import differing_fields
+from bench.comparing.pairs import ComparedModel, differing_fields
 from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Protocol
 from bench.explain.explain import CONNECTIONS, ServerVectors
-from bench.gate.check_record import BASELINE, PUBLISHED_SCORES, CheckRow, Outcome, PairVerdict
+from bench.gate.check_record import PUBLISHED_SCORES, Check, CheckRow, Outcome
 from bench.requests.outcomes import MissingEvaluations
 from bench.result_store.find import find_results
 from bench.result_store.result import check_stored_values, reuse_or_evaluate, warn_unchecked
@@ -27,15 +27,6 @@ from retrievers.models.card import ExpectedScore
 
 DIGITS = 8  # number of digits of a fingerprint in a name
 PUBLISHED = "published"  # as typed
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Baseline or anchor with its results by collection, empty for published scores."""
-
-    role: str
-    name: str
-    results: Mapping[str, Evaluation]
 
 
 @dataclass(frozen=True)
@@ -83,14 +74,14 @@ def evaluate_candidate(
     workspace: Workspace,
     model: LoadedModel,
     collections: Mapping[str, tuple[str, Protocol | None]],
-    references: Iterable[Reference],
+    baseline: ComparedModel,
     known: Iterable[Evaluation],
     out: Path,
     measure: str | None,
 ) -> Candidate:
     """Evaluate the candidate on each collection without a ``known`` result.
 
-    A warning names the stored results of ``references`` whose scores cannot be computed again. For
+    A warning names the stored results of ``baseline`` whose scores cannot be computed again. For
     each of ``collections``, there is the name or folder that opens it, and the protocol of the
     result to compare with, which determines split and depth.
     """
@@ -100,13 +91,13 @@ def evaluate_candidate(
             opened = workspace.open(opens, (protocol.split or None) if protocol else None)
             depth = protocol.depth if protocol else None
             options = EvaluationOptions(depth=depth, measures=(measure,) if measure else None)
-            for other in references:
-                if collection in other.results and other.results[collection].folder:
-                    unchecked.append(check_stored_values(other.results[collection], opened.dataset))
+            stored = baseline.results.get(collection)
+            if stored and stored.folder:
+                unchecked.append(check_stored_values(stored, opened.dataset))
             jobs[collection] = workspace.prepare(opened, model, options, known=known)
     warn_unchecked(unchecked)
     for collection, job in jobs.items():
-        check_protocol(collection, job.protocol, references, opens=collections[collection][0])
+        check_protocol(collection, job.protocol, baseline, opens=collections[collection][0])
     done: dict[str, Evaluation] = {}
     for collection, job in jobs.items():
         with gaps.catch(collection):
@@ -120,37 +111,26 @@ def evaluate_candidate(
 
 
 def check_protocol(
-    collection: str, protocol: Protocol, references: Iterable[Reference], opens: str = ""
+    collection: str, protocol: Protocol, baseline: ComparedModel, opens: str = ""
 ) -> None:
-    """Raise if a reference has another protocol on ``collection`` than the candidate's.
+    """Raise if the baseline has another protocol on ``collection`` than the candidate's.
 
     ``opens`` is what to type for the collection; "" for its name.
     """
-    for other in references:
-        if collection in other.results:
-            result = other.results[collection].record
-            if fields := differing_fields(result.protocol, protocol):
-                raise BenchError(
-                    f"the {other.role}, {other.name}, was evaluated under another protocol on "
-                    f"{collection}: {', '.join(map(str, fields))}",
-                    f"python -m bench run {opens or collection} --model {result.model}",
-                )
-
-
-def check_published_use(baseline: object, anchor: object, expect_same: bool) -> None:
-    """Raise if published scores are given where per-query scores are needed."""
-    if anchor == PUBLISHED or (baseline == PUBLISHED and not expect_same):
+    if collection not in baseline.results:
+        return
+    result = baseline.results[collection].record
+    if fields := differing_fields(result.protocol, protocol):
         raise BenchError(
-            "published scores have no per-query scores, so they cannot be tested",
-            "give --anchor the name of stored results"
-            if anchor == PUBLISHED
-            else "add --expect-same to check that this is the published checkpoint",
+            f"the baseline, {baseline.name}, was evaluated under another protocol on {collection}: "
+            f"{', '.join(map(str, fields))}",
+            f"python -m bench run {opens or collection} --model {result.model}",
         )
 
 
 def check_published(
     candidate: Candidate, expected: Sequence[ExpectedScore], names: Iterable[str]
-) -> PairVerdict:
+) -> Check:
     """Compare measured scores on the collections ``names`` with the ``expected`` ones of a card."""
     rows: list[CheckRow] = []
     for name in names:
@@ -165,9 +145,9 @@ def check_published(
     ]
     drifted = [row.failure for row in rows if row.failure]
     outcome: Outcome = "MISSING" if missing else "DRIFT" if drifted else "OK"
-    return PairVerdict(
-        role=BASELINE,
-        name=PUBLISHED_SCORES,
+    return Check(
+        candidate=candidate.name,
+        baseline=PUBLISHED_SCORES,
         outcome=outcome,
         reasons=tuple(missing or drifted or ["every score is within the tolerance"]),
         rows=tuple(rows),
@@ -195,7 +175,7 @@ def _claim_row(claim: ExpectedScore, candidate: Candidate) -> CheckRow:
     )
 
 
-def check_server(found: ServerVectors, collection: str) -> PairVerdict:
+def check_server(server: str, found: ServerVectors, collection: str) -> Check:
     """Decide whether a server returned the vectors of its checkpoint for texts of a collection."""
     cause, answer = found.cause, found.answer
     row = partial(CheckRow, measure="vectors that agree", baseline=1.0)
@@ -208,13 +188,15 @@ def check_server(found: ServerVectors, collection: str) -> PairVerdict:
             )
         name = f"{collection}, {CONNECTIONS} requests at a time"
         rows.append(row(name=name, candidate=1 - found.changed / found.sent, failure=cause))
-    return PairVerdict(
+    return Check(
+        candidate=server,
+        baseline=answer.model,
         role="checkpoint",
-        name=answer.model,
         outcome="DRIFT" if cause else "OK",
         reasons=(
             cause or f"the vectors agree within the precision of {found.precision}",
             *(one.name for one in answer.seen if one.name not in cause),
         ),
         rows=tuple(rows),
+        answer=answer,
     )

@@ -1,7 +1,7 @@
 """The use case ``check``: from names to scores, then from scores to a decision.
 
 The candidate is evaluated (`bench.gate.candidate`), or Python already has its evaluations. Then
-`bench.gate.decision.decide` judges it against each reference, and the worst outcome counts.
+`bench.gate.decision.decide` compares it with the baseline.
 """
 
 import math
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -40,26 +39,17 @@ from bench.explain.explain import examine_server
 from bench.gate.candidate import (
     PUBLISHED,
     Candidate,
-    Reference,
     candidate_name,
     check_protocol,
     check_published,
-    check_published_use,
     check_server,
     evaluate_candidate,
 )
-from bench.gate.check_record import ANCHOR, BASELINE, Check, LostQuery, PairVerdict, Sensitivity
-from bench.gate.decision import (
-    BY_SEVERITY,
-    GateSettings,
-    ScorePair,
-    decide,
-    draw_means,
-    upper_bound,
-)
+from bench.gate.check_record import Check, LostQuery, Sensitivity
+from bench.gate.decision import GateSettings, ScorePair, decide, draw_means, upper_bound
 from bench.gate.stack import compare_stacks
 from bench.requests.deciding import CheckRequest
-from bench.requests.outcomes import ExitCode, RecordedWarnings
+from bench.requests.outcomes import RecordedWarnings
 from bench.result_store.find import choose_results, find_named, find_results
 from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace
 from datasets_cfg.catalogue import dataset_names
@@ -80,13 +70,13 @@ class Scope:
     """Scope of a check.
 
     Attributes:
-        references: baseline, and anchor if there is one.
+        baseline: with a result for each collection; none for published scores.
         weights: weight of each collection in the mean, in the order of the report.
         left_out: collections of the baseline that ``on`` does not name.
         opened_by: typed folder of each collection of the user, by the name in its results.
     """
 
-    references: Sequence[Reference]
+    baseline: ComparedModel
     weights: Mapping[str, float]
     left_out: tuple[str, ...]
     opened_by: Mapping[str, str]
@@ -110,7 +100,11 @@ def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
         missing = "--baseline" if request.candidate else "CANDIDATE"
         usage = "python -m bench check CANDIDATE --baseline BASELINE [OPTIONS]"
         raise BenchError(f"check needs {missing}", usage)
-    check_published_use(request.baseline, request.anchor, request.expect_same)
+    if request.baseline == PUBLISHED and not request.expect_same:
+        raise BenchError(
+            "published scores have no per-query scores, so they cannot be tested",
+            "Add --expect-same to check that this is the published checkpoint.",
+        )
     measure = request.measure and parse_measure(request.measure).name
     resampling = Resampling(request.resamples, request.seed)
     settings = GateSettings(
@@ -133,19 +127,24 @@ def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
             scored = _score_run_file(run_file, measure, workspace, scope)
             request = evolve(request, candidate=scored)
         candidate = _find_candidate(request, measure, workspace, model, scope, announce)
-        against = [
+        done = (
             check_published(candidate, claims, scope.weights)
-            if other.name == PUBLISHED
-            else check_against(candidate, other, scope.weights, settings, comparing)
-            for other in scope.references
-        ]
-    hints = [hint for other in scope.references if (hint := _hint_for_gaps(other, scope))]
-    done = conclude(candidate, against, settings, (*hints, *recorded.texts), scope.left_out)
-    explain = _explain_command(done, model, scope, request) if model else ""
+            if scope.baseline.name == PUBLISHED
+            else check_against(candidate, scope.baseline, scope.weights, settings, comparing)
+        )
+    warnings = [] if settings.expect_same else list(_warnings(done))
+    warnings += [*_hints_for_gaps(scope), *recorded.texts, *_preflight_warnings(candidate)]
     holes = (
         () if settings.expect_same else _find_holes(candidate, done, scope, comparing, workspace)
     )
-    return msgspec.structs.replace(done, explain=explain, holes=tuple(map(str, holes)))
+    return msgspec.structs.replace(
+        done,
+        warnings=tuple(dict.fromkeys(warnings)),
+        left_out=scope.left_out,
+        renamed=candidate.renamed,
+        explain=_explain_command(done, model, scope, request) if model else "",
+        holes=tuple(map(str, holes)),
+    )
 
 
 def _find_run_file(request: CheckRequest) -> Path | None:
@@ -190,9 +189,7 @@ def _check_server(request: CheckRequest) -> Check:
     encoder = open_endpoint(request.served, request.endpoint_model, model)
     stated = request.dtype or model.model.recipe.precision
     found = examine_server(workspace, model, dataset, encoder, stated)
-    server, settings = Candidate(encoder.recipe.model, {}), GateSettings(expect_same=True)
-    done = conclude(server, [check_server(found, dataset.name)], settings)
-    return msgspec.structs.replace(done, answer=found.answer)
+    return check_server(encoder.recipe.model, found, dataset.name)
 
 
 def _check_stack(request: CheckRequest, python: Path) -> Check:
@@ -217,40 +214,33 @@ def _check_stack(request: CheckRequest, python: Path) -> Check:
         if not request.like and is_st_folder(folder):
             model = None
             print(f"note: {folder} is used as its modules.json states", file=sys.stderr)
-    found = compare_stacks(folder, model, python, datasets, workspace.device)
-    candidate = Candidate(f"{request.candidate} with {python}", {})
-    return conclude(candidate, [found], GateSettings(expect_same=True))
+    candidate = f"{request.candidate} with {python}"
+    return compare_stacks(candidate, folder, model, python, datasets, workspace.device)
 
 
 def _find_scope(
     request: CheckRequest, workspace: Workspace, claims: Sequence[ExpectedScore]
 ) -> Scope:
-    """Find the results of the baseline and the anchor, one per collection, and the collections.
+    """Find the results of the baseline, one per collection, and the collections.
 
     With ``on``, results on other collections do not make a name ambiguous.
     """
-    given = {BASELINE: request.baseline, ANCHOR: request.anchor}
-    models = {role: _find_model(each, request) for role, each in given.items() if each}
-    name, found = models[BASELINE]
+    found: Sequence[Evaluation]
+    if isinstance(request.baseline, str | Path):
+        name = str(request.baseline)
+        found = [] if name == PUBLISHED else find_named(name, request.results)
+    else:
+        given = model_of(request.baseline)
+        name, found = given.name, list(given.results.values())
     own = {c.dataset for c in claims} if name == PUBLISHED else {one.dataset for one in found}
     folders = _own_folders([word for word in request.on if word not in own], workspace)
-    names = {folder: name for name, folder in folders.items()}
+    names = {folder: collection for collection, folder in folders.items()}
     weights = mean_weights([names.get(word, word) for word in request.on] or sorted(own))
     if not weights:
         raise BenchError("there are no collections to check on", "Name them with --on.")
-    references = [
-        Reference(role, name, choose_results(name, found, weights if request.on else None))
-        for role, (name, found) in models.items()
-    ]
-    return Scope(references, weights, tuple(sorted(own - weights.keys())), folders)
-
-
-def _find_model(given: Any, request: CheckRequest) -> tuple[str, Sequence[Evaluation]]:
-    """Return the name of a baseline or anchor, and all its results."""
-    if not isinstance(given, str | Path):
-        model = model_of(given)
-        return model.name, list(model.results.values())
-    return str(given), [] if given == PUBLISHED else find_named(str(given), request.results)
+    chosen = choose_results(name, found, weights if request.on else None)
+    left_out = tuple(sorted(own - weights.keys()))
+    return Scope(ComparedModel(name, chosen), weights, left_out, folders)
 
 
 def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
@@ -280,17 +270,17 @@ def _find_candidate(
     """Evaluate the candidate, or take the evaluations that Python already has."""
     if model is None:
         given = model_of(request.candidate)
-        every = [one for other in scope.references for one in other.results.values()]
-        check_scores_against_rankings([one for one in every if one.folder], workspace)
+        stored = [one for one in scope.baseline.results.values() if one.folder]
+        check_scores_against_rankings(stored, workspace)
         return Candidate(given.name, given.results)
     name = candidate_name(model, request.results)
-    sizes = {name: one.record.queries for name, one in scope.references[0].results.items()}
+    sizes = {name: one.record.queries for name, one in scope.baseline.results.items()}
     plain = not request.expect_same and sizes.keys() >= scope.weights.keys()
     sensitivity = expected_sensitivity(sizes, scope.weights) if plain else None
     announce(name, scope, sensitivity)
     known = [one for each in {name, model.name} for one in find_results(request.results, each)]
     opens = _openable_collections(scope, workspace)
-    sides = (workspace, model.with_name(name), opens, scope.references)
+    sides = (workspace, model.with_name(name), opens, scope.baseline)
     candidate = evaluate_candidate(*sides, known, request.results, measure)
     if name == model.name:
         return candidate
@@ -314,41 +304,41 @@ def expected_sensitivity(queries: Mapping[str, int], weights: Mapping[str, float
 def _openable_collections(
     scope: Scope, workspace: Workspace
 ) -> dict[str, tuple[str, Protocol | None]]:
-    """Return the name or folder that opens each collection, with the protocol of the reference.
+    """Return the name or folder that opens each collection, with the protocol of the baseline.
 
-    A collection without a reference result is left out: its verdict is MISSING in any case.
+    A collection without a result of the baseline is left out: the verdict is MISSING in any case.
     Folders that were not typed are found by the content of the results.
     """
+    baseline = scope.baseline
+    if baseline.name == PUBLISHED:
+        return {name: (scope.opened_by.get(name, name), None) for name in scope.weights}
     found: dict[str, tuple[str, Protocol | None]] = {}
-    for name in scope.weights:
-        stored = [other.results[name] for other in scope.references if name in other.results]
-        protocols = [one.record.protocol for one in stored]
-        if protocols or scope.references[0].name == PUBLISHED:
-            opens = scope.opened_by.get(name, name)
-            found[name] = opens, protocols[0] if protocols else None
-        for protocol in protocols if name not in {*scope.opened_by, *dataset_names()} else ():
+    for name in (name for name in scope.weights if name in baseline.results):
+        protocol, opens = baseline.results[name].record.protocol, scope.opened_by.get(name, name)
+        if name not in {*scope.opened_by, *dataset_names()}:
             dataset = open_evaluated_dataset(protocol, workspace)
             if not isinstance(dataset, str) and dataset.name == name:  # else another of its content
-                found[name] = str(dataset.reader.folder), protocols[0]
+                opens = str(dataset.reader.folder)
+        found[name] = opens, protocol
     return found
 
 
 def check_against(
     candidate: Candidate,
-    other: Reference,
+    baseline: ComparedModel,
     weights: Mapping[str, float],
     settings: GateSettings,
     comparing: ComparisonSettings,
-) -> PairVerdict:
+) -> Check:
     """Compare the candidate with stored results of the same protocol and decide."""
-    ours, theirs = candidate.results, other.results
+    ours, theirs = candidate.results, baseline.results
     gaps = {name: "no result" for name in weights if name not in ours}
-    gaps |= {name: f"{other.name} has no result" for name in weights if name not in theirs}
+    gaps |= {name: f"{baseline.name} has no result" for name in weights if name not in theirs}
     gaps |= {name: why for name, why in candidate.failures.items() if name in weights}
-    models = (ComparedModel(CANDIDATE, ours), ComparedModel(other.name, theirs))
+    models = (ComparedModel(CANDIDATE, ours), baseline)
     pairs: dict[str, ScorePair] = {}
     for name in (name for name in weights if name not in gaps):
-        check_protocol(name, ours[name].record.protocol, [other])
+        check_protocol(name, ours[name].record.protocol, baseline)
         matrix = read_scores(name, models, comparing)
         if matrix.gaps:
             gaps[name] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
@@ -364,13 +354,17 @@ def check_against(
         )
         for row in decision.rows
     ]
-    return PairVerdict(
-        role=other.role,
-        name=other.name,
+    same = settings.expect_same
+    return Check(
+        candidate=candidate.name,
+        baseline=baseline.name,
         outcome=decision.outcome,
         reasons=decision.reasons,
         rows=tuple(rows),
         mean=decision.mean,
+        margin=None if same else settings.margin,
+        floor=None if same else settings.floor,
+        tolerance=settings.tolerance if same else None,
         needed=decision.needed,
         worst=_worst_queries(pairs, candidate),
         recipes=differing_recipes(models[::-1], pairs),
@@ -386,15 +380,11 @@ def _find_holes(
     workspace: Workspace,
 ) -> Iterable[Holes]:
     """Return what unjudged documents can change, for each collection shared with the baseline."""
-    baseline = scope.references[0]
-    shared = [row.name for row in done.against[0].rows if row.paired]
+    shared = [row.name for row in done.rows if row.paired]
     if not shared:
         return ()
-    label = CANDIDATE if candidate.name == baseline.name else candidate.name
-    models = [
-        ComparedModel(label, candidate.results),
-        ComparedModel(baseline.name, baseline.results),
-    ]
+    label = CANDIDATE if candidate.name == scope.baseline.name else candidate.name
+    models = [ComparedModel(label, candidate.results), scope.baseline]
     comparisons = compare_models(models, replace(comparing, collections=shared))
     return find_comparison_holes(comparisons, models, None, False, workspace)
 
@@ -426,72 +416,46 @@ def _worst_queries(pairs: Mapping[str, ScorePair], candidate: Candidate) -> tupl
     )
 
 
-def conclude(
-    candidate: Candidate,
-    against: Sequence[PairVerdict],
-    settings: GateSettings,
-    warnings: Sequence[str] = (),
-    left_out: Sequence[str] = (),
-) -> Check:
-    """Combine the verdicts into one decision, with the warnings of evidence and evaluation."""
-    worst = max(against, key=lambda verdict: BY_SEVERITY.index(verdict.outcome))
-    other = f"(against the {worst.role}, {worst.name})"
-    every = [*warnings] if settings.expect_same else [*_warnings(candidate, against), *warnings]
-    every += [
-        f"{name}: {warning}"
-        for name, entry in candidate.results.items()
-        for warning in entry.record.preflight.get("warnings", ())
-    ]
-    return Check(
-        candidate=candidate.name,
-        outcome=worst.outcome,
-        exit_code=int(ExitCode[worst.outcome]),
-        reasons=tuple(f"{reason} {other}" for reason in worst.reasons),
-        margin=settings.margin,
-        floor=settings.floor,
-        tolerance=settings.tolerance if settings.expect_same else None,
-        against=tuple(against),
-        warnings=tuple(dict.fromkeys(every)),
-        left_out=tuple(left_out),
-        renamed=candidate.renamed,
-    )
-
-
-def _warnings(candidate: Candidate, against: Sequence[PairVerdict]) -> Iterator[str]:
+def _warnings(done: Check) -> Iterator[str]:
     """Yield warnings about the evidence."""
-    for verdict in against:
-        ours, other = f"the candidate, {candidate.name},", f"the {verdict.role}, {verdict.name},"
-        if verdict.same_model:
+    ours, other = f"the candidate, {done.candidate},", f"the baseline, {done.baseline},"
+    if done.same_model:
+        yield (
+            f"{done.candidate} and {other} are the same model: settings and files are equal. "
+            "To check that nothing changed, use --expect-same"
+        )
+    for who, names in (
+        (ours, [row.name for row in done.rows if row.candidate_in_domain]),
+        (other, [row.name for row in done.rows if row.baseline_in_domain]),
+    ):
+        if names:
             yield (
-                f"{candidate.name} and {other} are the same model: settings and files are equal. "
-                "To check that nothing changed, use --expect-same"
+                f"{who} was trained on {', '.join(names)}, so the difference there says little "
+                "about other collections"
             )
-        if verdict is against[0]:
-            for who, names in (
-                (ours, [row.name for row in verdict.rows if row.candidate_in_domain]),
-                (other, [row.name for row in verdict.rows if row.baseline_in_domain]),
-            ):
-                if names:
-                    yield (
-                        f"{who} was trained on {', '.join(names)}, so the difference there says "
-                        "little about other collections"
-                    )
-        for row in verdict.rows:
-            if row.difference is not None and row.difference > SUSPICIOUS_GAIN:
-                yield (
-                    f"{row.name}: a gain of {row.difference:.4f} is suspiciously large; look for "
-                    "test queries in the training data (python -m bench verify)"
-                )
+    for row in done.rows:
+        if row.difference is not None and row.difference > SUSPICIOUS_GAIN:
+            yield (
+                f"{row.name}: a gain of {row.difference:.4f} is suspiciously large; look for test "
+                "queries in the training data (python -m bench verify)"
+            )
 
 
-def _hint_for_gaps(other: Reference, scope: Scope) -> str:
-    """Return the command to type if a reference lacks results, or "" if it does not."""
-    gaps = [scope.opened_by.get(name, name) for name in scope.weights if name not in other.results]
-    if not gaps or other.name == PUBLISHED:
-        return ""
-    models = [one.record.model for one in other.results.values()] or [other.name]
-    command = shlex.join(["python", "-m", "bench", "run", *gaps, "--model", models[0]])
-    return f"run `{command}`, or name the collections to check with --on"
+def _preflight_warnings(candidate: Candidate) -> Iterator[str]:
+    """Yield the warnings of the candidate's evaluations."""
+    for name, entry in candidate.results.items():
+        for warning in entry.record.preflight.get("warnings", ()):
+            yield f"{name}: {warning}"
+
+
+def _hints_for_gaps(scope: Scope) -> Iterator[str]:
+    """Yield the command to type if the baseline lacks results."""
+    baseline = scope.baseline
+    gaps = [scope.opened_by.get(n, n) for n in scope.weights if n not in baseline.results]
+    if gaps and baseline.name != PUBLISHED:
+        models = [one.record.model for one in baseline.results.values()] or [baseline.name]
+        command = shlex.join(["python", "-m", "bench", "run", *gaps, "--model", models[0]])
+        yield f"run `{command}`, or name the collections to check with --on"
 
 
 def _explain_command(done: Check, model: LoadedModel, scope: Scope, request: CheckRequest) -> str:
@@ -502,16 +466,14 @@ def _explain_command(done: Check, model: LoadedModel, scope: Scope, request: Che
     """
     if done.outcome in ("OK", "MISSING") or model.model.recipe.kind != "transformer":
         return ""
-    pairs = zip(done.against, scope.references, strict=True)
-    verdict, other = next(pair for pair in pairs if pair[0].outcome == done.outcome)
-    row = max(verdict.rows, key=lambda row: (bool(row.failure), abs(row.difference or 0)))
+    row = max(done.rows, key=lambda row: (bool(row.failure), abs(row.difference or 0)))
     settings, on = request.typed_settings(), scope.opened_by.get(row.name, row.name)
     models = [str(request.candidate)]
-    if other.name == PUBLISHED:
-        failed = [one for one in verdict.rows if one.failure and one.name == row.name]
+    if scope.baseline.name == PUBLISHED:
+        failed = [one for one in done.rows if one.failure and one.name == row.name]
         evidence = [f"--published={one.measure}={one.baseline}" for one in failed]
     else:
-        baseline = other.results[row.name].record
+        baseline = scope.baseline.results[row.name].record
         unchanged = row.paired and not row.paired.changed
         if unchanged or baseline.recipe is None or baseline.recipe.kind != "transformer":
             return ""

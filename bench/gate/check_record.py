@@ -1,17 +1,18 @@
-"""Records of a check: rows of its tables, the verdict of each comparison, the decision."""
+"""Records of a check: rows of its tables, and the decision."""
 
 from typing import Literal
 
 from bench.comparing.pairs import FieldDifference
 from bench.comparing.statistics import Difference
 from bench.explain.setup import Answer
+from bench.requests.outcomes import ExitCode
 from foundation.records import Record
 
 Outcome = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
 
-BASELINE, ANCHOR = "baseline", "anchor"
+BASELINE = "baseline"
 MEAN = "mean"  # name of its row
-STACK = "environment"  # role of another interpreter
+STACK = "environment"  # role of the same model in another interpreter
 PUBLISHED_SCORES = "published scores"  # name of a baseline
 
 
@@ -59,38 +60,77 @@ class LostQuery(Record, kw_only=True):
     baseline: float
 
 
-class PairVerdict(Record, kw_only=True):
-    """Verdict on the candidate compared with one other model.
+class Sensitivity(Record):
+    """Smallest effects that the queries of a check can show.
+
+    ``deviation`` is the assumed standard deviation of the differences. A mean loss of
+    ``detectable`` is significant with a probability of 80 %, and no margin smaller than
+    ``provable`` can be passed.
+    """
+
+    queries: int
+    deviation: float
+    detectable: float
+    provable: float
+
+
+class Check(Record, kw_only=True):
+    """Decision about a candidate compared with one other model.
 
     Attributes:
-        role: ``baseline``, ``anchor``, ``checkpoint`` of a server, or ``environment``.
-        name: name of the other model.
+        candidate: name of the candidate.
+        baseline: name of the other model.
+        role: ``baseline``, ``checkpoint`` of a server, or ``environment``.
         reasons: sentences that explain the outcome.
         rows: a row for each collection, or for each published score.
         mean: None if a collection is missing, there is only one, or measures differ.
+        margin: largest mean loss that passes; None if equal scores or vectors are expected.
+        floor: largest significant loss on a collection that passes; None like ``margin``.
+        tolerance: largest difference of a query accepted by --expect-same; None without it.
         needed: for INCONCLUSIVE, the number of queries with differences like these that would be
             enough to decide; None if no number is, or it is unknown.
         worst: queries with the largest losses, the largest first.
         recipes: settings and files that differ, ``a`` for the other model and ``b`` for the
             candidate.
         same_model: whether settings and files of both models are equal. It decides nothing.
+        warnings: warnings about the evidence.
+        left_out: collections of the baseline that ``--on`` does not name.
+        renamed: reason why the candidate has a name that nobody gave it; "" otherwise.
+        explain: command that looks for the cause of the difference; "" if there is none.
+        answer: difference of settings that explains the vectors of a server; None for scores.
+        holes: what unjudged documents can change about the verdict of ``compare``, by collection.
     """
 
-    role: str
-    name: str
+    candidate: str
+    baseline: str
+    role: str = BASELINE
     outcome: Outcome
     reasons: tuple[str, ...]
     rows: tuple[CheckRow, ...]
     mean: CheckRow | None = None
+    margin: float | None = None
+    floor: float | None = None
+    tolerance: float | None = None
     needed: int | None = None
     worst: tuple[LostQuery, ...] = ()
     recipes: tuple[FieldDifference, ...] = ()
     same_model: bool = False
+    warnings: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    renamed: str = ""
+    explain: str = ""
+    answer: Answer | None = None
+    holes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Exit code of the command."""
+        return ExitCode[self.outcome]
 
     @property
     def compares_published(self) -> bool:
         """True if the candidate is compared with published scores."""
-        return self.name == PUBLISHED_SCORES
+        return self.baseline == PUBLISHED_SCORES
 
     @property
     def compares_environments(self) -> bool:
@@ -107,55 +147,6 @@ class PairVerdict(Record, kw_only=True):
         """Largest loss of the mean, or on the only collection, that is not ruled out at 95 %."""
         row = self.mean or (self.rows[0] if len(self.rows) == 1 else None)
         return row.bound if row else None
-
-
-class Sensitivity(Record):
-    """Smallest effects that the queries of a check can show.
-
-    ``deviation`` is the assumed standard deviation of the differences. A mean loss of
-    ``detectable`` is significant with a probability of 80 %, and no margin smaller than
-    ``provable`` can be passed.
-    """
-
-    queries: int
-    deviation: float
-    detectable: float
-    provable: float
-
-
-class Check(Record, kw_only=True):
-    """Complete decision. Its outcome is the worst of its comparisons.
-
-    Attributes:
-        candidate: name of the candidate.
-        exit_code: exit code of the command.
-        reasons: sentences that explain the outcome.
-        margin: largest mean loss that passes.
-        floor: largest significant loss on a collection that passes.
-        tolerance: largest difference of a query accepted by --expect-same; None without it.
-        against: verdict for the baseline, and for the anchor if there is one.
-        warnings: warnings about the evidence.
-        left_out: collections of the baseline that ``--on`` does not name.
-        renamed: reason why the candidate has a name that nobody gave it; "" otherwise.
-        explain: command that looks for the cause of the difference; "" if there is none.
-        answer: difference of settings that explains the vectors of a server; None for scores.
-        holes: what unjudged documents can change about the verdict of ``compare``, by collection.
-    """
-
-    candidate: str
-    outcome: Outcome
-    exit_code: int
-    reasons: tuple[str, ...]
-    margin: float
-    floor: float
-    tolerance: float | None
-    against: tuple[PairVerdict, ...]
-    warnings: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    renamed: str = ""
-    explain: str = ""
-    answer: Answer | None = None
-    holes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Check {self.candidate}: {self.outcome}; {'; '.join(self.reasons)}>"

@@ -65,7 +65,6 @@ from bench.gate.check_record import MEAN, CheckRow, Outcome
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError, format_count
 
-BY_SEVERITY: tuple[Outcome, ...] = ("OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION")
 WIDEST = {"margin": 0.1, "floor": 0.2, "tolerance": 0.01}
 LEVEL = 0.95  # of the bound, one-sided
 DRAWS = 19_999  # another seed moves a bound by .6 % of its distance from the mean (1 sd)
@@ -108,7 +107,7 @@ class ScorePair:
 
 @dataclass(frozen=True)
 class Decision:
-    """Outcome with its reasons and figures, as in `bench.gate.check_record.PairVerdict`.
+    """Outcome with its reasons and figures, as in `bench.gate.check_record.Check`.
 
     ``failures`` has the reason for each collection, or the mean, that decided against a candidate.
     """

@@ -28,7 +28,7 @@ from bench.comparing.statistics import (
 from bench.evaluation.judging import apply_protocol
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import score
-from bench.gate.check_record import STACK, CheckRow, Outcome, PairVerdict
+from bench.gate.check_record import STACK, Check, CheckRow, Outcome
 from datasets_cfg.dataset import Dataset, take_first_queries
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
@@ -73,11 +73,17 @@ class Stack:
 
 
 def compare_stacks(
-    folder: Path, model: Model | None, python: Path, datasets: Sequence[Dataset], device: str
-) -> PairVerdict:
+    candidate: str,
+    folder: Path,
+    model: Model | None,
+    python: Path,
+    datasets: Sequence[Dataset],
+    device: str,
+) -> Check:
     """Compare the token ids, states, vectors and scores of a model in two interpreters.
 
     Args:
+        candidate: name of the model in the other interpreter, for reports.
         folder: folder of the model.
         model: how it is used; None for a folder of sentence-transformers, which states it.
         python: the other interpreter. Nothing of its libraries is imported here.
@@ -104,19 +110,29 @@ def compare_stacks(
     try:
         there = run_probe(python, job | {"tokens": here.facts["whole"]})
     except CannotLoadError as error:
-        reasons = (str(error), *_libraries(here=here))
-        row = CheckRow(name="model", failure=str(error))
-        return PairVerdict(role=STACK, name=HERE, outcome="DRIFT", reasons=reasons, rows=(row,))
+        return Check(
+            candidate=candidate,
+            baseline=HERE,
+            role=STACK,
+            outcome="DRIFT",
+            reasons=(str(error), *_libraries(here=here)),
+            rows=(CheckRow(name="model", failure=str(error)),),
+        )
     cosine = model.recipe.similarity == "cos" if model else here.facts["similarity"] != "dot"
-    return judge_stacks(here, there, samples, cosine)
+    return judge_stacks(candidate, here, there, samples, cosine)
 
 
 def judge_stacks(
-    here: Stack, there: Stack, samples: Sequence[Dataset] = (), cosine: bool = True
-) -> PairVerdict:
+    candidate: str,
+    here: Stack,
+    there: Stack,
+    samples: Sequence[Dataset] = (),
+    cosine: bool = True,
+) -> Check:
     """Decide whether two stacks give the same token ids and vectors, and name what differs.
 
     Args:
+        candidate: name of the model in the new stack, for reports.
         here: the known stack.
         there: the new one, whose hidden states are of the token ids ``here``.
         samples: samples of collections, whose texts both encoded.
@@ -150,9 +166,10 @@ def judge_stacks(
         name, share = f"{len(every):,} texts as a {role}", float((every <= tolerance).mean())
         rows.append(row(name=name, measure="share of equal vectors", candidate=share))
     outcome: Outcome = "DRIFT" if causes or any(each.candidate != 1 for each in rows) else "OK"
-    return PairVerdict(
+    return Check(
+        candidate=candidate,
+        baseline=HERE,
         role=STACK,
-        name=HERE,
         outcome=outcome,
         reasons=(
             *(causes or ["token ids and vectors are equal"]),

@@ -90,7 +90,6 @@ class CheckRequest(
             evaluation, or a list of them.
         on: Collections, suites or folders (a suite of your own is a TOML file). Default: the
             baseline's. With ``served``, texts of one collection. Default: stdlib-code.
-        anchor: Older release to check against, too. The worse outcome decides.
         measure: Measure to decide by. Default: each collection's main measure.
         results: Folder of stored results. New results are
             added to it.
@@ -120,7 +119,6 @@ class CheckRequest(
     candidate: Any = field(kw_only=False, default="")
     baseline: Any = field(kw_only=False, default="")
     on: tuple[str, ...] = field(default=(), converter=to_names)
-    anchor: str | None = None
     measure: str | None = None
     results: Path = field(default=RESULTS, converter=to_path)
     margin: float = 0.02

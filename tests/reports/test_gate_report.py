@@ -10,10 +10,8 @@ from msgspec import structs
 from bench.comparing.pairs import FieldDifference
 from bench.comparing.statistics import Resampling, ScoreMatrix, paired_difference
 from bench.gate.candidate import Candidate, check_published
-from bench.gate.check import conclude
-from bench.gate.check_record import Check, CheckRow, LostQuery, PairVerdict
-from bench.gate.decision import GateSettings
-from reports.check import junit, markdown, verdict_paragraph, verdict_paragraphs
+from bench.gate.check_record import Check, CheckRow, LostQuery
+from reports.check import junit, markdown, verdict_paragraph
 from reports.format import interval
 from retrievers.models.card import ExpectedScore
 from tests.support.markdown import numbers
@@ -48,24 +46,16 @@ ROWS = (
 
 @pytest.fixture
 def check() -> Check:
-    against = PairVerdict(
-        role="baseline",
-        name=AWKWARD,
+    return Check(
+        candidate=AWKWARD,
+        baseline=AWKWARD,
         outcome="REGRESSION",
         reasons=(f"{AWKWARD} lost 0.1",),
         rows=ROWS,
         mean=row("mean"),
-        recipes=(FieldDifference("pooling", "cls", AWKWARD),),
-    )
-    return Check(
-        candidate=AWKWARD,
-        outcome="REGRESSION",
-        exit_code=1,
-        reasons=(f"{AWKWARD} lost 0.1",),
         margin=0.01,
         floor=0.1,
-        tolerance=None,
-        against=(against,),
+        recipes=(FieldDifference("pooling", "cls", AWKWARD),),
         warnings=("blind",),
     )
 
@@ -95,11 +85,8 @@ def test_junit_names_measures_apart_where_a_collection_has_several():
         name: evaluation({key: np.array([value]) for key, value in own.items()}, ["q"])
         for name, own in measured.items()
     }
-    against = check_published(Candidate("mine", stored), expected, ["one", "two"])
-    done = conclude(Candidate("mine", {}), [against], GateSettings(expect_same=True))
-
+    done = check_published(Candidate("mine", stored), expected, ["one", "two"])
     (suite,) = ElementTree.fromstring(junit(done).encode())
-
     cases = suite.findall("testcase")
     names = [case.get("name") for case in cases]
     assert names == ["one RR@10", "one R@100", "two", "outcome"]
@@ -118,17 +105,16 @@ def test_junit_has_the_scores_of_what_passed_and_of_what_did_not(check):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "kind"),
+    ("outcome", "code", "kind"),
     [
-        ("REGRESSION", "failure"),
-        ("DRIFT", "error"),
-        ("MISSING", "error"),
-        ("INCONCLUSIVE", "skipped"),
+        ("REGRESSION", "1", "failure"),
+        ("DRIFT", "5", "error"),
+        ("MISSING", "4", "error"),
+        ("INCONCLUSIVE", "3", "skipped"),
     ],
 )
-def test_junit_tells_outcomes_apart_by_kind_type_and_message(check, outcome, kind):
-    one = structs.replace(check.against[0], outcome=outcome, reasons=("because",))
-    text = junit(structs.replace(check, outcome=outcome, exit_code=9, against=(one,)))
+def test_junit_tells_outcomes_apart_by_kind_type_and_message(check, outcome, code, kind):
+    text = junit(structs.replace(check, outcome=outcome, reasons=("because",)))
     (suite,) = ElementTree.fromstring(text.encode())
     (case,) = [case for case in suite.iter("testcase") if case.get("name") == "outcome"]
     note = case[0]
@@ -136,20 +122,16 @@ def test_junit_tells_outcomes_apart_by_kind_type_and_message(check, outcome, kin
     assert note.get("message") == note.text == f"{outcome}: because"
     assert {one.get("name"): one.get("value") for one in suite.iter("property")} == {
         "outcome": outcome,
-        "exit_code": "9",
+        "exit_code": code,
     }
 
 
-def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_header(check):
+def test_markdown_says_the_outcome_first_then_the_verdict_then_the_rule(check):
     text = markdown(check)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {4, 5, 9}
     assert "<script>" not in text
     assert not re.search(r"(?<!\\)`", text)
-
-
-def test_markdown_says_the_outcome_first_then_the_verdict_then_the_rule(check):
-    text = markdown(check)
     heading, sentence, *_ = text.split("\n\n")
     assert heading.startswith("## REGRESSION: ")
     assert {"0.6000", "0.5000"} <= set(numbers(sentence))
@@ -161,8 +143,8 @@ def test_markdown_says_the_outcome_first_then_the_verdict_then_the_rule(check):
 
 
 def verdict(check: Check, **changed: object) -> str:
-    """The paragraph where some of a verdict is otherwise."""
-    return verdict_paragraph(check, structs.replace(check.against[0], **changed))
+    """Return the paragraph of a verdict with other fields."""
+    return verdict_paragraph(structs.replace(check, **changed))
 
 
 SOME = structs.replace(ROWS[0], measure="nDCG@10")
@@ -171,7 +153,7 @@ LOST = LostQuery(collection="beir/scifact", query_id="7", text="a *b*", candidat
 
 def test_a_verdict_of_one_collection_names_models_scores_and_what_is_ruled_out(check):
     named = structs.replace(check, candidate="new")
-    one = {"rows": (SOME,), "mean": None, "name": "old"}
+    one = {"rows": (SOME,), "mean": None, "baseline": "old"}
     scores, worst = verdict(named, **one, worst=(LOST,)).split(". ")
     assert scores.startswith("new ")
     assert all(word in scores for word in ("baseline, old", "nDCG@10", "beir/scifact"))
@@ -198,7 +180,7 @@ def test_a_passed_check_names_the_losses_that_it_allows(check):
 
 
 def test_the_scores_of_the_baseline_are_only_equal_ones(check):
-    same = structs.replace(check, tolerance=0.0005)
+    same = structs.replace(check, margin=None, floor=None, tolerance=0.0005)
     equal = structs.replace(SOME, paired=some_paired(0.0))
     assert "has exactly the scores of" in verdict(same, outcome="OK", rows=(equal,), mean=None)
     assert "within the tolerance: nDCG" in verdict(same, outcome="OK", rows=(SOME,), mean=None)
@@ -223,11 +205,3 @@ def test_a_verdict_names_what_is_missing_and_rules_nothing_out(check):
     *_, missing = gone.split(". ")
     assert missing.endswith("gone: no result.")
     assert "95" not in numbers(gone)
-
-
-def test_the_comparison_that_decides_comes_first(check):
-    fine = structs.replace(check.against[0], role="baseline", outcome="OK", name="fine")
-    lost = structs.replace(check.against[0], role="anchor", name="lost")
-    first, second = verdict_paragraphs(structs.replace(check, against=(fine, lost)))
-    assert "the anchor, lost" in first
-    assert "the baseline, fine" in second

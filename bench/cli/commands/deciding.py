@@ -81,8 +81,8 @@ def leaderboard(request: LeaderboardRequest, output: OutputOptions) -> int:
 
 def _announce(candidate: str, scope: Scope, sensitivity: Sensitivity | None) -> None:
     """Print models and collections, and what the queries can show, before hours of encoding."""
-    against = " and ".join(f"the {other.role}, {other.name}" for other in scope.references)
-    print(f"{candidate} against {against}, on {', '.join(scope.weights)}", file=sys.stderr)
+    baseline, collections = scope.baseline.name, ", ".join(scope.weights)
+    print(f"{candidate} against the baseline, {baseline}, on {collections}", file=sys.stderr)
     if scope.left_out:
         print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
     if sensitivity:

@@ -1,7 +1,5 @@
 """The decision: each row of its table, and what it depends on."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from bench.comparing.statistics import Resampling
 from bench.gate.check_record import MEAN
-from bench.gate.decision import BY_SEVERITY, GateSettings, ScorePair, decide
+from bench.gate.decision import GateSettings, ScorePair, decide
 from foundation.errors import BenchError
 
 BASE = np.tile([0.0, 0.5, 1.0, 0.5], 100)
@@ -179,10 +177,6 @@ def test_p_of_a_loss_agrees_with_the_exact_randomisation_test():
     exact = 2 * np.mean(flips >= losses.sum() - 1e-12)
     found = decide({"one": pair(losses)}, {"one": 1.0}, GateSettings(), Resampling(19_999)).rows[0]
     assert found.paired.p == pytest.approx(exact, abs=0.01)
-
-
-def test_severity_of_losses_is_in_the_order_of_the_table():
-    assert all(BY_SEVERITY.index(a) < BY_SEVERITY.index(b) for a, b in pairwise(BY_LOSS))
 
 
 @pytest.mark.parametrize("value", [-0.01, 1.0, 0.201, float("nan"), float("inf")])

@@ -162,7 +162,7 @@ def check_cause(model: Path, tmp_path: Path, change: Change, cause: str) -> None
     changed = shutil.copytree(model, tmp_path / "changed")
     change(changed)
     here = probe(model, tmp_path)
-    found = judge_stacks(here, probe(changed, tmp_path, here.facts["whole"]))
+    found = judge_stacks("changed", here, probe(changed, tmp_path, here.facts["whole"]))
     assert found.outcome == "DRIFT"
     first, *others = found.reasons
     assert re.search(cause, first)
@@ -172,7 +172,7 @@ def check_cause(model: Path, tmp_path: Path, change: Change, cause: str) -> None
 def test_equal_environments_are_equal(bert, llama, tmp_path):
     for model in (bert, llama):
         here = probe(model, tmp_path)
-        found = judge_stacks(here, probe(model, tmp_path, here.facts["whole"]))
+        found = judge_stacks("same", here, probe(model, tmp_path, here.facts["whole"]))
         assert found.outcome == "OK"
         assert [row.candidate for row in found.rows] == [1.0] * 3
 
@@ -206,7 +206,7 @@ def test_the_command_scores_a_collection_with_both_environments(
     words = write_words(tmp_path / "words")
     others = ["--on", str(words), "--json"]
     assert main(["check", str(bert), "--stack", sys.executable, *others]) == ExitCode.OK
-    *_, scored = json.loads(capsys.readouterr().out)["against"][0]["rows"]
+    *_, scored = json.loads(capsys.readouterr().out)["rows"]
     assert scored["paired"]["ties"] == 30
     assert main(["run", str(words), "--model", str(bert), "--json"]) == ExitCode.OK
     run = json.loads(capsys.readouterr().out)["results"][0]["measures"]
