@@ -33,6 +33,7 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
         Column("judged@10", lambda result: result.judged_at_10, fmt.score),
         Column("published", lambda result: _claim(result, published), fmt.score),
         Column("index", lambda result: result.index if result.index != "flat" else ""),
+        Column("searched on", _search_device),
         Column("compression", lambda result: result.recipe and result.recipe.compression.label),
         Column("bytes per document", lambda result: result.bytes_per_document, fmt.count),
         Column("index recall", _recalls, fmt.numeric),
@@ -80,6 +81,11 @@ def _recalls(result: Result) -> str:
         if shares and some is not None
         else shares
     )
+
+
+def _search_device(result: Result) -> str:
+    """Return the device on which an index was searched."""
+    return "" if result.index in ("", "flat", "bm25") else result.conditions.search_device
 
 
 def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) -> str:

@@ -49,7 +49,7 @@ from foundation.machine import format_size, library_version
 from retrievers.encoders.bm25 import BM25, index_bytes
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.encoders.views import View, ViewedVectors
-from retrievers.index.faiss_index import IndexSpec
+from retrievers.index.faiss_index import IndexSpec, trained_on
 from retrievers.index.hits import (
     Hits,
     multiply_by_similarity,
@@ -122,10 +122,12 @@ class SearchResult:
     """Hits of a search in canonical order, without self-matches, and how they were computed.
 
     For ``recall`` see `Result`. ``preflight`` holds the checks of the encoder on a sample.
+    ``device`` is that of the search.
     """
 
     hits: Hits
     timings: Timings
+    device: str = "cpu"
     recall: dict[str, float] = field(default_factory=dict)
     preflight: dict[str, Any] = field(default_factory=dict)
 
@@ -213,9 +215,16 @@ class VectorRetriever:
     def index(self) -> str:
         """Index in results. An exported index is also identified by its content."""
         if self.options.from_index is None:
-            return str(self.spec)
+            return str(self.spec) + f" (trained on {self.trained_on})" * bool(self.trained_on)
         manifest = IndexFolder(self.options.from_index).manifest()
         return f"{self.spec} (file {manifest.sha256[:12]})"
+
+    @cached_property
+    def trained_on(self) -> str:
+        """``cuda`` if an index of the store is trained on a GPU, else ""."""
+        if not self.spec.needs_faiss:
+            return ""
+        return trained_on(self.spec, self._index_dim, faiss_device(self.device))
 
     @property
     def bytes_per_document(self) -> int:
@@ -299,9 +308,10 @@ class VectorRetriever:
         vectors = self._apply_view(stored) if stored else None
         tokens = self._timer.since(after_preflight).counts.get("tokens", 0)
         recall: dict[str, float] = {}
+        device = "cpu" if self.spec.is_bm25 else search_device(self.device)
         with timer.phase("search_s"):
             if searching is not None:
-                hits, recall = searching.run(vectors, self._exact(dataset))
+                hits, recall, device = searching.run(vectors, self._exact(dataset))
             elif vectors is not None:
                 hits = apply_exclude_self(dataset, self._rank(dataset, vectors, queries, k), k)
             if rescore and stored:
@@ -315,16 +325,14 @@ class VectorRetriever:
         )
         if tokens:
             self.model.check_unchanged()
-        return SearchResult(hits, timings, recall, preflight)
+        return SearchResult(hits, timings, device, recall, preflight)
 
     def corpus_index(self, dataset: Dataset) -> CorpusIndex:
         """Return the index to search on ``dataset``: an index of the store, or an exported one."""
-        recipe, view, dim = self.model.recipe, self.view, self.encoder.dim
+        recipe, view = self.model.recipe, self.view
         tokens = self.store.tokens_sha256(self.encoder, "document")
         if self.options.from_index is not None:
             return CorpusIndex.from_export(self.options.from_index, dataset, recipe, tokens)
-        if view:
-            dim = view.width(dim) + (view.similarity == "euclidean")
         manifest = IndexManifest(
             spec=str(self.spec),
             recipe=self.encoder.recipe,
@@ -333,12 +341,13 @@ class VectorRetriever:
             version=dataset.facts.version,
             corpus_sha256=dataset.corpus.sha256,
             documents=len(dataset.corpus),
-            dim=dim,
+            dim=self._index_dim,
             faiss=library_version("faiss-cpu") or library_version("faiss-gpu"),
             build_s=0.0,
             bytes=0,
             sha256="",
             tokens_sha256=tokens,
+            trained_on=self.trained_on,
         )
         side = self.encoder.recipe.side("document")
         folder = self.store.folder_of(side) / INDEXES / manifest.key
@@ -354,8 +363,15 @@ class VectorRetriever:
         run_preflight(dataset, self.encoder, self.store)
         stored = encode_documents(dataset, self.encoder, self.store)
         index = self.corpus_index(dataset)
-        index.load_or_build(self._apply_view(stored), self._exact(dataset), "cpu")
+        device = faiss_device(self.device)
+        index.load_or_build(self._apply_view(stored), self._exact(dataset), device)
         return index.index_folder
+
+    @property
+    def _index_dim(self) -> int:
+        """Dimension of the vectors in an index."""
+        dim, view = self.encoder.dim, self.view
+        return view.width(dim) + (view.similarity == "euclidean") if view else dim
 
     @cached_property
     def _timer(self) -> PhaseTimer:

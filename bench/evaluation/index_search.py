@@ -352,8 +352,10 @@ class IndexSearch:
         known = not len(self.sampled) or self.index.recall(self.recall_key) is not None
         return not (self.index.exported and known)
 
-    def run(self, vectors: Vectors | None, exact: ExactSearch) -> tuple[Hits, dict[str, float]]:
-        """Return rankings with the scores of the index, and its recall by depth.
+    def run(
+        self, vectors: Vectors | None, exact: ExactSearch
+    ) -> tuple[Hits, dict[str, float], str]:
+        """Return rankings with the scores of the index, its recall by depth, and its device.
 
         ``vectors`` are None if they are not needed. ``exact`` searches them for the recall.
         """
@@ -375,7 +377,7 @@ class IndexSearch:
                 for depth in (*depths, self.depth)
             }
             self.index.remember(self.recall_key, recall)
-        return ranked, recall or {}
+        return ranked, recall or {}, opened.device
 
     def _warn_if_short(self, ranked: Hits, wanted: int) -> None:
         """Warn if the index returned fewer documents than wanted."""

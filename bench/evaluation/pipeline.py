@@ -154,7 +154,7 @@ def evaluate(job: Job) -> Evaluation:
         recipe=job.recipe,
         fingerprint=job.recipe.fingerprint,
         preflight=searched.preflight,
-        conditions=current_conditions(job.device),
+        conditions=current_conditions(job.device, searched.device),
         parameters=parameters,
         tokens_sha256=retriever.tokens_sha256,
         assumptions=all_assumptions(dataset),
@@ -261,8 +261,11 @@ def program_digest(root: Path = ROOT) -> str:
     return content.hexdigest()[:16] if files else ""
 
 
-def current_conditions(device: str) -> Conditions:
-    """Return the conditions of this machine and process, with ``device`` as the device."""
+def current_conditions(device: str, searched_on: str = "") -> Conditions:
+    """Return the conditions of this machine and process, with the requested ``device``.
+
+    ``searched_on`` is the device of the search, if it is not that of exact search.
+    """
     from bench import __version__
 
     commit = _run_git(ROOT, "rev-parse", "HEAD")
@@ -277,7 +280,7 @@ def current_conditions(device: str) -> Conditions:
         python=platform.python_version(),
         machine=f"{platform.system()} {platform.machine()}",
         device=device,
-        search_device=search_device(device),
+        search_device=searched_on or search_device(device),
         threads=len(os.sched_getaffinity(0)),
         libraries={name: version for name, version in versions.items() if version},
         program=program_digest(),

@@ -103,7 +103,7 @@ class Conditions(Record):
         python: version of Python.
         machine: operating system and architecture.
         device: requested device of the encoder; ``auto`` is a GPU if there is one.
-        search_device: device of exact search.
+        search_device: device of the search.
         threads: CPU threads available to this process.
         libraries: versions by name.
         program: hash of the source code that encodes, ranks and scores; "" if it was not recorded.
@@ -142,8 +142,8 @@ class Result(Record, kw_only=True):
         documents: number of documents; None if a run file was scored.
         unanswered: number of queries without any document; they score 0.
         ignored: number of queries of a run file without judgements; they do not count.
-        index: index as `IndexSpec` writes it; ``flat`` is exact, ``bm25`` a product with BM25's
-            scores.
+        index: index as `IndexSpec` writes it, with the device of its training if that is a GPU;
+            ``flat`` is exact, ``bm25`` a product with BM25's scores.
         index_recall: share of the exact top k that the index found, by ``recall@k``; empty for
             exact search.
         in_domain: whether the model was trained on the collection.

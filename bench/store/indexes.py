@@ -40,6 +40,7 @@ class IndexManifest(Record, kw_only=True):
         recall: share of the exact top k that was found, by ``recall@k``, by search settings (see
             `bench.evaluation.index_search`).
         tokens_sha256: digest of the token ids of fixed texts, see `ShardManifest`.
+        trained_on: ``cuda`` if lists or codebooks were trained on a GPU, else "".
         checksum: sha256 of all other fields.
     """
 
@@ -58,6 +59,7 @@ class IndexManifest(Record, kw_only=True):
     sha256: str
     recall: dict[str, dict[str, float]] = {}
     tokens_sha256: str = ""
+    trained_on: str = ""
     checksum: str = ""
 
     @property
@@ -65,7 +67,7 @@ class IndexManifest(Record, kw_only=True):
         """Name of the folder in the store, equal for equal content."""
         side = self.recipe.side("document").fingerprint
         facts = [side, self.view, self.corpus_sha256, self.spec, self.faiss]
-        facts += [self.tokens_sha256] if self.tokens_sha256 else []
+        facts += filter(None, (self.tokens_sha256, self.trained_on))
         return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:16]
 
 

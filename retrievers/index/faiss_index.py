@@ -46,7 +46,7 @@ _NUMBER = re.compile(r"\d+")
 _CODE_BITS = re.compile(r"x(\d+)")
 _INNER_ATTRIBUTES = ("index", "base_index", "refine_index", "storage", "quantizer")
 # Default shared memory of a thread block on all NVIDIA GPUs so far. FAISS stores the lookup tables
-# for one query and list in it (GpuIndexIVFPQ.cu, verifyPQSettings_).
+# for one query and list in it (GpuIndexIVFPQ.cu, verifyPQSettings_), or the candidates of a scan.
 SHARED_BYTES = 48 << 10
 
 # What FAISS stores in an index of float vectors, by their precision.
@@ -54,8 +54,8 @@ STORAGE = {"float16": "SQfp16", "int8": "SQ8", "uint8": "SQ8"}
 BINARY_FACTORY = re.compile(r"B(?:Flat|IVF\d+|HNSW\d+)")
 
 GPU_DEPTH = 2048  # of FAISS
-# FAISS 1.15 ends the process for IVF with SQ8 on a GPU at 1,000 (CUDA error 1), and not at 100.
-GPU_DEPTH_SQ8 = 100
+SCAN_DEPTHS = (32, 64, 128, 256, 512)  # for which FAISS compiles a scan that leaves memory free
+CANDIDATE_BYTES = 4 * 12  # of a rank in a scan: a score and an id for each of four warps
 
 INDEX_EXAMPLES: Mapping[str, str] = {
     "flat": "exact search over the vectors themselves; the default",
@@ -189,7 +189,8 @@ class IndexSpec:
 class FaissIndex:
     """An approximate index that ranks by inner product, with its own scores.
 
-    It is trained on the CPU, so that the seed determines the result on every device. Graphs (HNSW)
+    Lists and codebooks are trained on ``device``: the seed determines them on one kind of device.
+    An index that FAISS cannot search on a GPU is searched on the CPU, with a warning. Graphs (HNSW)
     that are built by several threads differ a little between builds, since FAISS inserts in
     parallel.
 
@@ -206,18 +207,22 @@ class FaissIndex:
     def __init__(self, spec: IndexSpec, dim: int, device: str = "cpu") -> None:
         self.spec = spec
         self.dim = dim
-        self._gpus = resolve_device(device)
+        self._training_gpus = self._gpus = resolve_device(device)
         self._resources: Any = None  # resources of the GPUs once the index is there
         self._index = _create_index(spec, dim)
         self._gpu_depth = largest_gpu_depth(self._index)
         if self._gpus and not self._gpu_depth:
-            logger.warning("%s is searched on the CPU: FAISS has no such index on a GPU", spec)
-            self._gpus = ()
+            self._use_cpu("FAISS has no such index on a GPU")
         _seed_training(self._index, spec)
         _set_parameters(self._index, spec)
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
+
+    @property
+    def device(self) -> str:
+        """Device of the search so far: ``cpu`` or ``cuda``."""
+        return "cuda" if self._gpus else "cpu"
 
     @property
     def code_bytes(self) -> int:
@@ -263,10 +268,10 @@ class FaissIndex:
                 advised,
             )
         try:
-            with _silence_stderr():
+            with _silence_stderr(), _k_means_on_gpus(self._index, self._training_gpus):
                 self._index.train(self._as_stored(sample))
         except FAISS_ERRORS as error:
-            raise BenchError(f"{self.spec} cannot be trained: {_reason(error)}") from error
+            raise self._refusal("cannot be trained", error) from error
 
     def add(self, tile: Float32Array) -> None:
         """Append the documents ``tile``, float32 ``(m, dim)``, with rising row numbers."""
@@ -281,13 +286,10 @@ class FaissIndex:
         """Return the ``k`` best documents of ``queries``, float32 ``(q, dim)``.
 
         Raises:
-            BenchError: FAISS rejects a parameter, or ``k`` exceeds the limit of a GPU (2,048).
+            BenchError: FAISS rejects a parameter.
         """
-        if self._gpus and self._gpu_depth < k <= GPU_DEPTH:
-            logger.warning("%s is searched on the CPU: FAISS fails on a GPU at %d", self.spec, k)
-            if self._resources:
-                self._index, self._resources = import_faiss().index_gpu_to_cpu(self._index), None
-            self._gpus = ()
+        if self._gpus and k > self._gpu_depth:
+            self._use_cpu(f"FAISS finds at most {self._gpu_depth} documents on a GPU, not {k}")
         self._move_to_gpu()
         try:
             scores, rows = self._index.search(self._as_stored(queries), k)
@@ -350,7 +352,16 @@ class FaissIndex:
         try:
             self._index, self._resources = _copy_to_gpus(self._index, self._gpus)
         except FAISS_ERRORS as error:
-            raise self._refusal("cannot be on a GPU", error, "use --device cpu") from error
+            if is_out_of_memory(error):
+                raise self._refusal("cannot be on a GPU", error) from error
+            self._use_cpu(_reason(error))
+
+    def _use_cpu(self, why: str) -> None:
+        """Search on the CPU from now on, with a warning."""
+        logger.warning("%s is searched on the CPU: %s", self.spec, why)
+        if self._resources:
+            self._index, self._resources = import_faiss().index_gpu_to_cpu(self._index), None
+        self._gpus = ()
 
     def _refusal(self, what: str, error: Exception, hint: str = "") -> BenchError:
         """Return the error for a call that FAISS rejected."""
@@ -461,18 +472,59 @@ def _most_centroids(index: Any) -> int:
 
 
 def largest_gpu_depth(index: Any) -> int:
-    """Return the largest depth at which FAISS searches an index on a GPU; 0 if it cannot."""
+    """Return the largest depth at which FAISS searches an index on a GPU; 0 if it cannot.
+
+    A scan of lists keeps its candidates, for the next power of two of the depth, in the shared
+    memory of a thread block: from 513 on, they fill it. A scalar quantiser keeps its ranges there
+    too, 8 bytes per dimension. FAISS 1.15 does not check whether both fit, and CUDA's error ends
+    the process (IVFInterleaved.cuh, GpuScalarQuantizer.cuh).
+    """
     faiss = import_faiss()
     index = next(_walk_index(index))
     while isinstance(index, faiss.IndexPreTransform):
         index = faiss.downcast_index(index.index)
-    if type(index) is faiss.IndexIVFScalarQuantizer and index.sq.qtype == index.sq.QT_8bit:
-        return GPU_DEPTH_SQ8
     if type(index) is faiss.IndexScalarQuantizer:
         return GPU_DEPTH if index.sq.qtype == index.sq.QT_fp16 else 0
-    lists = (faiss.IndexIVFFlat, faiss.IndexIVFPQ, faiss.IndexIVFScalarQuantizer)
+    if type(index) is faiss.IndexIVFScalarQuantizer:
+        if index.sq.qtype not in (index.sq.QT_8bit, index.sq.QT_6bit, index.sq.QT_4bit):
+            return GPU_DEPTH
+        ranges = 8 * index.d
+        fitting = (k for k in SCAN_DEPTHS if CANDIDATE_BYTES * k + ranges <= SHARED_BYTES)
+        return max(fitting, default=0)
     # Subclasses would lose what they add.
-    return GPU_DEPTH if type(index) in (faiss.IndexFlat, faiss.IndexFlatIP, *lists) else 0
+    kinds = (faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexIVFFlat, faiss.IndexIVFPQ)
+    return GPU_DEPTH if type(index) in kinds else 0
+
+
+def trained_on(spec: IndexSpec, dim: int, device: str) -> str:
+    """Return ``cuda`` if lists or codebooks of an index are trained on a GPU, else ""."""
+    return "cuda" if device != "cpu" and any(_k_means(_create_index(spec, dim))) else ""
+
+
+def _k_means(index: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what trains by k-means, its attribute for the index that assigns vectors, and it."""
+    faiss = import_faiss()
+    for part in _walk_index(index):
+        if hasattr(part, "clustering_index"):
+            yield part, "clustering_index", faiss.IndexFlatIP(part.d)
+        if hasattr(getattr(part, "pq", None), "assign_index"):
+            yield part.pq, "assign_index", faiss.IndexFlatL2(part.pq.dsub)
+
+
+@contextmanager
+def _k_means_on_gpus(index: Any, gpus: Sequence[int]) -> Iterator[None]:
+    """Let the training of an index assign vectors to centroids on GPUs, if there are any."""
+    copies = [
+        (owner, name, *_copy_to_gpus(flat, gpus))
+        for owner, name, flat in (_k_means(index) if gpus else ())
+    ]
+    try:
+        for owner, name, copied, _ in copies:
+            setattr(owner, name, copied)
+        yield
+    finally:
+        for owner, name, _, _ in copies:
+            setattr(owner, name, None)
 
 
 def lookup_table_bytes(index: Any) -> int:
