@@ -67,7 +67,6 @@ BY_NAME: dict[str, Any] = {
     "resamples": parse.Resamples,
     "rescore": Annotated[str | None, Parameter(metavar="N|N:int8")],
     "run": parse.LocalPath,
-    "save_canary": parse.OutFile | None,
     "stop_after": parse.Duration | None,
     "workers": parse.WorkerNumber | None,
     "write": parse.OutFolder | None,

@@ -10,7 +10,7 @@ spread of a level that int8 can explain.
 
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -462,26 +462,3 @@ def _sample_pairs(run: Run, dataset: Dataset) -> _Pairs:
             "Check that its ids are those of this collection and split",
         )
     return _Pairs(texts, np.array(queries), np.concatenate(rows), np.concatenate(scores))
-
-
-def describe_ids(found: Sequence[str], known: Callable[[Sequence[str]], int]) -> str:
-    """Return the change of ids after which most are known, or "" if there is none.
-
-    ``known`` counts the ids among those given that the collection has.
-    """
-    least = 0.5 * len(found)
-    if known(found) >= least:
-        return ""
-    changes: dict[str, Callable[[str], str]] = {
-        "without white space around them": str.strip,
-        "without leading zeros": lambda id_: id_.lstrip("0") or "0",
-        "one higher": lambda id_: str(int(id_) + 1) if id_.isdecimal() else id_,
-        "one lower": lambda id_: str(int(id_) - 1) if id_.isdecimal() else id_,
-        "without what stands before the last separator": lambda id_: (
-            id_.replace(":", "_").replace("-", "_").rpartition("_")[2]
-        ),
-        "in lower case": str.lower,
-    }
-    return next(
-        (name for name, change in changes.items() if known(list(map(change, found))) >= least), ""
-    )

@@ -34,8 +34,7 @@ from bench.explain.evidence import (
     encode_texts,
 )
 from bench.explain.length import ServedLength, find_length
-from bench.explain.passes import find_base
-from bench.explain.question import Question, save_canary
+from bench.explain.question import Question
 from bench.explain.setup import (
     LENGTHS,
     STORED,
@@ -78,11 +77,8 @@ BEYOND = 30.0  # times the largest typical error of its precision that one vecto
 LEVELS = dict(PRECISIONS)  # largest typical error of each precision, as a decimal logarithm
 
 
-def explain(request: ExplainRequest) -> Answer | None:
+def explain(request: ExplainRequest) -> Answer:
     """Find the differences of set-up that explain the evidence.
-
-    Returns:
-        The answer, which may be that nothing explains it; None if vectors were only saved.
 
     Raises:
         BenchError: wrong input, or no evidence.
@@ -103,17 +99,11 @@ def explain(request: ExplainRequest) -> Answer | None:
         datasets,
         lambda name, split: workspace.dataset(typed[name], split),
         workspace.device,
-        _load_other(workspace, request, model),
+        _load_other(workspace, request),
         length=find_length(server, model.model) if server else None,
     )
-    if request.save_canary is not None:
-        save_canary(request.save_canary, question.of_encoder(model.require_encoder(), "").given)
-        print(f"{request.save_canary}: vectors of {model.name} saved", file=sys.stderr)
-    evidence = _evidence(request, question, server)
-    if not evidence:
-        return None
-    answer = answer_question(question, evidence)
-    if request.checkpoint is None or question.other is None:
+    answer = answer_question(question, _evidence(request, question, server))
+    if question.other is None:
         return answer
     seen = *_compare_files(model.model, question.other.model), *answer.seen
     return msgspec.structs.replace(answer, seen=seen)
@@ -133,16 +123,10 @@ def _compare_files(model: Model, other: Model) -> Iterator[Observation]:
             yield Observation(what, "copy the tokenizer from one folder to the other")
 
 
-def _load_other(
-    workspace: Workspace, request: ExplainRequest, model: LoadedModel
-) -> LoadedModel | None:
-    """Load the other checkpoint as its folder states, or else as the model is used.
-
-    By default, it is the base that the model's own files name, if it is on this machine.
-    """
+def _load_other(workspace: Workspace, request: ExplainRequest) -> LoadedModel | None:
+    """Load the other checkpoint as its folder states, or else as the model is used."""
     if request.checkpoint is None:
-        base = find_base(model.model)
-        return LoadedModel(base, None) if base else None
+        return None
     use = ModelFields(
         like=request.like,
         endpoint_model=request.endpoint_model,
@@ -167,7 +151,6 @@ def _evidence(
 ) -> list[SetupEvidence]:
     readers: list[tuple[Callable[[Any], SetupEvidence], object]] = [
         (question.of_vectors, request.vectors),
-        (question.of_canary, request.canary),
         (question.of_run, request.run_file),
         (question.of_query_scores, request.per_query),
         (question.of_published, request.published),
@@ -175,14 +158,13 @@ def _evidence(
     evidence = [read(given) for read, given in readers if given]
     if server:
         evidence.append(question.of_encoder(server, server.recipe.model))
-    elif not evidence and question.other is not None and request.checkpoint:
+    elif not evidence and question.other:
         encoder = question.other.require_encoder()
         evidence.append(question.of_encoder(encoder, question.other.name))
-    if not evidence and request.save_canary is None:
+    if not evidence:
         raise BenchError(
             "there is no evidence to explain",
-            "Give --published, --per-query, --run-file, --vectors, --served, --canary or "
-            "--checkpoint",
+            "Give --published, --per-query, --run-file, --vectors, --served or --checkpoint.",
         )
     return evidence
 

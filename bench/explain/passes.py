@@ -5,13 +5,9 @@ states. A sequence of tokens is encoded once for each network, so that a set-up 
 texts costs few.
 """
 
-import re
 import unicodedata
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,9 +20,8 @@ from retrievers.encoders.protocol import PhaseTimer, Segments, join
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.encoders.transformer import CPU_TOKENS, CUDA_TOKENS, plan_batches
 from retrievers.encoders.views import binarize, decode_codes, encode_codes
-from retrievers.models.card import BRANCH, EVERY_POOLING, Recipe, Role, replace_fields
-from retrievers.models.locate import find_local
-from retrievers.models.read_checkpoint import Checkpoint, read_checkpoint
+from retrievers.models.card import EVERY_POOLING, Recipe, Role
+from retrievers.models.read_checkpoint import Checkpoint
 from retrievers.models.resolve import Model
 
 if TYPE_CHECKING:
@@ -281,26 +276,3 @@ def _drop_special(tokens: Tokens, first: int, last: int) -> Tokens:
     places = starts + np.arange(int(kept.sum())) - np.repeat(kept.cumsum() - kept, kept)
     types = None if tokens.types is None else tokens.types[places]
     return Tokens(tokens.ids[places], kept, types)
-
-
-def find_base(model: Model) -> Model | None:
-    """Return ``model`` with the weights that it was trained from, if they are on this machine.
-
-    The checkpoint's README names its base as ``base_model``, or its configuration as
-    ``_name_or_path``. Nothing is downloaded. A model with layers after pooling has no base.
-    """
-    if model.document is None or model.recipe.stages:
-        return None
-    readme = model.document.root / "README.md"
-    text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
-    named = re.findall(r"^base_model:\s+(?:- )?(\S+)$", text, re.MULTILINE)
-    for name in filter(None, (*named, str(model.document.config.get("_name_or_path", "")))):
-        root = Path(name) if Path(name).is_dir() else find_local(name, BRANCH)
-        with suppress(BenchError):
-            if root and not root.samefile(model.document.root):
-                document = read_checkpoint(root)
-                card = replace_fields(model.card, {"name": Path(name).name})
-                return replace(
-                    model, card=card, document=document, query=None, adapter=None, routing=None
-                )
-    return None

@@ -28,7 +28,6 @@ from bench.explain.evidence import (
     VectorEvidence,
     choose_documents,
     choose_queries,
-    describe_ids,
     encode_texts,
 )
 from bench.explain.length import ServedLength
@@ -37,7 +36,6 @@ from bench.explain.scored import CollectionScores, PublishedEvidence, PublishedN
 from bench.explain.setup import SPLITS, EvaluationSetup, Observation, make_setup
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, name_path_in_errors
-from foundation.files import replace_file
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.card import Role
 
@@ -174,35 +172,6 @@ def _refuse_unreadable(path: Path, reason: str, hint: str) -> Iterator[None]:
         raise BenchError(f"{path} {reason}", hint) from error
 
 
-def save_canary(path: Path, given: Mapping[Role, GivenVectors]) -> None:
-    """Write texts with their vectors, to see later whether a model or server still gives them."""
-    arrays: dict[str, Any] = {
-        f"{role}.{name}": np.array(values)
-        for role, of in given.items()
-        for name, values in {**vars(of.texts), "vectors": of.vectors}.items()
-    }
-    with replace_file(path) as file:
-        np.savez(file, **arrays)
-
-
-def read_canary(path: Path) -> dict[Role, GivenVectors]:
-    """Return the vectors by role in a file that ``explain --save-canary`` wrote."""
-    given: dict[Role, GivenVectors] = {}
-    roles: tuple[Role, ...] = ("document", "query")
-    with (
-        _refuse_unreadable(path, "is not a canary", "Save one with --save-canary"),
-        path.open("rb") as file,
-    ):
-        saved = np.load(file, allow_pickle=False)
-        for role in roles:
-            texts = Texts(
-                *(saved[f"{role}.{name}"].tolist() for name in ("ids", "titles", "texts"))
-            )
-            vectors = saved[f"{role}.vectors"]
-            given[role] = GivenVectors(texts, vectors, np.arange(len(vectors)))
-    return given
-
-
 PER_REQUEST = 16  # texts that an encoder gets at a time
 COST_QUERIES = 24
 COST_RELEVANT = 2  # documents of each of them
@@ -268,7 +237,7 @@ class Question:
 
     def of_encoder(self, encoder: Encoder, name: str) -> VectorEvidence:
         """Return the evidence of another checkpoint, or of a server, in small requests."""
-        print(f"encoding a sample with {name or self.model.name}", file=sys.stderr)
+        print(f"encoding a sample with {name}", file=sys.stderr)
         encoder = encoder.for_dataset(self.dataset.name)
         samples: dict[Role, Texts] = {
             "document": self._sampled_documents,
@@ -283,10 +252,6 @@ class Question:
                 vectors = np.concatenate(encoded)
                 given[role] = GivenVectors(texts, vectors, np.arange(len(vectors)))
         return VectorEvidence(self.passes, given, f"vectors of {name}")
-
-    def of_canary(self, path: Path) -> VectorEvidence:
-        """Return the evidence of vectors that ``--save-canary`` saved."""
-        return VectorEvidence(self.passes, read_canary(path), "canary")
 
     def of_run(self, path: Path) -> RunEvidence:
         """Return the evidence of a run file, whose queries may be of another split."""
@@ -361,13 +326,11 @@ class Question:
         return choose_documents(corpus, corpus.ids.to_pylist(), self.sampled_documents)
 
     def _ids_differ(self, path: Path, ids: Sequence[str]) -> BenchError:
-        """Return the error for ids that the collection lacks, with a change that mends them."""
-        corpus = self.dataset.corpus
-        change = describe_ids(ids, lambda some: int((corpus.rows_of(some) >= 0).sum()))
+        """Return the error for ids that the collection lacks."""
         return BenchError(
             f"{path} has ids such as {ids[0]!r}, and {self.dataset.name} has ids such as "
-            f"{corpus.ids[0].as_py()!r}",
-            f"They match {change}: change them so" if change else "Name the collection of the file",
+            f"{self.dataset.corpus.ids[0].as_py()!r}",
+            "Name the collection of the file, or write its ids.",
         )
 
 

@@ -214,8 +214,6 @@ class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
         served: Address of a server of OpenAI's embeddings API, such as http://localhost:8080/v1.
         checkpoint: Another checkpoint. Alone, its vectors are the evidence ("why is it worse?");
             next to other evidence, its weights may be the cause.
-        canary: File of ``save_canary``: do texts still have the vectors that they had?
-        save_canary: Save texts of the collection with the model's vectors.
 
     Examples:
         python -m bench explain minilm --on beir/scifact --published .6451 --published R@100=.925
@@ -223,7 +221,6 @@ class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
         python -m bench explain minilm --on beir/scifact --vectors theirs.npz
         python -m bench explain minilm --on beir/scifact --checkpoint path/to/worse-checkpoint
         python -m bench explain minilm --on beir/scifact --served http://localhost:8080/v1
-        python -m bench explain minilm --on beir/scifact --save-canary canary.npz
     """
 
     model: str = field(kw_only=False, converter=str)
@@ -234,8 +231,6 @@ class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
     vectors: Path | None = field(default=None, converter=to_optional_path)
     served: str = ""
     checkpoint: str | None = field(default=None, converter=to_optional_text)
-    canary: Path | None = field(default=None, converter=to_optional_path)
-    save_canary: Path | None = field(default=None, converter=to_optional_path)
 
 
 @frozen(kw_only=True, slots=False)

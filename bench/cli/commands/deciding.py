@@ -127,8 +127,6 @@ def judge(request: JudgeRequest, output: OutputOptions) -> int:
 def explain(request: ExplainRequest, output: OutputOptions) -> int:
     """Print an answer. The exit code is 0 even if nothing explains the evidence."""
     answer = explain_case.explain(request)
-    if answer is None:
-        return ExitCode.OK
     return print_result(output.json, answer, answer_text(answer))
 
 

@@ -58,7 +58,7 @@ def test_an_unwritable_path_is_refused_before_any_work(
 
 def test_every_option_that_is_written_is_checked() -> None:
     """Their names are those of today: a new one must be marked, too."""
-    written = {"out", "junit", "save_canary", "figure", "write"}
+    written = {"out", "junit", "figure", "write"}
     for name, command in COMMANDS.items():
         kinds = {option.name: option.kind for option in command.options()}
         marked = {option for option, kind in kinds.items() if list(output_marks(kind))}

@@ -152,11 +152,8 @@ def names(answer: Answer) -> list[set[str]]:
 
 SINGLES: dict[str, dict[str, Any]] = {
     "mean pooling": {"pooling": "mean"},
-    "last token": {"pooling": "last"},
     "cosine: vectors normalised": {"normalize": True},
-    "query prompt missing": {"query": ""},
     "document prompt missing": {"document": ""},
-    "document prompt doubled": {"document": "beta beta "},
     "prompts of queries and documents swapped": {"query": "beta ", "document": "alpha "},
     "title left out": {"title": False},
     "long texts lose their first tokens": {"side": "left"},
@@ -202,13 +199,8 @@ def stored_int8(vectors: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("precision", "rounded"),
-    [
-        ("float32", lambda vectors: vectors),
-        ("float16", lambda vectors: vectors.astype(np.float16)),
-        ("bfloat16", lambda vectors: torch.tensor(vectors).bfloat16().float().numpy()),
-        ("bfloat16", stored_int8),
-    ],
-    ids=["float32", "float16", "bfloat16", "int8"],
+    [("float16", lambda vectors: vectors.astype(np.float16)), ("bfloat16", stored_int8)],
+    ids=["float16", "int8"],
 )
 def test_rounding_is_no_cause(question, oracle, folder, precision, rounded):
     answer = answer_to(question, folder, rounded(oracle.documents(Usage())))
@@ -244,7 +236,7 @@ def test_vectors_are_read_in_every_format(question, oracle, tmp_path, suffix):
     import pyarrow.parquet as pq
     from safetensors.numpy import save_file
 
-    vectors, path = oracle.documents(Usage(title=False)), tmp_path / f"theirs{suffix}"
+    vectors, path = oracle.documents(DEFAULT), tmp_path / f"theirs{suffix}"
     write: dict[str, Callable[[], Any]] = {
         ".npy": lambda: np.save(path, vectors),
         ".safetensors": lambda: save_file({"embeddings": vectors}, path),
@@ -253,8 +245,9 @@ def test_vectors_are_read_in_every_format(question, oracle, tmp_path, suffix):
         ),
     }
     write[suffix]()
-    answer = answer_question(question, [question.of_vectors(path)])
-    assert "title left out" in names(answer)[0]
+    given = question.of_vectors(path).given["document"]
+    rows = [list(DOCUMENTS).index(id_) for id_ in given.texts.ids]
+    np.testing.assert_allclose(given.vectors, vectors[rows])
 
 
 def explain(bench, folder, *words: Any) -> Any:
@@ -340,7 +333,6 @@ def scores_of(bench, folder, oracle, usage, tmp_path, keep_self=False, facts="")
     ("name", "usage", "facts"),
     [
         ("mean pooling", Usage(pooling="mean"), ""),
-        ("document prompt missing", Usage(document=""), ""),
         ("document with the query's id kept", Usage(), 'measures = ["R@10"]\ndepth = 30\n'),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -356,7 +348,7 @@ def test_published_scores_name_the_cause(bench, folder, oracle, tmp_path, name, 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("usage", "probed", "given"),
-    [(Usage(title=False), 32, 13), (Usage(pooling="mean"), 4, 13), (Usage(pooling="mean"), 1, 6)],
+    [(Usage(title=False), 32, 13), (Usage(pooling="mean"), 1, 6)],
 )
 def test_scores_by_query_name_the_cause(
     bench, folder, oracle, tmp_path, monkeypatch, usage, probed, given
@@ -415,13 +407,12 @@ def test_the_prompts_of_another_checkpoint_are_named(bench, folder, tmp_path):
     assert "none; the weights are byte-identical" in answer["seen"][0]["name"]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_the_precision_of_stored_weights_is_named(question, folder, dtype):
+def test_the_precision_of_stored_weights_is_named(question, folder):
     rounded = Oracle(folder / "checkpoint")
-    rounded.network = rounded.network.to(getattr(torch, dtype)).float()
+    rounded.network = rounded.network.bfloat16().float()
     answer = answer_to(question, folder, rounded.documents(DEFAULT), rounded.queries(DEFAULT))
-    assert names(answer) == [{f"weights stored in {dtype}"}]
-    half = rounded.network.to(getattr(torch, dtype))
+    assert names(answer) == [{"weights stored in bfloat16"}]
+    half = rounded.network.bfloat16()
     rounded.network = lambda **given: SimpleNamespace(
         last_hidden_state=half(**given).last_hidden_state.float()
     )
@@ -439,41 +430,6 @@ def test_a_title_template_is_named(question, oracle, folder, query):
     assert (name if query == "alpha " else task) in names(answer)[0]
 
 
-@pytest.mark.slow
-def test_the_base_is_found_by_the_name_that_the_checkpoint_states(bench, folder, tmp_path):
-    shutil.copytree(folder / "checkpoint", tmp_path / "tuned")
-    write_bert(tmp_path / "base", seed=9)
-    config = json.loads((tmp_path / "tuned/config.json").read_text())
-    config["_name_or_path"] = str(tmp_path / "base")
-    (tmp_path / "tuned/config.json").write_text(json.dumps(config))
-    card = (folder / "tiny.toml").read_text()
-    (tmp_path / "tuned.toml").write_text(
-        card.replace('"checkpoint"', '"tuned"').replace('name = "tiny"', 'name = "tuned"')
-    )
-    theirs = Oracle(tmp_path / "base").documents(DEFAULT)
-    np.savez(tmp_path / "theirs.npz", ids=np.array(list(DOCUMENTS)), vectors=theirs)
-    words = ("--on", folder / "words", "--vectors", tmp_path / "theirs.npz", "--json")
-    done = bench("explain", tmp_path / "tuned.toml", *words)
-    assert done.code == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert "weights of base" in best(answer)
-
-
-def test_a_canary_detects_later_whether_vectors_changed(bench, folder, tmp_path):
-    canary = tmp_path / "canary.npz"
-    done = bench(
-        *("explain", folder / "tiny.toml", "--on", folder / "words", "--save-canary", canary)
-    )
-    assert done.code == 0
-    assert explain(bench, folder, "--canary", canary)["verdict"] == "reproduced"
-    changed = folder / "changed.toml"
-    changed.write_text((folder / "tiny.toml").read_text().replace("cls", "mean"))
-    changed.write_text(changed.read_text().replace('"tiny"', '"changed"', 1))
-    words = ("--on", folder / "words", "--canary", canary, "--json")
-    done = bench("explain", changed, *words)
-    assert "pooling by the first token" in best(json.loads(done.stdout))
-
-
 def check_server(bench, folder, encode, *words: Any) -> tuple[int, Check]:
     """Exit code and report of a check of a server on the loopback interface."""
     with serving(encode) as (url, _):
@@ -488,7 +444,6 @@ def served(oracle, usage=DEFAULT, change=lambda text: text) -> Callable[[list[st
 
 
 SERVED: dict[str, tuple[Usage, Callable[[str], str]]] = {
-    "mean pooling": (Usage(pooling="mean"), str),
     "no token after the text (EOS, [SEP])": (Usage(last=False), str),
     "document prompt missing": (DEFAULT, lambda text: text.removeprefix("beta ")),
 }
@@ -562,7 +517,7 @@ def test_another_checkpoint_is_distinguished_from_unrelated_vectors(bench, folde
     assert (code, done.answer.seen) == (5, ())
 
 
-@pytest.mark.parametrize("url", ["http://[::1", "http://localhost:99999/v1", "localhost:8000"])
+@pytest.mark.parametrize("url", ["http://[::1", "localhost:8000"])
 def test_a_malformed_server_address_gives_one_error(bench, folder, url):
     card, on = folder / "tiny.toml", ("--on", folder / "words")
     for words in (("check", "--against", card), ("explain", card)):
@@ -587,7 +542,7 @@ def test_the_report_of_a_server_names_it_and_explains(bench, folder, oracle):
         ((), "no evidence"),
         (("--published", "24.4"), "24.4"),
         (("--published", "beir/scifact:.5"), "beir/scifact"),
-        (("--run-file", "shifted.trec"), "one lower"),
+        (("--run-file", "shifted.trec"), "has ids such as '1', and numbers has ids such as '0'"),
         (("--vectors", "short.npy"), "3 vectors"),
         (("--vectors", "nan.npy"), "finite"),
         (("--vectors", "pickle.npy"), "pickle.npy"),
@@ -595,9 +550,6 @@ def test_the_report_of_a_server_names_it_and_explains(bench, folder, oracle):
         (("--vectors", "shifted.trec"), ".safetensors"),
         (("--per-query", "damaged.npy"), "UTF-8"),
         (("--per-query", "other.txt"), "judged here"),
-        (("--canary", "short.npy"), "not a canary"),
-        (("--canary", "damaged.npz"), "not a canary"),
-        (("--canary", "half.npz"), "not a canary"),
     ],
 )
 def test_bad_evidence_is_refused_by_name(bench, folder, tmp_path, monkeypatch, words, named):
@@ -610,7 +562,6 @@ def test_bad_evidence_is_refused_by_name(bench, folder, tmp_path, monkeypatch, w
     np.save("short.npy", np.zeros((3, 32), np.float32))
     np.save("nan.npy", np.full((5, 32), np.nan))
     np.save("pickle.npy", np.array([{}] * 5, dtype=object))
-    np.savez("half.npz", **{"document.vectors": np.zeros((5, 32))})
     for suffix in READERS:
         Path(f"damaged{suffix}").write_bytes(b"\xff damaged")
     done = bench("explain", folder / "tiny.toml", "--on", tmp_path / "numbers", *words)

@@ -60,7 +60,6 @@ def find(model: Model, pieces: Pieces, **fields) -> tuple[ServedLength | None, E
     ("pieces", "found"),
     [
         (lambda ids: [ids[:22]], (24, "lose their end")),
-        (lambda ids: [ids[:8]], (10, "lose their end")),
         (lambda ids: [ids[:9]], (11, "lose their end")),
         (lambda ids: [ids[:23]], (25, "lose their end")),
         (lambda ids: [ids[-18:]], (20, "lose their beginning")),
