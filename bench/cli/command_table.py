@@ -295,7 +295,7 @@ COMMANDS: dict[str, Command] = {
         EVALUATE,
         "evaluating.speed",
         output={"figure": FIGURE_OF_INDEXES, "json": ""},
-        only_if={"rounds": {"names": True}},
+        only_if={"rounds": {"names": True}, "figure": {"index": True}},
     ),
     "compare": Command(
         deciding.CompareRequest,

@@ -21,7 +21,6 @@ from bench.evaluation.compressed_search import bytes_per_document
 from bench.gate.decision import LEVEL, GateSettings
 from bench.requests.deciding import DeployRequest
 from bench.requests.evaluating import IndexRequest
-from bench.runner.run import announce_encoding
 from bench.runner.run import index as write_index
 from bench.runner.workspace import load_models, open_workspace
 from foundation.errors import BenchError
@@ -57,7 +56,6 @@ def deploy(request: DeployRequest) -> Deployment:
     )
     if report.margin < report.provable:
         return report
-    announce_encoding([trial.job(Setting()) for trial in trials])
     return _search(request, trials, report)
 
 

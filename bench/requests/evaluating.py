@@ -21,7 +21,7 @@ from bench.requests.fields import (
     to_path,
 )
 
-Part = Literal["encode", "latency", "indexes"]
+Part = Literal["encode", "latency"]
 Tool = Literal["sentence-transformers", "sentence-transformers-openvino", "beir", "mteb"]
 
 
@@ -200,8 +200,7 @@ class SpeedRequest(CompressionFields, FolderFields):
         model: Model: a name (see `list models`), card file, folder, Hub id, or
             path/to/file.py:NAME.
         parts: Parts to measure. Default: all, or none if collections are named.
-        index: Indexes to compare by speed and recall, as in `run`. Default: a selection of kinds
-            over 30,000 vectors.
+        index: Indexes to compare by speed and recall, as in `run`, on one collection.
         against: Installed tools to compare with. With OpenVINO, sentence-transformers runs on the
             CPU in the precision of ``dtype``; int8 is calibrated on 300 of the texts.
         repeats: Samples of each timing, after one warm-up.

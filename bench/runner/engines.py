@@ -5,9 +5,8 @@ messages, since the leases of the store divide the work. A `RayCluster` runs tas
 encodes one shard and returns its vectors: nodes need the program and the model, but neither
 collections nor a shared folder, and this process reads, leases and writes every shard.
 
-Both have ``machines``, how many times as fast as this process they encode, and a context manager
-``encoding``, which yields a function that wraps a loaded model so that the engine encodes its
-documents.
+Both have a context manager ``encoding``, which yields a function that wraps a loaded model so that
+the engine encodes its documents.
 """
 
 import atexit
@@ -27,8 +26,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
-
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.exact import has_gpu
 from bench.runner.workspace import Workspace
@@ -44,9 +41,6 @@ from retrievers.models.resolve import Model
 # Environment variables that Ray's workers need with the values of this process.
 SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")
 POLL_S = 5.0
-STOPPED_POLL_S = 1.0
-STOPPED_POLLS = 5  # in a row until a stopped child is killed
-PATIENCE_S = 120.0  # for a task while no other is running
 TASKS_PER_WORKER = 2  # one running, one waiting
 RETRIES = 5  # if a worker or node is lost
 
@@ -75,8 +69,8 @@ def worker_count(requested: int, processors: int, gpus: int) -> int:
 class WorkerProcesses:
     """Processes that share the CPU cores and GPUs of this machine with this process.
 
-    Each takes shards that nobody has leased. A dead process loses its lease, and a stopped one is
-    killed, so each costs at most the shards that it was encoding.
+    Each takes shards that nobody has leased. A dead process loses its lease, and so costs at most
+    the shards that it was encoding.
     """
 
     def __init__(self, workers: int, device: str) -> None:
@@ -87,7 +81,6 @@ class WorkerProcesses:
         """
         gpus = _gpus(device) if workers != 1 else []
         self.workers = worker_count(workers, count_threads(), len(gpus))
-        self.machines = max(1, min(self.workers, len(gpus)))
         self.threads = max(1, count_threads() // self.workers)
         self.environments = [
             {
@@ -107,13 +100,11 @@ class WorkerProcesses:
         import torch  # not needed if all vectors are stored
 
         children = [_start(workspace, work, environment) for environment in self.environments]
-        threads, done = torch.get_num_threads(), threading.Event()
-        threading.Thread(target=_kill_stopped, args=(children, done), daemon=True).start()
+        threads = torch.get_num_threads()
         torch.set_num_threads(min(threads, self.threads))
         try:
             yield lambda model: model
         finally:
-            done.set()
             torch.set_num_threads(threads)
             for child in children:
                 child.kill()
@@ -151,19 +142,6 @@ def _start(
     return child
 
 
-def _kill_stopped(children: Sequence[BaseProcess], done: threading.Event) -> None:
-    """Kill children that somebody has stopped, since they would keep their leases."""
-    polls = dict.fromkeys(children, 0)
-    while not done.wait(STOPPED_POLL_S):
-        for child in children:
-            with suppress(psutil.NoSuchProcess):
-                stopped = psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
-                polls[child] = polls[child] + 1 if stopped else 0
-            if polls[child] == STOPPED_POLLS:
-                logger.warning("worker %d was stopped: killing it", child.pid)
-                child.kill()
-
-
 def _encode_all(workspace: Workspace, work: Sequence[EncodingTask]) -> None:
     """Encode the corpora in order. Main function of a child process."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -191,8 +169,7 @@ def _exit_with_parent() -> None:
 class RayCluster:
     """A Ray cluster with a fixed number of concurrent tasks.
 
-    Ray repeats a task whose worker was lost. A task that does not end although the others did is
-    submitted once more.
+    Ray repeats a task whose worker was lost.
     """
 
     def __init__(self, address: str | None, workers: int, device: str, **options: Any) -> None:
@@ -210,17 +187,16 @@ class RayCluster:
         self.ray = connect_to_ray(address, **options)
         has = self.ray.cluster_resources()
         gpus = 0 if device == "cpu" else int(has.get("GPU", 0))
-        self.machines = worker_count(workers, int(has.get("CPU", 1)), gpus)
+        self.workers = worker_count(workers, int(has.get("CPU", 1)), gpus)
         largest = max(node["Resources"].get("CPU", 1) for node in self.ray.nodes() if node["Alive"])
         self._head: str = self.ray.get_runtime_context().gcs_address
         self._device = "auto" if gpus else "cpu"
         self._task = self.ray.remote(
-            num_cpus=max(1, min(int(has.get("CPU", 1) / self.machines), int(largest))),
-            num_gpus=min(1.0, gpus / self.machines),
+            num_cpus=max(1, min(int(has.get("CPU", 1) / self.workers), int(largest))),
+            num_gpus=min(1.0, gpus / self.workers),
             max_retries=RETRIES,
             retry_exceptions=True,  # only Ray raises: errors of encoders are values
         )(_encode_in_worker)
-        self._pending: set[Any] = set()
 
     @contextmanager
     def encoding(self, workspace: Workspace, work: Sequence[EncodingTask]) -> Iterator[Distribute]:
@@ -241,39 +217,29 @@ class RayCluster:
 
     def submit(self, arguments: Sequence[Any]) -> Any:
         """Submit a task with these ``arguments`` and return the reference to its `TaskResult`."""
-        reference = self._task.remote(str(Path.cwd()), self._device, *arguments)
-        self._pending.add(reference)
-        return reference
+        return self._task.remote(str(Path.cwd()), self._device, *arguments)
 
     def wait_for(self, reference: Any, arguments: Sequence[Any]) -> TaskResult:
-        """Return the result of a submitted task, repeating it if it is lost or does not end.
+        """Return the result of a submitted task, repeating it if it is lost.
 
         Raises:
             BenchError: the cluster is gone, or loses every worker that runs the task.
         """
-        copies, idle_s, lost = [reference], 0.0, 0
+        lost = 0
         while True:
             try:
-                ready, _ = self.ray.wait(copies, timeout=POLL_S)
-                if ready:
-                    self._pending.difference_update(copies)
-                    answer: TaskResult = self.ray.get(ready[0])
+                if self.ray.wait([reference], timeout=POLL_S)[0]:
+                    answer: TaskResult = self.ray.get(reference)
                     return answer
             except self.ray.exceptions.RayError as error:
                 self._check_head()
-                self._pending.difference_update(copies)
                 lost += 1
                 if lost > RETRIES:
                     reason = " ".join(str(error).split())
                     problem = f"a worker of the Ray cluster was lost: {reason}"
                     raise BenchError(problem, RETRY_HINT) from error
-                copies = [self.submit(arguments)]
+                reference = self.submit(arguments)
             self._check_head()
-            others = list(self._pending.difference(copies))
-            busy = others and self.ray.wait(others, num_returns=len(others), timeout=0)[1]
-            idle_s = 0.0 if busy else idle_s + POLL_S
-            if idle_s >= PATIENCE_S and len(copies) == 1:
-                copies.append(self.submit(arguments))
 
     def _check_head(self) -> None:
         """Raise if the head of the cluster is gone, since Ray ends processes that lose it."""
@@ -329,7 +295,7 @@ class RayShard:
         """Store the ``arguments`` of a task for ``cluster``, with a ``timer`` for its phases."""
         self._cluster, self._timer, self._arguments = cluster, timer, arguments
         self._reference: Any = None
-        self.in_flight = TASKS_PER_WORKER * cluster.machines
+        self.in_flight = TASKS_PER_WORKER * cluster.workers
 
     def launch(self) -> None:
         """Submit the task."""

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,6 @@ from foundation.files import replace_folder
 from retrievers.index.faiss_index import IndexSpec
 
 PROBE_S = 5.0
-WORTH_AN_ESTIMATE = 20_000  # documents that take long to encode
 ITEM_BYTES = {"float32": 4, "float16": 2}
 
 Claims = Mapping[tuple[str, str, str], float]  # by model, collection and measure
@@ -77,9 +75,6 @@ class RunReport:
 
 class RunProgress:
     """Receiver of what happens during a run. This one ignores it."""
-
-    def start(self, jobs: Sequence[Job], machines: int) -> None:
-        """Begin to evaluate ``jobs``, whose documents so many ``machines`` encode."""
 
     def finish(self, evaluation: Evaluation, reused: bool) -> None:
         """Finish one evaluation, or find its stored result."""
@@ -116,7 +111,6 @@ def run(request: RunRequest, progress: RunProgress | None = None) -> RunReport:
         else:
             workers = 1 if request.workers is None else request.workers
             engine = WorkerProcesses(workers, workspace.device)
-        progress.start(plan.all_jobs, engine.machines)
         tasks = [
             EncodingTask(job.dataset.name, job.dataset.corpus.folder, job.model.model)
             for job in plan.all_jobs
@@ -161,8 +155,8 @@ class EncodingCost(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int = 0
 
 
-def estimate_costs(jobs: Iterable[Job], least: int = 0) -> Iterator[EncodingCost]:
-    """Estimate the cost of each of the ``jobs`` that encodes at least ``least`` documents.
+def estimate_costs(jobs: Iterable[Job]) -> Iterator[EncodingCost]:
+    """Estimate the cost of each of the ``jobs``.
 
     Token counts come from a sample and the real tokenizer, the encoding speed from a probe of the
     real encoder on this machine.
@@ -172,10 +166,8 @@ def estimate_costs(jobs: Iterable[Job], least: int = 0) -> Iterator[EncodingCost
     for job in jobs:
         corpus, recipe, encoder = job.dataset.corpus, job.recipe, job.prompted_model.encoder
         texts = recipe.side("document").fingerprint, corpus.sha256
-        known = job.stored is not None or texts in seen or len(corpus) < least
+        known = job.stored is not None or texts in seen
         missing = 0 if known else job.retriever.missing(job.dataset)
-        if missing < least:
-            continue
         tokens, encode_s, disk_bytes = 0, 0.0, 0
         if missing and encoder is not None:
             if job.name not in speeds:
@@ -193,18 +185,6 @@ def estimate_costs(jobs: Iterable[Job], least: int = 0) -> Iterator[EncodingCost
             encode_s=encode_s,
             memory_bytes=job.memory_bytes,
             disk_bytes=disk_bytes,
-        )
-
-
-def announce_encoding(jobs: Iterable[Job], machines: int = 1) -> None:
-    """Print how long encoding will take on ``machines`` like this one, if it is long."""
-    rows = list(estimate_costs(jobs, WORTH_AN_ESTIMATE))
-    if rows:
-        seconds = sum(row.encode_s for row in rows) / machines
-        print(
-            f"encoding {sum(row.to_encode for row in rows):,} documents will take about "
-            f"{timedelta(seconds=round(seconds))} on this machine; it can be stopped and resumed",
-            file=sys.stderr,
         )
 
 
@@ -424,7 +404,6 @@ def index(request: IndexRequest) -> IndexManifest:
     (model,) = load_models(workspace, (request.model,), request)
     options = EvaluationOptions(index=spec)
     job = workspace.prepare(workspace.open(request.dataset), model, options)
-    announce_encoding([job])
     built, corpus = job.retriever.build_index(job.dataset), job.dataset.corpus
     manifest = msgspec.structs.replace(built.checked(), recipe=job.recipe)
     with replace_folder(request.out) as unfinished:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from tqdm import tqdm
 
@@ -26,7 +27,7 @@ from bench.evaluation.collection_search import (
 )
 from bench.evaluation.compressed_search import CompressedSearch, bytes_per_document, rescoring_bytes
 from bench.evaluation.exact import ArrayVectors, exact_search
-from bench.evaluation.index_search import check_index_fits, default_budget, resident_bytes
+from bench.evaluation.index_search import check_index_fits, default_budget
 from bench.evaluation.pipeline import current_conditions
 from bench.requests.evaluating import SpeedRequest
 from bench.runner.workspace import Workspace, load_models, open_workspace
@@ -58,7 +59,7 @@ from bench.speed.speed_report import (
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
-from foundation.machine import format_size, processor_name
+from foundation.machine import processor_name
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.index.hits import Hits, recall_at_k, sort_canonically
@@ -66,11 +67,10 @@ from retrievers.models.card import Recipe
 from retrievers.models.resolve import Model
 
 SOURCE = "stdlib-code"  # embedded: its texts are on every machine
-PARTS = ("encode", "latency", "indexes")
+PARTS = ("encode", "latency")
 DOCUMENTS = (64, 20_000)  # fewest and most of one sample
 SAMPLE_S = 3.0  # about how long one sample of encoding takes
-REAL_DOCUMENTS = 1000  # the same whatever the speed: recall compares between reports
-ROWS = 30_000  # vectors that are searched
+LATENCY_DOCUMENTS = 1000  # the same whatever the speed
 QUERIES = 200
 PROBE_S = 2.0
 CONSTANT_TOKENS = (32, 128, 256)
@@ -82,11 +82,6 @@ TOLERANCES = {"float32": 1e-5, "unknown": 1e-5, "float16": 1e-2, "bfloat16": 5e-
 NEIGHBOURS = 10  # neighbours in the comparison of indexes
 LATENCY_K = 100
 WARM_UP_QUERIES = 10
-INDEXES = (  # of every kind, for any dimension; lists are about four times the root of ROWS
-    *("Flat", "HNSW32?efSearch=16", "HNSW32?efSearch=64", "HNSW32?efSearch=256"),
-    *("IVF512,Flat?nprobe=1", "IVF512,Flat?nprobe=8", "IVF512,Flat?nprobe=32"),
-    *("IVF512,SQ8?nprobe=8", "IVF512,SQ8?nprobe=32"),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +89,7 @@ class BenchmarkedModel:
     """A model on this machine, ready to be measured.
 
     ``encoder`` has the prompts for ``source``, whose texts are used. Writing vectors to ``scratch``
-    is part of the timing. ``arguments`` are those of ``run`` for this model. ``vectors`` are the
-    documents and queries that ``indexes`` search, and their origin; None for `mixed_vectors`.
+    is part of the timing. ``arguments`` are those of ``run`` for this model.
     """
 
     model: Model
@@ -107,8 +101,6 @@ class BenchmarkedModel:
     arguments: tuple[str, ...]
     against: tuple[str, ...]
     repeats: int
-    indexes: tuple[IndexSpec, ...]
-    vectors: tuple[Float32Array, Float32Array, str] | None = None
 
     @cached_property
     def texts(self) -> list[str]:
@@ -127,14 +119,6 @@ class BenchmarkedModel:
         """Queries of the source, at most `QUERIES`."""
         return list(self.source.queries.texts[:QUERIES])
 
-    @cached_property
-    def mixed_vectors(self) -> tuple[Float32Array, str]:
-        """Vectors to search, float32 ``(ROWS, dim)``, with a description of their origin."""
-        texts, name = self.texts[:REAL_DOCUMENTS], self.source.name
-        real = self.encoder.encode_documents([""] * len(texts), texts)
-        origin = f"mixtures of two of {len(real):,} documents of {name}, with noise"
-        return mix_vectors(real, ROWS), origin
-
     def documents_in(self, tokens: float) -> int:
         """Return the number of documents with ``tokens`` tokens on average that take `SAMPLE_S`."""
         fewest, most = DOCUMENTS
@@ -142,45 +126,47 @@ class BenchmarkedModel:
 
 
 def speed(request: SpeedRequest) -> SpeedReport:
-    """Measure one model, and with names of collections, compare it end to end with other tools.
-
-    Given indexes are measured on the vectors of a named collection, the usual ones on others.
-    """
-    parts = request.parts or (() if request.names or request.index else PARTS)
-    parts = tuple(dict.fromkeys([*parts, "indexes"])) if request.index else parts
+    """Measure one model, race it against other tools on collections, or compare indexes on one."""
+    parts = request.parts or (() if request.names else PARTS)
     _check_tools(request, parts)
     workspace = open_workspace(request)
     named = [workspace.dataset(name) for name in workspace.expand_names(request.names)]
-    indexed = named if request.index else []
-    if len(indexed) > 1:
-        problem = f"indexes are measured on one collection, not on {len(indexed)}"
-        raise BenchError(problem, "name one collection, or leave out --index")
     target = _benchmarked_model(request, workspace)
-    if any(spec.is_bm25 for spec in target.indexes):
+    specs = tuple(map(IndexSpec.parse, dict.fromkeys(["flat", *request.index])))
+    if request.index:
+        _check_indexes(specs, named, target.encoder.dim)
+    raced = named if SCORES.keys() & set(request.against) or not request.index else []
+    report = measure(target, parts, raced, request.rounds)
+    if not request.index:
+        return report
+    curve = _compare_indexes_on(named[0], specs, target, workspace)
+    return msgspec.structs.replace(report, indexes=curve)
+
+
+def _check_indexes(specs: Sequence[IndexSpec], named: Sequence[Dataset], dim: int) -> None:
+    """Raise if indexes cannot be compared on the ``named`` collections."""
+    if len(named) != 1:
+        problem = f"indexes are measured on one collection, not on {len(named)}"
+        raise BenchError(problem, "name one collection, or leave out --index")
+    if any(spec.is_bm25 for spec in specs):
         raise BenchError("bm25 is not an index of vectors", "leave it out of --index")
-    dim, rows = target.encoder.dim, len(indexed[0].corpus) if indexed else ROWS
-    for spec in filter(lambda spec: spec.needs_faiss, target.indexes):
+    rows = len(named[0].corpus)
+    for spec in filter(lambda spec: spec.needs_faiss, specs):
         check_index_fits(spec, rows, dim, default_budget(), loading=4 * rows * dim)
-    if (needed := resident_bytes() + 4 * rows * dim) > default_budget():
-        raise BenchError(
-            f"the vectors of {rows:,} documents need {format_size(needed)}, and "
-            f"{format_size(default_budget())} are free",
-            "name a smaller collection",
-        )
-    if indexed:
-        target = replace(target, vectors=_collection_vectors(target, indexed[0], workspace))
-    raced = named if SCORES.keys() & set(request.against) or not indexed else []
-    return measure(target, parts, raced, request.rounds)
 
 
-def _collection_vectors(
-    target: BenchmarkedModel, dataset: Dataset, workspace: Workspace
-) -> tuple[Float32Array, Float32Array, str]:
-    """Return document and query vectors of a collection, which are stored, and their origin."""
+def _compare_indexes_on(
+    dataset: Dataset, specs: Sequence[IndexSpec], target: BenchmarkedModel, workspace: Workspace
+) -> IndexCurve:
+    """Compare indexes on all vectors of a collection, which are stored."""
     encoder = target.encoder.for_dataset(dataset.name)
     stored = encode_documents(dataset, encoder, workspace.store)
+    documents = stored.rows(np.arange(stored.shape[0]))
     queries = workspace.store.queries(encoder, dataset.queries.texts)
-    return stored.rows(np.arange(stored.shape[0])), queries, f"all documents of {dataset.name}"
+    device, origin = search_device(target.device), f"all documents of {dataset.name}"
+    return compare_indexes(
+        documents, queries, specs, target.repeats, device, origin, target.model.recipe
+    )
 
 
 def _check_tools(request: SpeedRequest, parts: tuple[str, ...]) -> None:
@@ -229,14 +215,7 @@ def _benchmarked_model(request: SpeedRequest, workspace: Workspace) -> Benchmark
         arguments=("--model", request.model, *request.typed_settings()),
         against=tuple(dict.fromkeys(request.against)),
         repeats=request.repeats,
-        indexes=_read_indexes(request),
     )
-
-
-def _read_indexes(request: SpeedRequest) -> tuple[IndexSpec, ...]:
-    """Return exact search and the indexes to measure: by default all that have the precision."""
-    usual = [name for name in INDEXES if request.precision == "float32" or "SQ" not in name]
-    return tuple(map(IndexSpec.parse, dict.fromkeys(["flat", *(request.index or usual)])))
 
 
 def measure(
@@ -247,23 +226,7 @@ def measure(
     # Race first, since other tools may fail: then no other measurement is lost.
     races = tuple(_race(target, dataset, rounds) for dataset in raced)
     encoding = tuple(_compare_encoding(target)) if "encode" in parts else ()
-    latency: tuple[Latency, ...] = ()
-    indexes, device = None, search_device(target.device)
-    if "latency" in parts:
-        recipe = target.model.recipe
-        latency = measure_latencies(
-            target.encoder, target.queries, target.mixed_vectors[0], device, recipe
-        )
-    if "indexes" in parts:
-        if target.vectors is None:
-            documents, origin = target.mixed_vectors
-            queries = target.encoder.encode_queries(target.queries)
-        else:
-            documents, queries, origin = target.vectors
-        specs = target.indexes
-        indexes = compare_indexes(
-            documents, queries, specs, target.repeats, device, origin, target.model.recipe
-        )
+    latency = measure_latencies(target) if "latency" in parts else ()
     return SpeedReport(
         model=target.model.card.name,
         fingerprint=target.model.recipe.fingerprint,
@@ -275,7 +238,6 @@ def measure(
         repeats=target.repeats,
         encoding=encoding,
         latency=latency,
-        indexes=indexes,
         races=races,
     )
 
@@ -344,19 +306,13 @@ def make_documents(encoder: Encoder, count: int, tokens: int) -> list[str]:
     ]
 
 
-def measure_latencies(
-    encoder: Encoder,
-    queries: Sequence[str],
-    documents: Float32Array,
-    device: str,
-    recipe: Recipe,
-) -> tuple[Latency, ...]:
-    """Time single queries: encoding, exact search at depth 100, and both together.
-
-    ``documents`` are the vectors to search, float32 ``(n, dim)``, before the compression of
-    ``recipe``.
-    """
+def measure_latencies(target: BenchmarkedModel) -> tuple[Latency, ...]:
+    """Time single queries: encoding, exact search of some documents, and both together."""
+    encoder, queries = target.encoder, target.queries
+    texts = target.texts[:LATENCY_DOCUMENTS]
+    documents = encoder.encode_documents([""] * len(texts), texts)
     k = min(LATENCY_K, len(documents))
+    device, recipe = search_device(target.device), target.model.recipe
     searching = CompressedSearch(ArrayVectors(documents), recipe, FLAT, device)
     encoding, finding = [], []
     texts = [*queries[:WARM_UP_QUERIES], *queries]
@@ -369,24 +325,6 @@ def measure_latencies(
     by_kind = np.array([encoding[skipped:], finding[skipped:]]) * 1000
     kinds = zip(("encode", "search", "both"), [*by_kind, by_kind.sum(axis=0)], strict=True)
     return tuple(Latency.of(what, len(documents), k, samples) for what, samples in kinds)
-
-
-def mix_vectors(real: Float32Array, rows: int) -> Float32Array:
-    """Make vectors that resemble real ones, float32 ``(n, dim)``: mixtures of two with noise.
-
-    Norms are interpolated, so unit vectors give unit vectors. The result is float32 ``(rows,
-    dim)``.
-    """
-    rng = np.random.default_rng(0)
-    first, second = real[rng.integers(0, len(real), (2, rows))]
-    share = rng.random((rows, 1), dtype=np.float32)
-    mixed = share * first + (1 - share) * second
-    lengths = [np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (first, second, mixed)]
-    noise = rng.standard_normal(mixed.shape, dtype=np.float32) / np.sqrt(mixed.shape[1])
-    mixed += 0.5 * lengths[2] * noise
-    wanted = share * lengths[0] + (1 - share) * lengths[1]
-    mixed *= wanted / np.linalg.norm(mixed, axis=1, keepdims=True)
-    return np.ascontiguousarray(mixed, dtype=np.float32)
 
 
 def compare_indexes(

@@ -8,7 +8,6 @@ import msgspec
 
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import print_json, print_result
-from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Result
 from bench.monitor import watch as watch_case
 from bench.monitor.curve import Curve
@@ -22,9 +21,7 @@ from bench.requests.evaluating import (
 from bench.requests.outcomes import ExitCode
 from bench.requests.training import WatchRequest
 from bench.runner import run as run_case
-from bench.runner.run import announce_encoding
 from bench.speed import speed as speed_case
-from foundation.errors import BenchError
 from foundation.files import replace_file
 from reports.evaluation import collection_table, costs_table, gaps_list, means_table
 from reports.format import size
@@ -38,9 +35,6 @@ class _Printer(run_case.RunProgress):
 
     def __init__(self, tables: bool) -> None:
         self._tables = tables
-
-    def start(self, jobs: Sequence[Job], machines: int) -> None:
-        announce_encoding(jobs, machines)
 
     def finish(self, evaluation: Evaluation, reused: bool) -> None:
         result = evaluation.record
@@ -128,10 +122,6 @@ def speed(request: SpeedRequest, output: OutputOptions) -> int:
     Returns:
         The exit code of bad input if the tools disagree on scores: their times are not comparable.
     """
-    everything = not (request.parts or request.names)
-    if output.figure and not (everything or request.index or "indexes" in request.parts):
-        problem = "--figure draws indexes, which are not measured"
-        raise BenchError(problem, "Add --index, or --parts indexes.")
     report = speed_case.speed(request)
     if not output.json:
         print(speed_tables(report), end="\n\n")

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from bench.evaluation.collection_search import mean_tokens, measure_speed
-from bench.runner import run
-from bench.runner.run import EncodingCost, announce_encoding
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.readers.reader import Document
 from retrievers.encoders.transformer import open_encoder
@@ -85,10 +83,3 @@ def test_a_dry_run_says_what_a_run_encodes_and_evaluates_nothing(bench, tmp_path
     (words,) = dry(folders[0], model="bm25")
     assert words["to_encode"] == 0
     assert words["memory_bytes"] > 10_000_000
-
-
-def test_long_work_is_announced_without_a_prompt(monkeypatch, capsys):
-    row = EncodingCost(model="m", collection="c", documents=9, to_encode=9, encode_s=7200.0)
-    monkeypatch.setattr(run, "estimate_costs", lambda jobs, least: [row])
-    announce_encoding([])
-    assert "encoding 9 documents will take about 2:00:00" in capsys.readouterr().err

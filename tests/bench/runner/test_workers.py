@@ -1,8 +1,6 @@
-"""Children that are killed, stopped or out of space: all is encoded, almost none of it twice."""
+"""Children that are killed or out of space: all is encoded, almost none of it twice."""
 
-import os
 import re
-import signal
 import subprocess
 import time
 from contextlib import contextmanager, suppress
@@ -44,19 +42,16 @@ def wait_until(is_so, meanwhile, limit_s=120.0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_lost_child_repeats_only_its_current_shard_and_changes_no_byte(
-    number, two_threads, undisturbed, collection, card, tmp_path, monkeypatch
+    two_threads, undisturbed, collection, card, tmp_path
 ):
-    monkeypatch.setattr("bench.runner.engines.STOPPED_POLL_S", 0.2)
     bed = Bed(tmp_path, collection, card)
     with encoding_child(bed) as child:
-        os.kill(child.pid, number)
-        child.join(0 if number == signal.SIGSTOP else None)
+        child.kill()
+        child.join()
         left = bed.plan().missing_rows
         assert 0 < left < len(bed.corpus)
         assert bed.encode().encoded == left
-        assert not child.is_alive()
     same_as(undisturbed, bed.workspace.vectors_dir)
 
 
@@ -147,7 +142,6 @@ def test_children_share_threads_and_gpus_with_this_process(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     children = WorkerProcesses(4, "auto")
     assert [each["CUDA_VISIBLE_DEVICES"] for each in children.environments] == ["7", "4", "7"]
-    assert children.machines == 2
 
 
 def test_workers_are_refused_on_one_of_several_gpus():

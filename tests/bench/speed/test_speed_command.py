@@ -38,8 +38,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_work(monkeypatch):
-    small = {"PROBE_S": 0.05, "SAMPLE_S": 0.01, "ROWS": 300, "INDEXES": ("HNSW32", "IVF8,SQ8")}
-    for name, value in small.items():
+    for name, value in {"PROBE_S": 0.05, "SAMPLE_S": 0.01, "LATENCY_DOCUMENTS": 300}.items():
         monkeypatch.setattr(command, name, value)
 
 
@@ -51,7 +50,7 @@ def test_the_last_line_is_the_report_after_the_tables(options, capsys):
     lengths = [time_tools.name for time_tools in report.encoding]
     assert lengths == ["32 tokens", "128 tokens", "256 tokens", "as in stdlib-code"]
     assert {len(row.tools[0].wall_s.samples) for row in report.encoding} == {2}
-    assert report.latency[0].rows == report.indexes.rows == 300
+    assert report.latency[0].rows == 300
     assert report.conditions.python
     assert report.processor
     assert sum(line.startswith("|-") for line in tables) == 3
@@ -102,8 +101,9 @@ def test_indexes_are_measured_on_a_named_collection_with_a_figure(options, tmp_p
     ("words", "model", "said"),
     [
         ((), "bm25", "bm25 does not encode"),
-        (("--index", "bm25"), "hashing", "bm25 is not an index"),
-        (("--index", "IVF"), "hashing", "IVF"),
+        (("stdlib-code", "--index", "bm25"), "hashing", "bm25 is not an index"),
+        (("stdlib-code", "--index", "IVF"), "hashing", "IVF"),
+        (("--index", "Flat"), "hashing", "not on 0"),
         (("stdlib-code", "stdlib-code/train", "--index", "Flat"), "hashing", "one collection"),
         (("--against", "mteb", "beir"), "hashing", "mteb needs a collection to evaluate"),
         (("--against", "sentence-transformers"), "hashing", "needs the part encode"),

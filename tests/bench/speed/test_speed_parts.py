@@ -1,5 +1,7 @@
 """Texts as long as stated, and latency and indexes on vectors whose neighbours are known."""
 
+from types import SimpleNamespace
+
 import msgspec
 import numpy as np
 import pytest
@@ -11,7 +13,6 @@ from bench.speed.speed import (
     compare_indexes,
     make_documents,
     measure_latencies,
-    mix_vectors,
 )
 from retrievers.encoders.transformer import open_encoder
 from retrievers.encoders.views import compress
@@ -89,19 +90,16 @@ def test_sizes_are_those_of_what_is_kept_and_every_point_has_its_repeats(documen
     assert all(point.build_s > 0 for point in curve.points if point.index != "flat")
 
 
-def test_stand_ins_are_as_long_as_their_parents_and_near_them(documents):
-    made = mix_vectors(documents[:5], 1000)
-    assert (made.shape, made.dtype, made.flags.c_contiguous) == ((1000, 32), np.float32, True)
-    np.testing.assert_allclose(np.linalg.norm(made, axis=1), 1, atol=1e-5)
-    assert (made @ documents[:5].T).max(axis=1).min() > 0.4
-
-
 def test_latency_is_of_every_query_after_a_warm_up():
     encoder = open_encoder(resolve_model("hashing"))
-    vectors = encoder.encode_documents(["", ""], ["a b", "c d"])
-    encode, search, both = measure_latencies(
-        encoder, ["a", "c", "b"], vectors, "cpu", encoder.recipe
+    target = SimpleNamespace(
+        encoder=encoder,
+        queries=["a", "c", "b"],
+        texts=["a b", "c d"],
+        device="cpu",
+        model=resolve_model("hashing"),
     )
+    encode, search, both = measure_latencies(target)
     assert [one.what for one in (encode, search, both)] == ["encode", "search", "both"]
     np.testing.assert_allclose(
         np.add(encode.samples_ms, search.samples_ms), both.samples_ms, rtol=1e-12
