@@ -178,8 +178,8 @@ class ModelFields(Request):
             separately.
         allow_unknown_tokens: Evaluate a model even if more than half of the tokens of a sample of
             documents are unknown to it.
-        trust_code: Allow third-party encoder code: path/to/file.py:NAME, or code that a card or a
-            folder names.
+        trust_code: Allow code that is not of this program: path/to/file.py:NAME, or code that a
+            card or a folder names.
     """
 
     section: ClassVar = ("Model settings", 20)

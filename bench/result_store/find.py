@@ -8,7 +8,7 @@ see `find_named`.
 import hashlib
 import logging
 import sys
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +111,12 @@ def choose_results(
 
     Raises:
         BenchError: several recipes, several evaluations on one collection, or token ids of
-            different library versions. The hint has a name for each choice.
+            different library versions.
     """
     wanted = [stored for stored in results if on is None or stored.dataset in on]
-    groups = list(_split_into_groups(wanted))
     exact = [stored for stored in wanted if stored.record.index == EXACT]
-    if len(groups) > 1 and _cover_one_recipe(exact, wanted):
+    is_ambiguous = not _go_together(wanted)
+    if is_ambiguous and _cover_one_recipe(exact, wanted):
         others = sorted({stored.record.index for stored in wanted} - {EXACT})
         print(
             f"note: using the results of exact search of {name}; type "
@@ -124,8 +124,8 @@ def choose_results(
             file=sys.stderr,
         )
         wanted = exact
-    elif len(groups) > 1:
-        raise _ambiguous(name, wanted, groups)
+    elif is_ambiguous:
+        raise _ambiguous(name, wanted)
     return {
         collection: _choose_newest(name, repeated)
         for collection, repeated in sorted(_group_by_collection(wanted).items())
@@ -149,34 +149,6 @@ def _choose_newest(name: str, repeated: Sequence[Evaluation]) -> Evaluation:
             *(name, newest.dataset, len(repeated), newest.folder),
         )
     return newest
-
-
-# Conditions that select results that belong together, and these results.
-_Group = tuple[tuple[str, ...], Sequence[Evaluation]]
-
-
-def _split_into_groups(
-    results: Sequence[Evaluation], conditions: tuple[str, ...] = ()
-) -> Iterator[_Group]:
-    """Split results by field until each group belongs together, or else by key."""
-    if _go_together(results):
-        yield conditions, results
-        return
-    for field in sorted(_differing_fields(results), key=lambda name: name in FILES):
-        if field.endswith("sha256") or field == RUN_FILE_FACT:
-            continue  # a hash of a collection or run file, which nobody types
-        parts: dict[str, list[Evaluation]] = {}
-        values: dict[str, str] = {}
-        for stored in results:
-            value = describe_result(stored.record).get(field, "")
-            parts.setdefault(value.lower(), []).append(stored)  # letter case chooses nothing
-            values.setdefault(value.lower(), value)
-        if len(parts) > 1 and not any(SELECTOR in value for value in values):
-            for lower, part in parts.items():
-                yield from _split_into_groups(part, (*conditions, f"{field}={values[lower]}"))
-            return
-    for key in dict.fromkeys(stored.record.key for stored in results):
-        yield (key,), [stored for stored in results if stored.record.key == key]
 
 
 def _go_together(results: Sequence[Evaluation]) -> bool:
@@ -221,26 +193,27 @@ def _group_by_collection(results: Iterable[Evaluation]) -> dict[str, list[Evalua
     return grouped
 
 
-def _ambiguous(name: str, results: Sequence[Evaluation], groups: Sequence[_Group]) -> BenchError:
-    """Return an error that lists the results, their differences and a name for each group."""
-    collections, fields = sorted(_group_by_collection(results)), _differing_fields(results)
-    lines = []
-    for _, members in groups[:LISTED]:
-        values = describe_result(members[0].record)
-        facts = ", ".join(f"{field} {values.get(field) or '-'}" for field in fields)
-        on = ", ".join(sorted(_group_by_collection(members)))
-        lines.append(f"\n  {members[0].folder if len(members) == 1 else on}: {facts}")
-    if len(groups) > LISTED:
-        lines.append(f"\n  and {len(groups) - LISTED} more")
-    location = f"of {len(groups)} kinds on {len(collections)} collections"
-    otherwise = "fewer collections with --on"
-    if len(collections) == 1:
-        location, otherwise = f"on {collections[0]}", "one of the folders"
-    names = [f"'{SELECTOR.join([name, *conditions])}'" for conditions, _ in groups[:LISTED]]
+def _ambiguous(name: str, results: Sequence[Evaluation]) -> BenchError:
+    """Return an error that lists the fields in which results differ, with their values."""
+    facts = [describe_result(stored.record) for stored in results]
+    values = {
+        field: list(dict.fromkeys(fact.get(field, "") for fact in facts))
+        for field in _differing_fields(results)
+    }
+    lines = [
+        f"\n  {field}: {', '.join(value or '-' for value in found[:LISTED])}"
+        for field, found in values.items()
+    ]
+    hint = f"name one of the folders, such as {results[0].folder}"
+    for field in sorted(values, key=lambda field: field in FILES):
+        is_hash = field.endswith("sha256") or field == RUN_FILE_FACT  # which nobody types
+        if not is_hash and not any(SELECTOR in value for value in values[field]):
+            names = [f"'{name}{SELECTOR}{field}={value}'" for value in values[field][:LISTED]]
+            hint = f"type {' or '.join(names)}; several conditions can follow each other"
+            break
     return BenchError(
-        f"{name} has {len(results)} results {location}, which differ in "
-        f"{', '.join(fields)}:{''.join(lines)}",
-        f"type {' or '.join(names)}, or name {otherwise}",
+        f"{name} has {len(results)} results, which differ in {', '.join(values)}:{''.join(lines)}",
+        hint,
     )
 
 

@@ -13,7 +13,6 @@ import asyncio
 import base64
 import copy
 import hashlib
-import importlib
 import os
 import re
 import threading
@@ -135,68 +134,6 @@ class PythonEncoder(Encoder):
             if advance:
                 advance(rows)
         return scale_to_unit(vectors) if self.recipe.similarity == "cos" else vectors
-
-
-@dataclass
-class ThirdPartyEncoder(Encoder):
-    """An object of a third party's class, whose errors and vectors are checked.
-
-    Its other methods, such as ``count_query_tokens``, can be called too. ``name`` is for messages.
-    """
-
-    encoder: Any
-    name: str
-
-    @property
-    def recipe(self) -> Recipe:  # type: ignore[override]
-        """Recipe that the object was made with."""
-        recipe: Recipe = self.encoder.recipe
-        return recipe
-
-    def for_dataset(self, name: str) -> "ThirdPartyEncoder":
-        """Return the encoder with the prompts of the dataset ``name``."""
-        with name_encoder_in_errors(self.name):
-            return replace(self, encoder=self.encoder.for_dataset(name))
-
-    def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
-        """Encode ``texts`` as queries, and check the vectors."""
-        with name_encoder_in_errors(self.name):
-            array = self.encoder.encode_queries(texts, advance)
-        return check_vectors(array, len(texts), self.dim, self.name)
-
-    def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
-    ) -> Float32Array:
-        """Encode ``titles`` with ``texts``, and check the vectors."""
-        with name_encoder_in_errors(self.name):
-            array = self.encoder.encode_documents(titles, texts, advance)
-        return check_vectors(array, len(texts), self.dim, self.name)
-
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("_") or attribute == "encoder":
-            raise AttributeError(attribute)
-        return getattr(self.encoder, attribute)
-
-
-def open_third_party(recipe: Recipe, device: str) -> Encoder:
-    """Create an object of the third party's class in ``recipe``, and check its methods."""
-    module, _, name = recipe.encoder.partition(":")
-    try:
-        encoder = getattr(importlib.import_module(module), name)(recipe, device)
-    except BenchError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise BenchError(
-            f"cannot load the encoder class {recipe.encoder}: {first_line(error)}",
-            "It is called with a recipe and a device: Class(recipe, device).",
-        ) from error
-    needed = ("recipe", "for_dataset", "encode_queries", "encode_documents")
-    if missing := [part for part in needed if not hasattr(encoder, part)]:
-        raise BenchError(
-            f"the encoder class {recipe.encoder} has no {', '.join(missing)}",
-            "Implement the methods of retrievers.encoders.protocol.Encoder.",
-        )
-    return ThirdPartyEncoder(encoder, f"the encoder class {recipe.encoder}")
 
 
 @dataclass

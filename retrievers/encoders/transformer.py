@@ -18,7 +18,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import resolve_inside
 from retrievers.adapters.compose import Router
-from retrievers.encoders.external import EndpointEncoder, HashingEncoder, open_third_party
+from retrievers.encoders.external import EndpointEncoder, HashingEncoder
 from retrievers.encoders.objects import open_object
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join
 from retrievers.encoders.tokens import Tokens, hash_tokens
@@ -75,15 +75,13 @@ def open_encoder(
         networks: loaded bases, so that encoders of several adapters share one.
 
     Raises:
-        BenchError: the model has no vectors (BM25), or a third party's class is missing or unfit.
+        BenchError: the model has no vectors (BM25), or the code of the user is unfit.
     """
     model = replace(model, recipe=model.recipe.uncompressed)
     if model.recipe.kind == "bm25":
         raise BenchError(f"{model.card.name} makes no vectors")
-    if model.recipe.kind == "python" and (model.document or ".py:" in model.recipe.encoder):
+    if model.recipe.kind == "python" and (model.document or model.recipe.encoder):
         return open_object(model, device)
-    if model.recipe.encoder:
-        return open_third_party(model.recipe, device)
     if model.recipe.kind == "hashing":
         return HashingEncoder(model.recipe)
     if model.recipe.kind == "endpoint":

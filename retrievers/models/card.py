@@ -185,8 +185,7 @@ class Recipe(Usage, kw_only=True):
         backend: engine that runs the model: PyTorch, or dense layers in int8 with calibrated
             scales.
         store_dtype: dtype of stored vectors: float16 rounds them before they are searched.
-        encoder: third party's class, as ``package.module:Class``, or user's file, as
-            ``file.py:Name``.
+        encoder: class, function or object of a user's file, as ``file.py:Name``.
         options: settings of an encoder that is not a transformer.
         compression: what is searched instead of the vectors of the encoder, which has the recipe
             without it.
@@ -222,8 +221,8 @@ class Recipe(Usage, kw_only=True):
         """Hash (sha256, hex) of the canonical JSON of all fields that can change a vector.
 
         Names are omitted if files are hashed, so that a moved or downloaded copy of the same files
-        is the same model. A third party's class loads files by name, which are not hashed, so its
-        names stay.
+        is the same model. A user's class loads files by name, which are not hashed, so its names
+        stay.
         """
         defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
         names = {"model", *(n for n in ADDED_LATER if getattr(self, n) == defaults[n])}
@@ -240,8 +239,8 @@ class Recipe(Usage, kw_only=True):
         """Return the recipe of one side, ``role``, with the other side's fields at plain values.
 
         Equal fingerprints of a side mean equal vectors there, so that a change of the other side
-        (such as a query prompt) encodes nothing again. A third party's class may read any field, so
-        both of its sides are the full recipe. Compression changes no vector of an encoder.
+        (such as a query prompt) encodes nothing again. A user's class may read any field, so both
+        of its sides are the full recipe. Compression changes no vector of an encoder.
         """
         if self.encoder:
             return self.uncompressed
@@ -365,8 +364,8 @@ class Card(Usage, kw_only=True):
         stages: layers between pooling and normalisation.
         prompts: text put before queries and documents.
         adapter: adapter to attach.
-        encoder: class of a third party as ``package.module:Class``, or class, function or object
-            of a file as ``path/to/file.py:Name``, relative to the card.
+        encoder: class, function or object of a file as ``path/to/file.py:Name``, relative to the
+            card.
         url: address of an endpoint up to ``/v1``, without user, password and query.
         endpoint_model: name of the model on the endpoint.
         connections: requests to an endpoint at a time.
@@ -446,7 +445,7 @@ class Card(Usage, kw_only=True):
         if transformer and self.pooling == "none":
             raise ValueError("a transformer needs a pooling: cls, mean, last or pooler")
         if transformer and self.options:
-            raise ValueError("options belong to hashing, bm25, endpoints and third-party encoders")
+            raise ValueError("options belong to hashing, bm25 and endpoints")
         if self.kind == "endpoint":
             self._check_endpoint()
         elif self.url or self.endpoint_model:

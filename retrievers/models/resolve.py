@@ -4,7 +4,6 @@ A card's name, a card's file, a folder with a card and a sentence-transformers f
 vectors are made. A plain checkpoint does not and is refused, unless it is used like a named card.
 """
 
-import importlib.util
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -150,7 +149,7 @@ def resolve_model(
         max_query_tokens: replaces the card's.
         max_document_tokens: replaces the card's.
         allow_unknown_tokens: see `Model`.
-        trust_code: allow a card that names a third party's class, a user's file of Python code, and
+        trust_code: allow a user's file of Python code, and
             the code of a folder.
         endpoint_model: name of the model on the endpoint.
         dimensions, precision: see `Compression`. Default: the dimensions of the card.
@@ -174,7 +173,7 @@ def resolve_model(
     card = replace_fields(card, given)
     if query_prompt is not None:
         card = with_query_prompt(card, query_prompt)
-    if ".py:" in card.encoder or (card.kind == "python" and not card.encoder):
+    if card.encoder or card.kind == "python":
         _check_object_settings(card, given)
     if adapter:
         card = with_adapter(card, Path(adapter))
@@ -578,28 +577,20 @@ def resolve_endpoint(card: Card) -> Model:
 
 
 def _resolve_code(card: Card, base: Path, trust_code: bool) -> Model:
-    """Resolve an installed class, or what a user's file defines, by its sources."""
+    """Resolve what a user's file defines, by its sources."""
     if not trust_code:
         problem = f"{card.name} runs {card.encoder}, which is not part of this project"
         raise BenchError(problem, TRUST)
-    recipe, (module, _, name) = _plain_recipe(card), card.encoder.rpartition(":")
-    if module.endswith(SUFFIX):
-        path = Path(base, Path(module).expanduser())
-        run_file(str(path))
-        card = replace_fields(card, {"encoder": f"{path}:{name}"})
-        files, encoder = hash_sources(str(path)), f"{path.name}:{name}"
-        changes = {"kind": "python", "files": files, "encoder": encoder, "dim": 0}
-        return Model(card, msgspec.structs.replace(recipe, **changes))
-    if recipe.dim < 1:
-        raise BenchError(f"card {card.name}: options.dim, the dimension of its vectors, is missing")
-    try:
-        spec = importlib.util.find_spec(module)
-    except (Exception, SystemExit):  # not a name, or its package is absent or cannot be imported
-        spec = None
-    if spec is None or spec.origin is None:
-        raise BenchError(f"card {card.name}: there is no module {module!r}", "install it")
-    files = hash_sources(module)
-    return Model(card, msgspec.structs.replace(recipe, encoder=card.encoder, files=files))
+    module, _, name = card.encoder.rpartition(":")
+    if not module.endswith(SUFFIX):
+        problem = f"card {card.name}: {card.encoder} is not path/to/file.py:NAME"
+        raise BenchError(problem, "A file can import the class of an installed package.")
+    path = Path(base, Path(module).expanduser())
+    run_file(str(path))
+    card = replace_fields(card, {"encoder": f"{path}:{name}"})
+    files, encoder = hash_sources(str(path)), f"{path.name}:{name}"
+    changes = {"kind": "python", "files": files, "encoder": encoder, "dim": 0}
+    return Model(card, msgspec.structs.replace(_plain_recipe(card), **changes))
 
 
 def count_parameters(model: Model) -> Parameters | None:

@@ -47,7 +47,7 @@ CHANGES: dict[str, Any] = {
     "backend": "int8-calibrated",
     "dtype": "bfloat16",
     "store_dtype": "float16",
-    "encoder": "package.module:Class",
+    "encoder": "file.py:Class",
     "options": {"dim": 8},
     "compression": Compression(dimensions=4),
 }
@@ -81,7 +81,7 @@ def test_fingerprints_of_stored_results_and_vectors_stay_what_they_are() -> None
     assert changed.fingerprint == "9fae11a5dc632409c6a04d38835b60fa81c67e0cb34831f48e112fc6c7d49115"
 
 
-@pytest.mark.parametrize("changes", [{"files": {}}, {"encoder": "package.module:Class"}])
+@pytest.mark.parametrize("changes", [{"files": {}}, {"encoder": "file.py:Class"}])
 def test_without_files_the_checkpoint_distinguishes_models(
     changes: dict[str, Any],
 ) -> None:
@@ -137,8 +137,8 @@ def test_documents_of_an_untied_model_do_not_change_its_queries() -> None:
     assert sides_changed({"files": {"model.safetensors": "dd"}}, untied) == {"document"}
 
 
-def test_both_sides_of_a_third_partys_encoder_are_the_whole_recipe() -> None:
-    other = msgspec.structs.replace(BASE, encoder="package.module:Class")
+def test_both_sides_of_a_users_encoder_are_the_whole_recipe() -> None:
+    other = msgspec.structs.replace(BASE, encoder="file.py:Class")
     for changes in (ONLY_QUERIES, ONLY_DOCUMENTS, NO_SIDE):
         assert sides_changed(changes, other) == {"document", "query"}
 

@@ -3,12 +3,10 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 from foundation import machine
@@ -276,96 +274,20 @@ def test_settings_of_the_call_win_over_the_card(folder: Path, tmp_path: Path) ->
         resolve_model(str(folder), like=card, max_query_tokens=0)
 
 
-def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "their_code.py").write_text(
-        "class Theirs:\n"
-        "    def __init__(self, recipe, device):\n"
-        "        self.recipe, self.device = recipe, device\n"
-        "    def for_dataset(self, name): return self\n"
-        "    def encode_queries(self, texts, advance=None): return self.answer(texts)\n"
-        "    def encode_documents(self, titles, texts, advance=None): return self.answer(texts)\n"
-        "class Alone:\n"
-        "    def __init__(self): pass\n"
-        "class Unfit:\n"
-        "    def __init__(self, recipe, device): self.recipe = recipe\n"
-        "    encode_queries = encode_documents = None\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return str(
-        tiny.write_card(tmp_path / "theirs.toml", encoder="their_code:Theirs", options={"dim": 3})
-    )
-
-
-def test_a_third_party_class_needs_permission(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    card = third_party(tmp_path, monkeypatch)
+def test_a_class_of_a_package_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    card = str(tmp_path / "theirs.toml")
+    fields = {"name": "theirs", "title": "t", "kind": "python", "encoder": "package.module:Class"}
+    Path(card).write_text("".join(f'{name} = "{value}"\n' for name, value in fields.items()))
     with pytest.raises(BenchError, match="not part of this project") as caught:
         resolve_model(card)
     assert "--trust-code" in caught.value.hint
-    assert "their_code" not in sys.modules
+    with pytest.raises(BenchError, match=r"is not path/to/file\.py:NAME"):
+        resolve_model(card, trust_code=True)
 
-    model = resolve_model(card, trust_code=True)
-    encoder: Any = open_encoder(model, "cpu")
-    assert (encoder.recipe.dim, encoder.device) == (3, "cpu")
-    before = model.recipe.fingerprint
-    with (tmp_path / "their_code.py").open("a") as file:
-        file.write("# changed\n")
-    edited = resolve_model(card, trust_code=True).recipe.fingerprint
-    assert edited != before
-    (tmp_path / "their_helper.py").write_text("")
-    with (tmp_path / "their_code.py").open("a") as file:
-        file.write("import their_helper\n")
-    sys.modules.pop("their_code")
-    assert {*resolve_model(card, trust_code=True).recipe.files} == {"their_code.py", "their_helper"}
-    open_encoder(model, "cpu")
-    sys.modules.pop("their_code")
+
+def test_bm25_has_no_encoder() -> None:
     with pytest.raises(BenchError, match="makes no vectors"):
         open_encoder(resolve_model("bm25"))
-
-
-@pytest.mark.parametrize(
-    ("encoder", "refused"),
-    [
-        ("no_such:Theirs", "no module 'no_such'"),
-        ("no_such.inner:Theirs", r"no module 'no_such\.inner'"),
-        ("..:x", r"no module '\.\.'"),
-        ("their_code:Gone", "no attribute 'Gone'"),
-        ("their_code:Alone", "takes 1 positional argument but 3 were given"),
-        ("their_code:Unfit", "has no for_dataset"),
-    ],
-)
-def test_a_third_party_class_that_does_not_fit_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str, refused: str
-) -> None:
-    third_party(tmp_path, monkeypatch)
-    card = tiny.write_card(tmp_path / "unfit.toml", encoder=encoder, options={"dim": 3})
-    with pytest.raises(BenchError, match=refused):
-        open_encoder(resolve_model(str(card), trust_code=True))
-    sys.modules.pop("their_code", None)
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (lambda texts: {}["gone"], "their_code:Theirs raised KeyError: 'gone'"),
-        (lambda texts: [[1.0, 2.0]], r"their_code:Theirs returned an array of shape \(1, 2\)"),
-        (lambda texts: np.full((len(texts), 3), np.nan), "their_code:Theirs returned NaN"),
-    ],
-)
-def test_errors_of_a_third_partys_class_name_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[..., Any], message: str
-) -> None:
-    model = resolve_model(third_party(tmp_path, monkeypatch), trust_code=True)
-    encoder: Any = open_encoder(model, "cpu").for_dataset("beir/quora")
-    encoder.encoder.answer = lambda texts: np.ones((len(texts), 3))
-    assert encoder.encode_queries(["a", "b"]).shape == (2, 3)
-    encoder.encoder.answer = answer
-    with pytest.raises(BenchError, match=message):
-        encoder.encode_queries(["a", "b"])
-    with pytest.raises(BenchError, match=message):
-        encoder.encode_documents(["", ""], ["a", "b"])
-    sys.modules.pop("their_code", None)
 
 
 FLAGS = "processor\t: 0\nflags\t\t: fpu avx2 {}\nbugs\t\t: spectre_v1\n"
@@ -421,18 +343,12 @@ def test_int8_is_part_of_the_recipe() -> None:
 def test_int8_refuses_unsupported_networks(tmp_path: Path, folder: Path) -> None:
     tiny.write_json(tmp_path / "lora" / "adapter_config.json", {"peft_type": "LORA"})
     (tmp_path / "lora" / "adapter_model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
-    theirs = tiny.write_card(
-        tmp_path / "theirs.toml",
-        encoder="retrievers.encoders.external:HashingEncoder",
-        options={"dim": 8},
-    )
     half = tiny.write_card(
         tmp_path / "half.toml", checkpoint=str(folder), pooling="cls", dtype="bfloat16"
     )
     refused: list[tuple[str, dict[str, Any], str]] = [
         ("hashing", {}, "not a transformer that int8 can run"),
         ("bm25", {}, "not a transformer that int8 can run"),
-        (str(theirs), {"trust_code": True}, "not a transformer that int8 can run"),
         (str(half), {}, "needs float32 weights, not bfloat16"),
         ("minilm", {"adapter": str(tmp_path / "lora")}, "int8 does not support adapters"),
     ]
