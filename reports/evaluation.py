@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from textwrap import fill, indent
 
 from bench.evaluation.judging import SuiteMean
@@ -14,7 +15,6 @@ from foundation.errors import as_sentence, format_count, format_names
 from reports import format as fmt
 from reports.table import Column, Table, columns_for, escape, make_table
 
-DAY_S = 86_400
 SHOWN = 8  # letters of a fingerprint: enough to distinguish models, and to prune by
 TOTAL = "total"
 WIDTH = 80  # columns of a terminal
@@ -168,15 +168,15 @@ def costs_table(rows: Sequence[EncodingCost]) -> str:
     return Table([*rows, total], columns).markdown()
 
 
-def cache_table(rows: Sequence[ModelUsage], now: float) -> str:
-    """Return a table of the size of each model's vectors, and their total; ``now`` in seconds."""
+def cache_table(rows: Sequence[ModelUsage]) -> str:
+    """Return a table of the size of each model's vectors, and their total."""
     total = ModelUsage(
         model=TOTAL,
         fingerprint="",
         texts=None,
         dtype="",
         bytes=sum(row.bytes for row in rows),
-        last_used=now,
+        last_used=0.0,
         indexes=sum(row.indexes for row in rows),
     )
     columns: list[Column[ModelUsage]] = [
@@ -186,16 +186,13 @@ def cache_table(rows: Sequence[ModelUsage], now: float) -> str:
         Column("indexes", lambda row: row.indexes or None, fmt.count),
         Column("size", lambda row: row.bytes, fmt.size),
         Column("dtype", lambda row: row.dtype),
-        Column("last used", lambda row: "" if row is total else _ago(now - row.last_used)),
+        Column("last used", lambda row: "" if row is total else _date(row.last_used)),
     ]
     return Table([*rows, total], columns).markdown()
 
 
-def _ago(seconds: float) -> str:
-    days = int(seconds // DAY_S)
-    if days < 1:
-        return "today"
-    return "yesterday" if days == 1 else f"{days:,} days ago"
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
 def findings(name: str, of_collection: Sequence[Finding]) -> str:

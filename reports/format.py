@@ -45,11 +45,6 @@ def fixed_digits(digits: int) -> Callable[[Any], str]:
     return lambda value: f"{value:,.{digits}f}"
 
 
-def percent(value: float) -> str:
-    """Format a share ``value`` as a percentage: ``9 %``."""
-    return f"{value:.0%}".replace("%", " %")
-
-
 score = fixed_digits(4)
 count = fixed_digits(0)
 

@@ -65,11 +65,6 @@ def can_plot() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def hollow_marker(colour: str = INK) -> dict[str, Any]:
-    """Return the style of a hollow marker of this ``colour``."""
-    return {"markerfacecolor": PAPER, "markeredgecolor": colour}
-
-
 def legend_entry(label: str, **style: Any) -> "Line2D":
     """Return a legend entry with a ``label`` and a ``style``, independent of any drawn line."""
     from matplotlib.lines import Line2D
@@ -152,7 +147,8 @@ def plot_differences(figure: "Figure", lines: Sequence[tuple[str, Difference]], 
 
 
 def _marker_style(clear: bool) -> dict[str, Any]:
-    return {"color": BLUE} if clear else {"color": GREY, **hollow_marker(GREY)}
+    hollow = {"color": GREY, "markerfacecolor": PAPER, "markeredgecolor": GREY}
+    return {"color": BLUE} if clear else hollow
 
 
 def forest_plot_lines(differences: Iterable[Difference]) -> list[tuple[str, Difference]]:
@@ -456,21 +452,9 @@ def _band(axes: "Axes", points: Sequence[CurvePoint], name: str) -> None:
 
 
 def _mark_best(axes: "Axes", curve: Curve) -> None:
-    """Mark the best checkpoint by a star, and those not significantly worse by hollow circles."""
-    if curve.selection is None:
-        return
-    chosen = curve.selection
-    circle = {**hollow_marker(), "marker": "o", "ms": 7, "label": "not significantly different"}
-    star = {
-        "mfc": VERMILION,
-        "mec": PAPER,
-        "marker": "*",
-        "ms": 15,
-        "label": f"best: {chosen.best}",
-    }
-    for names, style in ((chosen.indistinguishable, circle), ((chosen.best,), star)):
-        points = [point for point in curve.points if point.checkpoint in names]
-        if points:
-            steps = [point.step for point in points]
-            values = [point.levels[curve.headline].value for point in points]
-            axes.plot(steps, values, ls="none", zorder=5, **style)
+    """Mark the best checkpoint by a star."""
+    for point in curve.points:
+        if curve.selection and point.checkpoint == curve.selection.best:
+            value, label = point.levels[curve.headline].value, f"best: {point.checkpoint}"
+            (star,) = axes.plot(point.step, value, "*", color=VERMILION, ms=15, label=label)
+            star.set(markeredgecolor=PAPER, zorder=5)

@@ -51,10 +51,6 @@ Row = TypeVar("Row")
 _COMPUTED = tuple("=+-@＝＋－＠")  # a spreadsheet evaluates cells that begin with these
 
 
-class Bold(str):
-    """Text in bold, in formats that support it."""
-
-
 @dataclass(frozen=True)
 class Column(Generic[Row]):
     """A column of a table.
@@ -104,7 +100,7 @@ class Table(Generic[Row]):
         """Return the table in GitHub's Markdown, with all names escaped."""
         from tabulate import tabulate
 
-        rows = [[_markdown_cell(column.cell(row)) for column in self.columns] for row in self.rows]
+        rows = [[escape(column.cell(row)) for column in self.columns] for row in self.rows]
         headers = [escape(column.header) for column in self.columns]
         sides = ["left" if column.format in TEXT else "right" for column in self.columns]
         return str(tabulate(rows, headers, "github", colalign=sides, disable_numparse=True))
@@ -140,7 +136,3 @@ def _spreadsheet_cell(value: object) -> object:
         return value
     line = to_one_line(value)
     return f"'{line}" if line.startswith(_COMPUTED) else line
-
-
-def _markdown_cell(words: str) -> str:
-    return f"**{escape(words)}**" if isinstance(words, Bold) else escape(words)

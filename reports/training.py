@@ -22,7 +22,7 @@ from foundation.errors import format_names
 from foundation.files import replace_file
 from reports import format as fmt
 from reports.plots import can_plot, draw_axes
-from reports.table import Bold, Column, Row, Table, bullets, code, columns_for, escape, make_table
+from reports.table import Column, Row, Table, bullets, code, columns_for, escape, make_table
 
 ON_TEST_DATA = (
     "the best checkpoint on these queries is partly the luckiest; select with --split dev, and "
@@ -126,17 +126,10 @@ def forgetting_markdown(record: Forgetting) -> str:
 
 
 def _matrix(record: Forgetting) -> str:
-    """Return the matrix, with bold scores on the collection just trained on."""
-    order = [row.checkpoint for row in record.rows if row.checkpoint != record.base]
-    trained = dict(zip(order, record.trained, strict=True))
-
-    def cell(row: TransferRow, name: str) -> str:
-        shown = fmt.mean_score(row.levels[name])
-        return Bold(shown) if trained.get(row.checkpoint) == name else shown
-
+    """Return the scores of each checkpoint on each collection."""
     columns: list[Column[TransferRow]] = [
         Column(record.measure, lambda row: row.checkpoint),
-        *columns_for((*record.trained, *record.also), cell, fmt.numeric),
+        *columns_for(record.trained, lambda row, name: row.levels[name], fmt.mean_score),
     ]
     return Table(record.rows, columns).markdown()
 
@@ -160,7 +153,7 @@ def _checkpoints(row: TransferLine) -> str:
 
 
 def _transfer_lines(record: Forgetting) -> Iterator[TransferLine]:
-    for kind in ("backward", "forward", "kept"):
+    for kind in ("backward", "forward"):
         if transfers := getattr(record, kind):
             yield from ((kind, transfer) for transfer in transfers.all_rows)
 
@@ -177,11 +170,6 @@ def _forgetting_legend(record: Forgetting) -> Iterator[str]:
         )
     else:
         yield "forward transfer requires the model from which the first training started"
-    if record.kept:
-        base = escape(record.base)
-        yield f"kept: on collections without training, the last checkpoint minus {base}"
-    elif record.also:
-        yield "kept requires the model from which the first training started"
     yield fmt.intervals_legend(record.resampling.resamples, record.resampling.seed)
     yield fmt.tests_legend("the collections of one kind of transfer")
     yield "one training of each: the intervals do not include the variation over seeds"
@@ -354,7 +342,6 @@ def cost_table(report: Report) -> str:
         Column("stage", lambda line: line[2]),
         *columns_for(SETTINGS, lambda line, name: _setting(line[1], line[2], name), fmt.numeric),
         *columns_for(COSTS, lambda line, name: _mean_cost(line[1], line[2], name), fmt.count),
-        Column("code", lambda line: _code(*line[1:]), fmt.short_text),
     ]
     lines: list[StageLine] = []
     for stage in report.reference:
@@ -400,17 +387,6 @@ def _unequal_training(row: RowResult, report: Report) -> str:
             if max(ratio, 1 / ratio) > tolerance:
                 differences.append(f"{stage}: {ratio:.2f} x {name.replace(', s', ' time')}")
     return ", ".join(differences)
-
-
-def _code(row: RowResult, stage: str) -> str:
-    """Return the code that ran a stage of a row, with its seeds if there were several versions."""
-    seeds: dict[str, list[str]] = {}
-    for cell in row.cells:
-        if stage in cell.code:
-            seeds.setdefault(describe_commit(cell.code[stage]), []).append(str(cell.seed))
-    if len(seeds) < 2:
-        return "".join(seeds)
-    return "; ".join(f"{code} (seed {', '.join(names)})" for code, names in seeds.items())
 
 
 def describe_commit(code: str) -> str:

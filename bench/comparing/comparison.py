@@ -149,7 +149,10 @@ def compare(request: CompareRequest) -> ComparisonReport:
     known = {result.dataset for entrant in entrants for result in entrant.found}
     on = [opened.name] if opened else resolve_names(request.on, known, workspace)
     if request.sequence:
-        transfer = _measure_transfer(request, entrants, on, workspace, resampling)
+        trained = resolve_names(request.sequence, known, workspace)
+        refuse_duplicates(trained)
+        models = _choose_models(entrants, request, None, trained, workspace)
+        transfer = measure_forgetting(models, trained, request.measure, resampling)
         return ComparisonReport(resampling, transfer=transfer)
     models = _choose_models(entrants, request, opened, on, workspace)
     settings = ComparisonSettings(
@@ -329,21 +332,6 @@ def find_comparison_holes(
         a, b = (by_name[name][test.on] for name in (test.a, test.b))
         opened = given.dataset if given else open_evaluated(a, workspace)
         yield find_holes((a, b), test, opened, thorough)
-
-
-def _measure_transfer(
-    request: CompareRequest,
-    entrants: Sequence[_Entrant],
-    also: Sequence[str],
-    workspace: Workspace,
-    resampling: Resampling,
-) -> Forgetting:
-    """Measure backward and forward transfer between the collections of successive trainings."""
-    known = {result.dataset for entrant in entrants for result in entrant.found}
-    trained = resolve_names(request.sequence, known, workspace)
-    refuse_duplicates([*trained, *also])
-    models = _choose_models(entrants, request, None, [*trained, *also], workspace)
-    return measure_forgetting(models, trained, also, request.measure, resampling)
 
 
 def _find_changed_queries(

@@ -269,32 +269,17 @@ def compare_models(models: Models, settings: ComparisonSettings) -> list[Compari
     names = {name for model in models for name in model.results if settings.includes(name)}
     matrices = [read_scores(name, models, settings) for name in sorted(names)]
     if not any(len(matrix.columns) > 1 for matrix in matrices):
-        raise _no_shared_collection(models, matrices, settings)
+        gaps = [
+            f"{name} on {matrix.collection} has {gap}"
+            for matrix in matrices
+            for name, gap in matrix.gaps.items()
+        ]
+        raise BenchError(
+            f"no two models have the same measure on the same collection: {'; '.join(gaps)}",
+            "Choose another --measure, or evaluate them on the same collection.",
+        )
     settings.resampling.check_enough(sum(len(matrix.columns) > 1 for matrix in matrices))
     return [_compare_pair(pair, matrices, settings) for pair in combinations(models, 2)]
-
-
-def _no_shared_collection(
-    models: Models, matrices: Sequence[ScoreMatrix], settings: ComparisonSettings
-) -> BenchError:
-    """Return the error for models without a common collection or measure."""
-    results = {model.name: model.results for model in models}
-    lacking = [
-        f"{name} on {matrix.collection} has {gap}"
-        for matrix in matrices
-        for name, gap in matrix.gaps.items()
-        if matrix.collection in results[name]
-    ]
-    if lacking:
-        return BenchError(
-            f"no two models have {settings.measure} on the same collection: {'; '.join(lacking)}",
-            "Choose a different --measure, or evaluate them again with this one.",
-        )
-    has = [
-        f"{name}: {', '.join(filter(settings.includes, found)) or 'none'}"
-        for name, found in results.items()
-    ]
-    return BenchError(f"no two models have results on the same collection: {'; '.join(has)}")
 
 
 def _compare_pair(
@@ -445,26 +430,22 @@ class Forgetting(Record, kw_only=True):
         average: mean score of the last checkpoint over ``trained``.
         backward: None with one training.
         forward: None with one training or without a base.
-        kept: last checkpoint minus the base on further collections; None without either.
     """
 
     measure: str
     rows: tuple[TransferRow, ...]
     base: str
     trained: tuple[str, ...]
-    also: tuple[str, ...]
     queries: dict[str, int]
     average: MeanScore
     backward: Transfers | None
     forward: Transfers | None
-    kept: Transfers | None
     resampling: Resampling
 
 
 def measure_forgetting(
     models: Sequence[ComparedModel],
     trained: Sequence[str],
-    also: Sequence[str],
     measure: str | None,
     resampling: Resampling,
 ) -> Forgetting:
@@ -483,11 +464,11 @@ def measure_forgetting(
         raise BenchError(
             f"{len(models)} models do not match {len(trained)} collections of --sequence",
             "name one collection per model, in training order; the start of the training may come "
-            "first, and other collections go after --on",
+            "first",
         )
-    resampling.check_enough(max(len(trained) - 1, len(also)))
+    resampling.check_enough(len(trained) - 1)
     settings = ComparisonSettings(measure, resampling=resampling)
-    matrices = {name: read_all_scores(name, models, settings) for name in [*trained, *also]}
+    matrices = {name: read_all_scores(name, models, settings) for name in trained}
     measures = sorted({matrix.measure for matrix in matrices.values()})
     if len(measures) > 1:
         raise BenchError(
@@ -510,12 +491,10 @@ def measure_forgetting(
         ),
         base=base,
         trained=tuple(trained),
-        also=tuple(also),
         queries={name: len(matrix.scores) for name, matrix in matrices.items()},
         average=mean_with_interval([matrices[name].minus(last) for name in trained]),
         backward=_transfers(backward, matrices),
         forward=_transfers(forward, matrices) if base else None,
-        kept=_transfers([(name, last, base) for name in also], matrices) if base else None,
         resampling=resampling,
     )
 

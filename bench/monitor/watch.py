@@ -1,7 +1,7 @@
 """Evaluation of the checkpoints of a running training, each once, as they are completed.
 
-A checkpoint is complete when nothing changed between two scans and, if the Hugging Face Trainer
-wrote it, when its state file is there, which is written last.
+A checkpoint is complete when nothing changed between two scans. If its files change later, it is
+evaluated again.
 """
 
 import re
@@ -18,21 +18,18 @@ from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import common_measure
 from bench.evaluation.pipeline import OpenDataset
 from bench.evaluation.result_record import Evaluation
-from bench.monitor.curve import MEAN, NUMBER, Curve, CurvePoint, select_checkpoint, step_of
+from bench.monitor.curve import MEAN, Curve, CurvePoint, select_checkpoint, step_of
 from bench.requests.training import WatchRequest
 from bench.result_store.find import find_results
 from bench.result_store.result import reuse_or_evaluate
 from bench.runner.workspace import Workspace, open_workspace
 from foundation.errors import BenchError
 from foundation.files import FileLock
-from foundation.records import read_object
 from retrievers.models.card import load_card
 
 # checkpoint-500, global_step500, epoch=1-step=500, 500; but not bert-base-v2 or runs-2026.
 STEP = re.compile(r"(.*(checkpoint|ckpt|step|epoch|iter|iteration)s?[-_=]?)?\d+", re.IGNORECASE)
 TEMPORARY = ("tmp", ".")  # prefixes of folders that a training has not finished
-TRAINER_STATE = "trainer_state.json"
-TRAINER_FILES = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
 CHECKPOINTS = "checkpoints"  # inside the folder of some trainings
 MODEL_FOLDER = "model"  # inside a checkpoint whose own weights include heads for training
 CHANGING = "its files are being written"
@@ -44,11 +41,10 @@ FileStates = Mapping[str, tuple[int, int]]  # size and time of change in ns, by 
 
 @dataclass(frozen=True)
 class Watched:
-    """Folder and curve of a watch, and the checkpoint whose evaluation was interrupted, or ""."""
+    """Folder and curve of a watch."""
 
     out: Path
     curve: Curve | None
-    interrupted: str = ""
 
 
 def watch(
@@ -91,27 +87,21 @@ def watch(
         show()
     curve = watcher.curve()
     if curve is None and request.once:
-        raise _no_checkpoint(request.folder, watcher.left_out)
-    return Watched(out, curve, watcher.interrupted)
-
-
-def _no_checkpoint(folder: Path, why: Mapping[str, str]) -> BenchError:
-    reasons = "".join(f"\n  {name}: {reason}" for name, reason in why.items())
-    example = next((path.name for path in folder.glob("*[0-9]") if path.name not in why), "run_500")
-    return BenchError(
-        f"no checkpoint in {folder} can be evaluated{reasons}",
-        "Names of checkpoints end in their step, as checkpoint-500 or epoch_3 do. If the number in "
-        f"{example} is a step, rename it checkpoint-{step_of(example)}.",
-    )
+        reasons = "".join(f"\n  {name}: {why}" for name, why in watcher.left_out.items())
+        raise BenchError(
+            f"no checkpoint in {request.folder} can be evaluated{reasons}",
+            "Names of checkpoints end in their step, as checkpoint-500 or epoch_3 do.",
+        )
+    return Watched(out, curve)
 
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """Checkpoint at one scan, and why it is incomplete, or "" if it is complete."""
+    """Checkpoint at one scan. ``changing`` if its files differ from those at the scan before."""
 
     folder: Path
     files: FileStates
-    missing: str
+    changing: bool
 
     @property
     def name(self) -> str:
@@ -132,33 +122,18 @@ class CheckpointScanner:
         listed = (path for parent in parents if parent.is_dir() for path in parent.iterdir())
         found = filter(_is_checkpoint, listed)
         states = {path: files for path in found if (files := _read_file_states(path))}
-        by_trainer = any(TRAINER_STATE in files for files in states.values())
         checkpoints = [
-            CheckpointState(path, files, self._find_missing(path.name, files, by_trainer))
+            CheckpointState(path, files, files != self._previous.get(path.name))
             for path, files in states.items()
         ]
         self._previous = {path.name: files for path, files in states.items()}
         return tuple(sorted(checkpoints, key=lambda each: (step_of(each.name), each.name)))
 
-    def _find_missing(self, name: str, files: FileStates, by_trainer: bool) -> str:
-        if files != self._previous.get(name):
-            return CHANGING
-        if TRAINER_STATE not in files and (by_trainer or files.keys() & TRAINER_FILES):
-            return f"{TRAINER_STATE} is missing, which the Trainer writes last"
-        return ""
-
 
 def _is_checkpoint(path: Path) -> bool:
-    """Return True if the name of a folder ends in a step, or the Trainer's state confirms it."""
+    """Return True if the name of a folder ends in a step."""
     name = path.name
-    if not path.is_dir() or name.startswith(TEMPORARY) or not NUMBER.search(name):
-        return False
-    if STEP.fullmatch(name):
-        return True
-    try:
-        return read_object(path / TRAINER_STATE).get("global_step") == step_of(name)
-    except BenchError:
-        return False
+    return path.is_dir() and not name.startswith(TEMPORARY) and bool(STEP.fullmatch(name))
 
 
 def training_folder(folder: Path) -> Path:
@@ -189,8 +164,7 @@ def _read_file_states(folder: Path) -> FileStates:
 class Watcher:
     """Evaluator of checkpoints: once each, and again if the files change.
 
-    ``left_out`` and ``waiting`` have the reason why a checkpoint is not evaluated, or not yet.
-    ``interrupted`` is under evaluation when Ctrl-C is pressed.
+    ``left_out`` has the reason why a checkpoint cannot be evaluated.
     """
 
     training: str
@@ -202,25 +176,20 @@ class Watcher:
     like: str | None = None
     evaluations: dict[str, dict[str, Evaluation]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    waiting: dict[str, str] = field(default_factory=dict)
-    interrupted: str = ""
     _handled: dict[str, FileStates] = field(default_factory=dict)
 
     def is_new(self, checkpoint: CheckpointState) -> bool:
         """Return True if ``checkpoint`` is complete and these files were not handled before."""
-        return not checkpoint.missing and self._handled.get(checkpoint.name) != checkpoint.files
+        return not checkpoint.changing and self._handled.get(checkpoint.name) != checkpoint.files
 
-    def leave_out(self, name: str, why: str, waiting: bool = False) -> None:
-        """Report that a checkpoint is not evaluated, or not yet, once per reason."""
-        reasons = self.waiting if waiting else self.left_out
-        if reasons.get(name) != why:
-            start, verb = ("", "waits") if waiting else ("warning: ", "is left out")
-            print(f"{start}{name} {verb}: {why}", file=sys.stderr)
-            reasons[name] = why
+    def leave_out(self, name: str, why: str) -> None:
+        """Report that a checkpoint is not evaluated."""
+        print(f"warning: {name} is left out: {why}", file=sys.stderr)
+        self.left_out[name] = why
 
     def evaluate(self, checkpoint: CheckpointState) -> None:
         """Evaluate ``checkpoint`` on every collection, or report why it failed."""
-        name = self.interrupted = checkpoint.name
+        name = checkpoint.name
         self._handled[name] = checkpoint.files
         self.evaluations.pop(name, None)
         try:
@@ -230,7 +199,6 @@ class Watcher:
             self.left_out.pop(name, None)
         except (BenchError, OSError) as error:
             self.leave_out(name, str(error))
-        self.interrupted = ""
 
     def _evaluate_all(self, name: str, loaded: LoadedModel) -> dict[str, Evaluation]:
         loaded, found = loaded.with_name(f"{self.training}/{name}"), {}
@@ -279,15 +247,15 @@ def follow_training(request: WatchRequest, watcher: Watcher, publish: Callable[[
     try:
         checkpoints = scanner.scan()
         while True:
-            soon = request.once or any(each.missing == CHANGING for each in checkpoints)
+            soon = request.once or any(each.changing for each in checkpoints)
             time.sleep(min(SETTLE_SECONDS, request.every) if soon else request.every)
             checkpoints = scanner.scan()
             new = [checkpoint for checkpoint in checkpoints if watcher.is_new(checkpoint)]
             for checkpoint in new:
                 watcher.evaluate(checkpoint)
-            for checkpoint in checkpoints:
-                if checkpoint.missing:
-                    watcher.leave_out(checkpoint.name, checkpoint.missing, waiting=not request.once)
+            for checkpoint in checkpoints if request.once else ():
+                if checkpoint.changing:
+                    watcher.leave_out(checkpoint.name, CHANGING)
             if new:
                 publish()
                 latest = time.monotonic()

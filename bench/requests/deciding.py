@@ -43,8 +43,7 @@ class CompareRequest(ResamplingFields, FolderFields):
         depth: Documents per query of run files. Default: the collection's, usually 1,000.
         split: Split whose judgements score run files. Default: the collection's.
         sequence: Collections on which the models were trained, one after the other. Show backward
-            and forward transfer. The first model may be the start of the training; name further
-            collections in ``on``.
+            and forward transfer. The first model may be the start of the training.
 
     Examples:
         python -m bench compare minilm bm25

@@ -223,9 +223,8 @@ class WatchRequest(MismatchFields, HardwareFields, FolderFields):
     """Evaluate the checkpoints of a running training as they are completed.
 
     A checkpoint is evaluated once it is complete and its files no longer change. Its name ends in
-    its step, as checkpoint-500 or epoch_3 do; run_500 counts only if a Trainer's state in it has
-    that step. Its results are stored as TRAINING/checkpoint-N, after the folder of the training.
-    Stop with Ctrl-C; the same command continues.
+    its step, as checkpoint-500 or epoch_3 do. Its results are stored as TRAINING/checkpoint-N,
+    after the folder of the training. Stop with Ctrl-C; the same command continues.
 
     Attributes:
         folder: Folder in which the training writes checkpoint-N.

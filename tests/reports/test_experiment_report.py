@@ -94,7 +94,7 @@ TRAINED = {
 }
 
 
-def trained(one, steps, code="c" * 40):
+def trained(one, steps):
     costs = {
         "base": Cost(1.0, 700, steps=3, cpu_seconds=2.0),
         "finetune": Cost(
@@ -110,7 +110,6 @@ def trained(one, steps, code="c" * 40):
         msgspec.structs.replace(
             cell,
             costs=costs,
-            code={"base": "", "finetune": code if cell.seed else "d" * 40},
         )
         for cell in one.cells
     ]
@@ -128,8 +127,6 @@ def test_settings_and_costs_stand_by_row_and_unequal_training_is_named():
     chosen = ["0.5", "20", "8", "24 / 48", "80", "1", "3"]
     assert [own[name] for name in names] == chosen
     assert (own["parameters"], own["bytes saved"]) == ("25", "4,096")
-    assert base["code"] == "unknown"
-    assert own["code"] == f"{'d' * 12} (seed 0); {'c' * 12} (seed 1, 2)"
     assert (
         row_named(score_table(training, "mean"), "mask=0.9")["training"] == "finetune: 2.00 x steps"
     )

@@ -1,4 +1,4 @@
-"""Checkpoints of two successive trainings on three collections, with known figures."""
+"""Checkpoints of two successive trainings on two collections, with known figures."""
 
 from msgspec.structs import replace
 
@@ -6,9 +6,9 @@ from bench.comparing.pairs import Forgetting, TransferRow, Transfers
 from bench.comparing.statistics import Difference, MeanScore, Resampling
 
 VALUES = {
-    "base": {"bio": 0.3, "law": 0.2, "wiki": 0.5},
-    "after $bio$": {"bio": 0.6, "law": 0.25, "wiki": 0.45},
-    "after|law": {"bio": 0.4, "law": 0.55, "wiki": 0.4},
+    "base": {"bio": 0.3, "law": 0.2},
+    "after $bio$": {"bio": 0.6, "law": 0.25},
+    "after|law": {"bio": 0.4, "law": 0.55},
 }
 
 
@@ -46,11 +46,9 @@ def forgetting(base: bool = True) -> Forgetting:
         rows=tuple(rows if base else rows[1:]),
         base="base" if base else "",
         trained=("bio", "law"),
-        also=("wiki",),
-        queries={"bio": 100, "law": 100, "wiki": 100},
+        queries={"bio": 100, "law": 100},
         average=MeanScore(0.475, 0.4, 0.55),
         backward=transfers(-0.2, "bio", last, first),
         forward=transfers(0.05, "law", first, "base") if base else None,
-        kept=transfers(-0.1, "wiki", last, "base") if base else None,
         resampling=Resampling(resamples=99),
     )

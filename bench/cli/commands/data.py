@@ -71,7 +71,7 @@ def cache(request: CacheRequest, output: OutputOptions) -> int:
     store = cache_folder(request.cache_dir) / VECTORS
     removed = list(_remove_selected(store, request, output.dry_run))
     rows = measure_usage(store)
-    text = cache_table(rows, time.time()) if rows else f"no vectors in {store}"
+    text = cache_table(rows) if rows else f"no vectors in {store}"
     return print_result(output.json, {"stored": rows, "pruned": removed}, text)
 
 
