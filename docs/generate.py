@@ -62,7 +62,7 @@ from retrievers.training.preset import Finetuning, Pretraining
 from retrievers.training.pretrain.pretrain import PretrainResult
 
 NAMED = list[dict[str, str]]
-LOSSES = {"losses": dict[str, LossPoint], "pictures": list[str]}
+LOSSES = {"losses": dict[str, LossPoint]}
 
 # Documents that commands print with ``--json``: a record, or an object with these keys. The fields
 # of a record at the key "" are keys of the document itself.

@@ -23,7 +23,6 @@ from bench.speed.speed_report import IndexCurve, IndexPoint
 from foundation import files as whole
 from foundation.errors import BenchError, make_printable
 from reports import format as fmt
-from retrievers.training.engine.context import LossPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -384,28 +383,6 @@ def _label_decades(axis: "Axis") -> None:
 
 SIZE = (8.0, 5.2)  # inches
 SHOWN = 6  # collections with their own line, in addition to the headline
-
-
-def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
-    """Draw each loss against the training steps as ``path``.svg and .png. There may be gaps."""
-    return save(path, SIZE, lambda figure: plot_losses(figure, curve), grid=True)
-
-
-def plot_losses(figure: "Figure", curve: Sequence[LossPoint]) -> None:
-    """Plot each loss in ``curve`` into ``figure``, with the minimised one in black."""
-    axes = figure.subplots()
-    names = list(dict.fromkeys(name for point in curve for name in point.losses))
-    for place, name in enumerate(names):
-        axes.plot(
-            [point.step for point in curve],
-            [point.losses.get(name, float("nan")) for point in curve],
-            color=COLOURS[(place - 1) % len(COLOURS)],  # the last is black
-            label=name.replace("_", " "),
-            marker="o" if len(curve) == 1 else None,
-        )
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss, mean since the previous point")
-    axes.legend()
 
 
 def draw_quality(curve: Curve, path: Path) -> list[Path]:

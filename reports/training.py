@@ -390,7 +390,7 @@ def _unequal_training(row: RowResult, report: Report) -> str:
 
 
 def describe_commit(code: str) -> str:
-    """Shorten the commit in ``code`` (see `CellResult`), or return "unknown" for no record."""
+    """Shorten the commit in ``code`` (see `Report`), or return "unknown" for no record."""
     name, _, rest = code.partition(" ")
     return f"{name[:12]} {rest}".strip() or "unknown"
 

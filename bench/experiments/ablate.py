@@ -33,7 +33,6 @@ from bench.experiments.training_stages import (
     CommandStage,
     FinetuneStage,
     PretrainStage,
-    rename_options,
 )
 from bench.requests.training import AblateRequest
 from bench.runner.workspace import Workspace, open_workspace
@@ -105,7 +104,7 @@ def plan(request: AblateRequest) -> Plan:
 
 def prepare_experiment(request: AblateRequest) -> tuple[Experiment, Conditions]:
     """Load a grid, plan its experiment, and check its data, device and leaks."""
-    grid = load_grid(request.grid, request.variant, request.seeds)
+    grid = load_grid(request.grid, request.seeds)
     workspace = open_workspace(request)
     here = _environment(grid, current_conditions(workspace.device), request.trust_code)
     anchors = {name: resolve_model(name).recipe.fingerprint for name in grid.anchors}
@@ -132,7 +131,7 @@ def prepare_experiment(request: AblateRequest) -> tuple[Experiment, Conditions]:
 
 def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
     """Return the stages of a ``grid`` by name."""
-    on = rename_options(grid.evaluate).get("on")
+    on = grid.evaluate.get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # resolve_settings refuses anything else
     has_base, seeds = grid.base is not None, len(grid.seeds)
     return {
@@ -199,7 +198,6 @@ def _describe_progress(experiment: Experiment, outcome: ExperimentOutcome) -> st
 
 def _command(request: AblateRequest) -> str:
     words = ["python", "-m", "bench", "ablate", request.grid]
-    words += ["--variant", request.variant] if request.variant else []
     words += ["--seeds", *map(str, request.seeds)] if request.seeds else []
     words += ["--allow-mismatch"] if request.allow_mismatch else []
     return shlex.join(words)

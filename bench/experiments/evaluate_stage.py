@@ -14,7 +14,7 @@ from bench.evaluation.pipeline import evaluate
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
 from bench.experiments.grid import Table
 from bench.experiments.report import CellScores, CheckpointScores
-from bench.experiments.training_stages import SEQUENCE_FILE, read_sequence, rename_options
+from bench.experiments.training_stages import SEQUENCE_FILE, read_sequence
 from bench.result_store.find import find_results
 from bench.result_store.result import save
 from bench.runner.workspace import Workspace
@@ -66,7 +66,7 @@ class EvaluateStage(ExperimentStage):
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Return all fields of `EvaluateSettings` for ``table``, after all checks."""
-        settings = convert_table(rename_options(table), EvaluateSettings, "[evaluate]")
+        settings = convert_table(table, EvaluateSettings, "[evaluate]")
         spec = IndexSpec.parse(settings.index)
         if spec.is_bm25 and settings.view and settings.view.similarity == "euclidean":
             raise BenchError(

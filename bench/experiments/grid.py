@@ -22,13 +22,6 @@ of its ``on`` one after the other; its ``method`` is a name, or a table such as
 checkpoint (see `bench.experiments.training_stages.CommandSettings`). An axis whose ``field`` is a
 training stage has whole tables as values.
 
-Fields have the names of the command line's options, too: ``measure`` and ``store-dtype`` are
-accepted for ``measures`` and ``store_dtype``, a single name for a list in ``on``, and the name of a
-model in ``start``.
-
-``[variants.NAME]`` is another form of the grid, for ``--variant NAME``. Its fields replace those of
-the file. Its ``axes`` may name axes of the file by their titles.
-
 Anchors are finished models to compare with, such as ``anchors = ["bm25", "minilm"]``. They are
 evaluated on the same collections.
 """
@@ -41,7 +34,7 @@ from typing import Annotated, Any
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.records import SUFFIX, Name, Record, TomlFiles, find_differing_keys
+from foundation.records import Name, Record, TomlFiles, find_differing_keys
 
 STAGES = ("base", "pretrain", "adapt", "finetune", "evaluate")
 REFERENCE = "reference"
@@ -106,7 +99,6 @@ class Grid(Record, kw_only=True):
             skip it.
         axes: fields that rows change, each with its values.
         anchors: cards, folders or Hub ids of models to compare with.
-        variants: fields that replace those of the file, by name of the variant.
     """
 
     name: Name
@@ -121,7 +113,6 @@ class Grid(Record, kw_only=True):
     evaluate: Table
     axes: tuple[Axis, ...]
     anchors: tuple[str, ...] = ()
-    variants: dict[Name, Table] = {}
 
     def __post_init__(self) -> None:
         if len(set(self.seeds)) < len(self.seeds):
@@ -143,44 +134,10 @@ class Grid(Record, kw_only=True):
 FILES = TomlFiles("grid", Path(__file__).parent / "grids", Grid)
 
 
-def load_grid(name_or_path: str, variant: str = "", seeds: Sequence[int] = ()) -> Grid:
-    """Load a grid from a ``.toml`` file, or a shipped one by its name.
-
-    ``variant`` is one of the file's, and ``seeds`` replace the file's.
-    """
-    path, grid = FILES.find(name_or_path), FILES.load(name_or_path)
-    table, source = msgspec.to_builtins(grid), name_or_path
-    if variant:
-        if variant not in grid.variants:
-            known = ", ".join(grid.variants) or "none"
-            raise BenchError(f"{grid.name} has no variant {variant!r}", f"its variants: {known}")
-        source = f"{name_or_path}, variant {variant}"
-        changes = {**grid.variants[variant], "name": f"{grid.name}-{variant}"}
-        if isinstance(axes := changes.get("axes"), list):
-            changes["axes"] = [_find_axis(grid, axis) for axis in axes]
-        if changes.keys() & {"base", "pretrain"}:  # they train the model
-            changes.setdefault("model", "")
-        table |= changes
-    if seeds:
-        table["seeds"] = seeds
-    shipped = FILES.folder / f"{grid.name}{SUFFIX}"
-    if shipped.is_file() and not shipped.samefile(path):
-        raise BenchError(
-            f"the grid in {path} is called {grid.name}, like the shipped one in {shipped}, and "
-            "their reports would have the same folder",
-            f"Change name in {path}.",
-        )
-    return FILES.convert(table, source)
-
-
-def _find_axis(grid: Grid, axis: Any) -> Any:
-    if not isinstance(axis, str):
-        return axis
-    titled = {each.title: each for each in grid.axes}
-    if axis not in titled:
-        hint = did_you_mean(axis, titled, f"its axes: {', '.join(titled)}")
-        raise BenchError(f"{grid.name} has no axis {axis!r}", hint)
-    return msgspec.to_builtins(titled[axis])
+def load_grid(name_or_path: str, seeds: Sequence[int] = ()) -> Grid:
+    """Load a grid from a ``.toml`` file, or a shipped one by its name, with its or other seeds."""
+    grid = FILES.load(name_or_path)
+    return FILES.changed(grid, {"seeds": seeds}, name_or_path) if seeds else grid
 
 
 def find_duplicate(names: Sequence[str]) -> str:

@@ -40,9 +40,9 @@ from foundation.errors import BenchError
 from foundation.records import Record
 
 # Schemas of earlier versions: 3 adds gain and forgetting, 5 costs and differences as a record each,
-# 7 points of an axis by their labels, 8 code and settings of each cell and row, anchors, and p of
-# the seeds alone. 9 has no hypotheses.
-SCHEMA = 9
+# 7 points of an axis by their labels, 8 settings of each row, anchors, and p of the seeds alone. 9
+# has no hypotheses, 10 no code of each cell.
+SCHEMA = 10
 MEAN = "mean"  # instead of a collection
 
 
@@ -77,8 +77,6 @@ class CellResult(Record, kw_only=True):
         scores: mean of the main measure by collection; empty for a gap.
         failed_at, error: stage and reason of a gap; "" for a finished cell.
         costs: costs of finished stages by name. A stage shared by several cells counts in each.
-        code: code that ran each finished stage: a git commit, marked if it was modified, or an
-            installed version; "" if it is unknown.
     """
 
     seed: int
@@ -86,7 +84,6 @@ class CellResult(Record, kw_only=True):
     failed_at: str = ""
     error: str = ""
     costs: dict[str, Cost] = {}
-    code: dict[str, str] = {}
 
 
 class RowOnCollection(Record, kw_only=True):
@@ -172,7 +169,8 @@ class Report(Record, kw_only=True):
         rows: rows, the reference first.
         axes: axes with their rows.
         leaks: results of the leak check, a sentence each.
-        commits: code that ran the tasks, each once, as in `CellResult`.
+        commits: code that ran the tasks, each once: a git commit, marked if it was modified, or an
+            installed version.
         seconds: wall-clock time of all distinct tasks. A task shared by several cells counts once.
         conditions: libraries and machine.
         differing: collections that differ from the published ones, a sentence each.
@@ -334,7 +332,6 @@ def _cell_result(cell: GridCell, outcome: ExperimentOutcome, scores: Scores) -> 
         failed_at=stage,
         error=error,
         costs={task.stage: outcome.finished[task.key].cost for task in tasks},
-        code={task.stage: outcome.finished[task.key].commit for task in tasks},
     )
 
 

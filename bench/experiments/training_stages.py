@@ -5,7 +5,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,20 +41,6 @@ from retrievers.training.preset import FINETUNE_PRESETS, PRETRAIN_PRESETS, Finet
 from retrievers.training.pretrain.start import find_checkpoint
 
 SEQUENCE_FILE = "sequence.json"
-
-
-def rename_options(table: Mapping[str, Any]) -> Table:
-    """Return the ``table`` of a stage with option names replaced by field names.
-
-    As on the command line, ``on`` and ``measure`` may have a single value.
-    """
-    renamed = {key.replace("-", "_"): value for key, value in table.items()}
-    if "measure" in renamed:
-        renamed.setdefault("measures", renamed.pop("measure"))
-    for name in ("on", "measures"):
-        if isinstance(renamed.get(name), str):
-            renamed[name] = [renamed[name]]
-    return renamed
 
 
 def merge_tables(
@@ -121,18 +106,17 @@ def complete_settings(
 
     ``fixed`` are fields that do not influence the training, or that another stage decides.
     """
-    table, records = rename_options(table), (kind, presets.record)
+    records = (kind, presets.record)
     for name in table:
         if not any(name in record.__struct_fields__ for record in records):
             raise BenchError(f"unknown field {name!r}", suggest_field(name, *records))
-    if isinstance(table.get("start"), str):
-        table["start"] = {"model": table["start"]}
-    inputs = {name: table.pop(name) for name in kind.__struct_fields__ if name in table}
+    inputs = {name: table[name] for name in kind.__struct_fields__ if name in table}
     source = convert_table(inputs, kind, f"[{stage}]")
     if not source.preset and "title" not in table:
         raise BenchError("the field 'preset' is missing", "python -m bench list presets")
     preset = msgspec.to_builtins(presets.load(source.preset)) if source.preset else {}
-    settings = presets.convert({**merge_tables(preset, table, presets), **fixed}, f"[{stage}]")
+    changes = _without_source(table, kind)
+    settings = presets.convert({**merge_tables(preset, changes, presets), **fixed}, f"[{stage}]")
     return source, msgspec.to_builtins(settings)
 
 
@@ -156,7 +140,7 @@ def read_finetuning(settings: Table) -> Finetuning:
     return FINETUNE_PRESETS.convert(_without_source(settings, FinetuneSource), "[finetune]")
 
 
-def _without_source(settings: Table, kind: type[TrainingSource]) -> Table:
+def _without_source(settings: Mapping[str, Any], kind: type[TrainingSource]) -> Table:
     return {name: value for name, value in settings.items() if name not in kind.__struct_fields__}
 
 
@@ -397,7 +381,6 @@ def count_work(folder: Path, checkpoint: Path | None = None) -> Cost:
 
 OUT, SEED, START = "out", "seed", "start"
 STDOUT_FILE, STDERR_FILE = "stdout.txt", "stderr.txt"
-TAIL = 20  # lines of stderr in an error
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -439,8 +422,7 @@ class CommandStage(ExperimentStage):
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Return all fields of `CommandSettings` and the settings of the command in ``table``."""
-        values = rename_options(table)
-        known = CommandSettings.__struct_fields__
+        values, known = dict(table), CommandSettings.__struct_fields__
         fields = {name: values.pop(name) for name in known if name in values}
         settings = convert_table(fields, CommandSettings, f"[{self.name}]")
         if settings.start and self.follows:
@@ -537,9 +519,8 @@ def _input_files(settings: Table) -> Iterator[Path]:
 
 
 def _command_error(words: list[str], code: int, stderr: Path) -> BenchError:
-    with stderr.open(encoding="utf-8", errors="replace") as file:
-        tail = deque((line.rstrip() for line in file if line.strip()), maxlen=TAIL)
+    lines = stderr.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((f": {line.strip()}" for line in reversed(lines) if line.strip()), "")
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    last = f": {tail[-1].strip()}" if tail else ""
-    lines = [f"{words[0]} {how}{last}", f"command: {shlex.join(words)}", *tail]
-    return BenchError("\n".join(lines), f"see {stderr}; the same command tries it again")
+    problem = f"{words[0]} {how}{last}\ncommand: {shlex.join(words)}"
+    return BenchError(problem, f"see {stderr}; the same command tries it again")

@@ -198,21 +198,19 @@ class AblateRequest(MismatchFields, HardwareFields, FolderFields):
 
     Attributes:
         grid: Grid: a .toml file or a name (see `list grids`).
-        variant: Variant declared in the file, such as two-cores. Default: none.
         seeds: Seeds to train with. Default: the file's.
         out: Folder of cells and reports.
         trust_code: Allow encoder code that is not of this program, see `run`.
 
     Examples:
         python -m bench ablate one-vector
-        python -m bench ablate adapters --variant two-cores
+        python -m bench ablate adapters-two-cores
         python -m bench ablate inference --dry-run
         python -m bench ablate inference
         python -m bench ablate my-grid.toml --seeds 0 1 2 3 4
     """
 
     grid: str = field(kw_only=False, converter=str)
-    variant: str = ""
     seeds: tuple[int, ...] = field(default=(), converter=tuple)
     out: Path = field(default=Path("ablations"), converter=to_path)
     trust_code: bool = False

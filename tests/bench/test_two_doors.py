@@ -52,8 +52,8 @@ DOORS = [
         FinetuneRequest("p", "m", "x", "o", like="l", held_out="y", save_every=3),
     ),
     (
-        "ablate g --variant v --seeds 1 2 --out o --max-memory 2KB " + SHARED,
-        AblateRequest("g", variant="v", seeds=[1, 2], out="o", max_memory=2000),
+        "ablate g --seeds 1 2 --out o --max-memory 2KB " + SHARED,
+        AblateRequest("g", seeds=[1, 2], out="o", max_memory=2000),
     ),
 ]
 

@@ -106,13 +106,7 @@ def trained(one, steps):
             cpu_seconds=3.0,
         ),
     }
-    cells = [
-        msgspec.structs.replace(
-            cell,
-            costs=costs,
-        )
-        for cell in one.cells
-    ]
+    cells = [msgspec.structs.replace(cell, costs=costs) for cell in one.cells]
     return msgspec.structs.replace(one, cells=tuple(cells), settings=TRAINED)
 
 

@@ -1,7 +1,5 @@
 """Pictures of experiments, trainings and comparisons."""
 
-from xml.etree import ElementTree
-
 import msgspec
 import pytest
 
@@ -11,7 +9,6 @@ from bench.comparing.statistics import Difference
 from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
 from foundation.errors import BenchError
-from retrievers.training.engine.context import LossPoint
 from tests.support.experiment_reports import BETTER, FULL, GAP, OPEN, REFERENCE, report, row
 from tests.support.leaderboards import store
 from tests.support.speed_report import REPORT, point
@@ -25,7 +22,6 @@ from reports.plots import (
     draw_axes,
     draw_costs,
     draw_indexes,
-    draw_losses,
     forest_plot_lines,
     plot_differences,
 )
@@ -85,22 +81,6 @@ def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_poin
 
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def curve(steps: int) -> list[LossPoint]:
-    return [
-        LossPoint(step, {"loss": 9 / step, "decoder_mlm": 4 / step}, 0.1, 1.0, 10)
-        for step in range(1, steps + 1)
-    ]
-
-
-@pytest.mark.parametrize("steps", [1, 30])
-def test_every_loss_is_a_line_with_its_name(tmp_path, steps):
-    pytest.importorskip("matplotlib")
-    svg, png = draw_losses(curve(steps), tmp_path / "losses")
-    assert png.read_bytes().startswith(b"\x89PNG")
-    texts = {node.text for node in ElementTree.parse(svg).iter(f"{SVG}text")}
-    assert {"loss", "decoder mlm", "step"} <= texts
 
 
 def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow():

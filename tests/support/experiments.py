@@ -98,11 +98,6 @@ values = [5, 10, 20]
 [[axes]]
 field = "finetune.lr"
 values = [0.2]
-
-[variants.small]
-seeds = [7]
-pretrain = { steps = 3 }
-axes = ["steps"]
 """
 
 

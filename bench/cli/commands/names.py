@@ -104,19 +104,17 @@ def _describe_dataset(name: str) -> NameLine:
     return NameLine(name, "; ".join([facts.title, facts.main_measure, *sizes, *access]))
 
 
-class _TitleAndVariants(msgspec.Struct):
-    """Fields of a preset or grid that lists show. Decoding all fields would import torch."""
+class _Title(msgspec.Struct):
+    """Title of a preset or grid, for lists. Decoding all fields would import torch."""
 
     title: str
-    variants: dict[str, Any] = {}
 
 
 def _list_titles(files: TomlFiles[Any], before: str = "") -> Iterable[NameLine]:
     """Yield a line per TOML file of a folder, each title after the prefix."""
     for name in files.names():
-        head = read_toml(files.folder / f"{name}{SUFFIX}", _TitleAndVariants)
-        variants = f"; variants: {', '.join(head.variants)}" if head.variants else ""
-        yield NameLine(name, f"{before}{head.title}{variants}")
+        title = read_toml(files.folder / f"{name}{SUFFIX}", _Title).title
+        yield NameLine(name, f"{before}{title}")
 
 
 def _preset_and_grid_files() -> tuple[TomlFiles[Any], TomlFiles[Any], TomlFiles[Any]]:

@@ -1,7 +1,6 @@
 """``pretrain``, ``finetune``, ``adapt``, ``compose`` and ``ablate``."""
 
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,17 +25,9 @@ from bench.requests.training import (
 from bench.runner.workspace import open_workspace
 from bench.training import trainings
 from bench.training.trainings import open_test_sets
-from datasets_cfg.catalogue import dataset_names
 from reports.latex import report_latex
-from reports.plots import can_plot, draw_losses
 from reports.training import plan_table, write_report
-from retrievers.models.card import CARD_FILE, load_card
-from retrievers.training.engine.context import (
-    CURVE_FILE,
-    Progress,
-    is_first,
-    read_curve,
-)
+from retrievers.training.engine.context import CURVE_FILE, Progress, is_first, read_curve
 
 if TYPE_CHECKING:
     from retrievers.training.finetune.finetune import FinetuneResult
@@ -46,42 +37,22 @@ Training = TypeVar("Training", bound=TrainingFields)
 
 
 def pretrain(request: PretrainRequest, output: OutputOptions) -> int:
-    """Draw the losses, and print a summary and the next commands."""
+    """Print a summary and the command that evaluates the checkpoint."""
     with _show_progress(request) as shown:
         trained = trainings.pretrain(shown)
     if is_first():
         read = f"{trained.texts_read:,} texts read"
-        _print_trained(trained, f"{trained.objective}, ", read, request.out, output)
-        if not output.json:
-            print(_format_usage(request.out))
-            workspace = open_workspace(request)
-            names = workspace.expand_names(request.on, files=True)
-            scored = list(open_test_sets(names, (), workspace))
-            print_next_command("evaluate it", _run_line(scored, [str(request.out)], request))
+        _print_trained(trained, f"{trained.objective}, ", read, request, output)
     return ExitCode.OK
 
 
 def finetune(request: FinetuneRequest, output: OutputOptions) -> int:
-    """Draw the losses, and print a summary and the command that evaluates the checkpoint."""
+    """Print a summary and the command that evaluates the checkpoint."""
     with _show_progress(request) as shown:
         trained = trainings.finetune(shown)
     if is_first():
         rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
-        _print_trained(trained, rounds, f"{trained.queries:,} queries", request.out, output)
-        if not output.json:
-            size = trained.size
-            share = 100 * size.trained / size.parameters
-            print(
-                f"trained {size.trained:,} of {size.parameters:,} parameters ({share:.3g} %); "
-                f"{size.saved_bytes:,} bytes of weights"
-            )
-            workspace = open_workspace(request)
-            typed = list(dict.fromkeys((*request.on, *request.held_out)))
-            tested = open_test_sets(workspace.expand_names(typed, files=True), (), workspace)
-            scored = [
-                one for one in typed if tested.keys() & workspace.expand_names([one], files=True)
-            ]
-            print_next_command("evaluate it", _run_line(scored, [trained.folder], request))
+        _print_trained(trained, rounds, f"{trained.queries:,} queries", request, output)
     return ExitCode.OK
 
 
@@ -89,10 +60,9 @@ def adapt(request: AdaptRequest, output: OutputOptions) -> int:
     """Print a line for each checkpoint, and the command that scores all of them."""
     with _show_progress(request) as shown:
         trained = trainings.adapt(shown)
-    workspace = open_workspace(request)
-    names = workspace.expand_names(request.on, files=True)
+    names = open_workspace(request).expand_names(request.on, files=True)
     folders = [_shorten_path(Path(each.folder)) for each in trained]
-    line = _run_line(list(open_test_sets(names, (), workspace)), folders, request)
+    line = _run_line(request.on, folders, request)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     rows = [
         {
@@ -109,7 +79,6 @@ def adapt(request: AdaptRequest, output: OutputOptions) -> int:
     for folder, row in zip(folders, rows, strict=True):
         change = f"loss {row['first_loss']:.3f} -> {row['last_loss']:.3f}"
         print(f"{folder}: {row['collection']}; {change}")
-    print(_format_usage(Path(folders[0])))
     print_next_command("score the checkpoints", line)
     return ExitCode.OK
 
@@ -146,43 +115,39 @@ def _print_trained(
     trained: "PretrainResult | FinetuneResult",
     how: str,
     read: str,
-    out: Path,
+    request: PretrainRequest | FinetuneRequest,
     output: OutputOptions,
 ) -> None:
-    """Draw the losses of a finished training, and print a summary or its JSON document.
+    """Print a summary of a finished training and the next command, or its JSON document.
 
     In the summary, ``how`` stands before the number of steps, and ``read`` after it.
     """
-    curve_file = out / CURVE_FILE
-    curve = read_curve(curve_file)
-    pictures = draw_losses(curve, curve_file.with_name("losses")) if can_plot() else []
-    if not pictures:
-        print("no pictures: pip install 'retrieval-bench[plots]'", file=sys.stderr)
+    curve = read_curve(request.out / CURVE_FILE)
     first, last = curve[0], curve[-1]
     if output.json:
-        losses = {"losses": {"first": first, "last": last}, "pictures": list(map(str, pictures))}
-        print_json({**msgspec.structs.asdict(trained), **losses})
+        print_json({**msgspec.structs.asdict(trained), "losses": {"first": first, "last": last}})
         return
     resumed = f", resumed at {trained.resumed_at:,}" if trained.resumed_at else ""
     change = f"loss {first.losses['loss']:.3f} -> {last.losses['loss']:.3f}"
     print(f"{trained.folder}: {how}{trained.steps:,} steps{resumed}, {read}; {change}")
+    if size := getattr(trained, "size", None):  # of a fine-tuning
+        print(
+            f"trained {size.trained:,} of {size.parameters:,} parameters "
+            f"({size.trained / size.parameters:.3%}); {size.saved_bytes:,} bytes of weights"
+        )
+    typed = (*request.on, *getattr(request, "held_out", ()))
+    print_next_command("evaluate it", _run_line(typed, [str(request.out)], request))
 
 
-def _format_usage(folder: Path) -> str:
-    """Return how the card of a trained checkpoint uses it."""
-    card = load_card(folder / CARD_FILE)
-    queries, documents = f"{card.max_query_tokens:,}", f"{card.max_document_tokens:,}"
-    return (
-        f"{CARD_FILE} states its use: {card.pooling} pooling, queries of up to {queries} and "
-        f"documents of up to {documents} tokens"
-    )
-
-
-def _run_line(collections: Sequence[str], models: Sequence[str], folders: FolderFields) -> str:
-    """Return the command that evaluates models, with ``COLLECTION`` if none is known."""
-    typed = {"--data-dir": folders.data_dir, "--cache-dir": folders.cache_dir}
-    places = [word for option, path in typed.items() if path for word in (option, str(path))]
-    words = ["python", "-m", "bench", "run", *(collections or ["COLLECTION"])]
+def _run_line(typed: Sequence[str], models: Sequence[str], folders: FolderFields) -> str:
+    """Return the command that evaluates models on the names ``typed`` that have a test split."""
+    workspace = open_workspace(folders)
+    tested = open_test_sets(workspace.expand_names(typed, files=True), (), workspace)
+    names = dict.fromkeys(typed)
+    scored = [one for one in names if tested.keys() & workspace.expand_names([one], files=True)]
+    given = {"--data-dir": folders.data_dir, "--cache-dir": folders.cache_dir}
+    places = [word for option, path in given.items() if path for word in (option, str(path))]
+    words = ["python", "-m", "bench", "run", *(scored or ["COLLECTION"])]
     return shlex.join([*words, "--model", *models, *places])
 
 
@@ -200,12 +165,8 @@ def compose(request: ComposeRequest, output: OutputOptions) -> int:
         return ExitCode.OK
     size = f"{done.parameters:,} parameters on {done.base}"
     print(f"{done.folder}: {done.how} of {', '.join(done.adapters)}; {size}")
-    domains = [name for name in done.trained_on if name in dataset_names()]  # not others' folders
     if request.on:
-        workspace = open_workspace(request)
-        domains = list(open_test_sets(workspace.expand_names(request.on), (), workspace))
-    if domains:
-        print_next_command("evaluate it", _run_line(domains, [done.folder], request))
+        print_next_command("evaluate it", _run_line(request.on, [done.folder], request))
     return ExitCode.OK
 
 

@@ -192,34 +192,6 @@ def keys():
     }
 
 
-@pytest.mark.parametrize(
-    ("stage", "by_option", "by_field"),
-    [
-        (
-            "pretrain",
-            {"preset": "pre.toml", "on": "./mine", "start": "./other"},
-            {"preset": "pre.toml", "on": ["./mine"], "start": {"model": "./other"}},
-        ),
-        (
-            "evaluate",
-            {"on": "./mine", "store-dtype": "float16", "measure": "P@5", "max-query-tokens": 9},
-            {
-                "on": ["./mine"],
-                "store_dtype": "float16",
-                "measures": ["P@5"],
-                "max_query_tokens": 9,
-            },
-        ),
-    ],
-)
-def test_a_stage_takes_the_names_of_the_command_lines_options(
-    bench, tmp_path, stage, by_option, by_field
-):
-    tiny.write_bert(tmp_path / "other", seed=1)
-    made = stages()[stage]
-    assert made.resolve_settings(by_option) == made.resolve_settings(by_field)
-
-
 def test_a_dry_run_checks_and_shows_the_plan_and_trains_nothing(bench, tmp_path):
     shown = ablate(bench, "--dry-run")
     assert shown.code == ExitCode.OK, shown.stderr

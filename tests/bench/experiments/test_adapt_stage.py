@@ -213,9 +213,9 @@ def test_bad_input_gives_one_message_before_any_work(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("variant", ["", "two-cores"])
-def test_the_shipped_grid_learns_what_it_evaluates_by_every_method_in_a_latin_square(variant):
-    grid = load_grid("three-domains", variant)
+@pytest.mark.parametrize("name", ["three-domains", "three-domains-two-cores"])
+def test_the_shipped_grid_learns_what_it_evaluates_by_every_method_in_a_latin_square(name):
+    grid = load_grid(name)
     assert grid.adapt["on"] == grid.evaluate["on"]
     axes = {axis.title: axis for axis in grid.axes}
     methods = [read_method(value).name for value in axes["method"].values]
@@ -248,19 +248,14 @@ def test_the_loss_is_of_words_alone_over_the_last_tenth_of_the_steps():
 
 GOES_ON = """
 name = "goes-on"
-model = "./start"
-adapt = { preset = "mlm-small", on = ["./one", "./two"] }
-evaluate = { on = ["./one", "./two"] }
-
-[[axes]]
-field = "adapt.method"
-values = ["plain", "ewc", "adapter", "distill"]
-
-[variants.fresh]
 base = { preset = "fresh.toml", on = ["./one", "./two", "./three"] }
 pretrain = { preset = "fresh.toml", on = ["./three"], tokens = 100 }
 adapt = { preset = "fresh.toml", on = ["./one", "./two"], tokens = 40 }
 evaluate = { on = ["./one", "./two"], view = { pooling = "mean", normalize = true } }
+
+[[axes]]
+field = "adapt.method"
+values = ["plain", "ewc", "adapter", "distill"]
 """
 MAKES = """
 name = "makes"
@@ -289,7 +284,7 @@ def test_a_sequence_goes_on_from_the_base_and_pre_training_of_another_grid(here,
         (place / f"{name}.toml").write_text(text)
     made = run(here, "--out", "shared", file="makes.toml")
     assert made.code == ExitCode.OK, made.stderr
-    options = ("--out", "shared", "--variant", "fresh", "--json")
+    options = ("--out", "shared", "--json")
     plan = json.loads(run(here, *options, "--dry-run", file="goes-on.toml").stdout)
     assert plan["tasks"][:2] == [["base", 1, 1], ["pretrain", 1, 1]]
     done = run(here, *options, file="goes-on.toml")

@@ -200,7 +200,6 @@ def test_a_failed_command_is_a_gap_with_its_last_lines_and_is_tried_again(bench)
     assert "Traceback" in (failed.parent / "stderr.txt").read_text()
     assert (failed.parent / "stdout.txt").read_text() == "begun\n"
     assert "command: python train.py --start" in failed.read_text()
-    assert "Traceback (most recent call last):\n  File" in failed.read_text().split("\n\n")[1]
     Path("train.py").write_text("import os; os.kill(os.getpid(), 9)")
     assert "python was killed by SIGKILL" in bench(*TYPED, "--seeds", "0").stderr
     Path("train.py").write_text(script)

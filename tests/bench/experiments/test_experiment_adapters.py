@@ -13,7 +13,7 @@ WIDTH = 128  # Compacter's default shares it among 32 x 4
 
 
 def write_samples(folder) -> Workspace:
-    """Tiny collections that are called as those of the variant two-cores."""
+    """Tiny collections that are called as those of grids for two cores."""
     for name in ("beir/scifact", "beir/nfcorpus", "classic/cranfield", "classic/cisi"):
         write_collection(folder / name)
     for name in ("samples/msmarco", "samples/nq"):
@@ -24,12 +24,13 @@ def write_samples(folder) -> Workspace:
     return Workspace(folder / "cache", data_dir=folder)
 
 
-def test_two_cores_goes_on_from_what_pretraining_matters_trained(tmp_path):
+def test_adapters_on_two_cores_go_on_from_what_pretraining_matters_trained(tmp_path):
     workspace = write_samples(tmp_path)
     chains = []
-    for grid, row in (("adapters", "reference"), ("pretraining-matters", "objective=RetroMAE")):
+    rows = {"adapters": "reference", "pretraining-matters": "objective=RetroMAE"}
+    for grid, row in rows.items():
         folders = {"data_dir": workspace.data_dir, "cache_dir": workspace.cache_dir}
-        plan, _ = prepare_experiment(AblateRequest(grid, variant="two-cores", **folders))
+        plan, _ = prepare_experiment(AblateRequest(f"{grid}-two-cores", **folders))
         cells = [cell for cell in plan.cells if cell.row == row]
         chains.append([[(task.stage, task.key) for task in cell.task.chain()] for cell in cells])
     assert chains[0] == chains[1]

@@ -123,64 +123,14 @@ def test_an_axis_against_an_unknown_row_lists_the_rows():
     assert "did you mean steps=5" in refused(text)
 
 
-def test_a_variant_takes_the_place_of_seeds_settings_and_axes(tmp_path):
-    path = tmp_path / "steps.toml"
-    path.write_text(GRID)
-    small = load_grid(str(path), "small")
-    assert (small.name, small.seeds, small.pretrain) == ("steps-small", (7,), {"steps": 3})
-    assert [axis.title for axis in small.axes] == ["steps"]
-    assert small.finetune == load_grid(str(path)).finetune
-    with pytest.raises(BenchError, match="no variant 'tiny'"):
-        load_grid(str(path), "tiny")
-
-
-def test_a_variant_has_axes_of_its_own_and_trains_what_the_file_names_as_its_model(tmp_path):
-    path = tmp_path / "steps.toml"
-    text = GRID.replace("[pretrain]\nsteps = 10\n", "").replace("pretrain.steps", "finetune.steps")
-    own = """
-[variants.own]
-base = { steps = 4 }
-axes = ["lr", { field = "finetune.warmup", values = [1, 2] }]
-"""
-    path.write_text(text.replace("name =", 'model = "minilm"\nname =', 1) + own)
-    assert load_grid(str(path)).model == "minilm"
-    changed = load_grid(str(path), "own")
-    assert (changed.model, changed.base) == ("", {"steps": 4})
-    assert [axis.title for axis in changed.axes] == ["lr", "warmup"]
-
-
-@pytest.mark.parametrize(
-    ("own", "words"),
-    [
-        ("seeds = [1, 1]", "the same seed twice"),
-        ('model = "x"', "set either model or"),
-        ('axes = ["lr", { name = "lr", field = "pretrain.lr", values = [1] }]', "two axes are"),
-    ],
-)
-def test_a_variant_that_does_not_fit_the_file_is_refused(tmp_path, own, words):
-    path = tmp_path / "steps.toml"
-    path.write_text(f"{GRID}\n[variants.odd]\n{own}\n")
-    with pytest.raises(BenchError, match=f"variant odd: .*{words}"):
-        load_grid(str(path), "odd")
-
-
-def test_a_grid_with_the_name_of_a_shipped_one_is_refused(tmp_path, monkeypatch, caplog):
-    """Their reports would be one folder. The shipped file itself may be named by its path."""
+def test_a_file_named_like_a_shipped_grid_is_read_by_its_whole_name(tmp_path, monkeypatch, caplog):
     shipped = FILES.folder / "objectives.toml"
-    assert load_grid(str(shipped)) == load_grid("objectives")
-    assert not caplog.records
-    own = tmp_path / "objectives.toml"
-    own.write_text(shipped.read_text().replace("seeds = [0, 1, 2]", "seeds = [5]"))
+    own = shipped.read_text().replace("seeds = [0, 1, 2]", "seeds = [5]")
+    (tmp_path / "objectives.toml").write_text(own)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BenchError) as caught:
-        load_grid("objectives.toml")
-    assert "objectives.toml is called objectives, like the shipped" in str(caught.value)
-    assert str(shipped) in str(caught.value)
-    assert caught.value.hint == "Change name in objectives.toml."
-    own.write_text(own.read_text().replace('"objectives"', '"mine"'))
     assert load_grid("objectives.toml").seeds == (5,)
+    assert load_grid("objectives.toml", [3, 4]).seeds == (3, 4)
     assert load_grid("objectives").seeds == (0, 1, 2)
-    assert "objectives is the shipped grid: for the file" in caplog.text
     assert "type objectives.toml" in caplog.text
 
 
