@@ -151,7 +151,6 @@ def comparison_latex(comparison: Comparison, resampling: Resampling) -> str:
 
 def report_latex(report: Report) -> str:
     """Return the rows of ``report`` by collections, their mean first."""
-    rows = [*report.rows, *report.anchors]
     seeds = len(report.seeds) if report.trains else 1
 
     def cell(row: RowResult, name: str) -> Cell:
@@ -159,15 +158,13 @@ def report_latex(report: Report) -> str:
         if on is None or on.score is None:
             return GAP
         half = "" if on.score.high is None else f" ± {on.score.high - on.score.mean:.3f}"
-        if row in report.anchors:  # not part of the comparison
-            return None, f"{on.score.mean:.3f}{half}"
         return on.score.mean, half + "†" * (on.verdict in ("better", "worse"))
 
     def measure(name: str) -> str:
-        return next((on.measure for row in rows if (on := row.on_collection(name))), "")
+        return next((on.measure for row in report.rows if (on := row.on_collection(name))), "")
 
     columns = {
-        f"{name}\n{measure(name)}": [cell(row, name) for row in rows]
+        f"{name}\n{measure(name)}": [cell(row, name) for row in report.rows]
         for name in reversed(report.collections)
     }
     test = "t test over seeds and queries" if seeds > 1 else "paired test over queries"
@@ -177,4 +174,4 @@ def report_latex(report: Report) -> str:
         f"{BEST_IN_BOLD} † marks a significant difference from the row that it was compared with, "
         f"usually {report.rows[0].name} ({test}, p at most .05, Holm-corrected over the rows)."
     )
-    return table_of_scores([row.name for row in rows], columns, caption, report.name)
+    return table_of_scores([row.name for row in report.rows], columns, caption, report.name)

@@ -195,9 +195,6 @@ def _draw_panels(figure: "Figure", report: Report, axis: AxisResult, panels: Seq
     for axes, name in zip(panel_axes, panels, strict=True):
         for x, row in enumerate(_rows_of(report, axis)):
             _draw_row(axes, report, row, name, x)
-        for number, anchor in enumerate(report.anchors):
-            if (on := anchor.on_collection(name)) and on.score:
-                axes.axhline(on.score.mean, zorder=0, **_anchor_style(number))
         axes.set_title("mean of the collections" if report.is_mean(name) else name, fontsize=9)
         axes.set_xticks(range(len(labels)), labels)
         axes.set_xlim(-0.5, len(labels) - 0.5)
@@ -221,10 +218,6 @@ def _draw_legend(
         letters = int(TITLE_LETTERS * figure.get_figwidth()) - MARKER_LETTERS
         label = textwrap.fill("95 % interval of the difference (see the table)", letters)
         entries.append(legend_entry(label, marker="|", ms=12, mew=1.5, color=BLUE))
-    entries += [
-        legend_entry(anchor.name, **_anchor_style(number))
-        for number, anchor in enumerate(report.anchors)
-    ]
     legend_below(figure, 1 if figure.get_figwidth() < 6 else 2, entries)
 
 
@@ -241,10 +234,6 @@ def _draw_row(axes: "Axes", report: Report, row: RowResult, name: str, x: float)
     if interval := _limits(row, name):
         axes.vlines(x, *interval, color=BLUE, lw=1.5, zorder=2)
     axes.set_ylabel(on.measure)
-
-
-def _anchor_style(number: int) -> dict[str, Any]:
-    return {"color": COLOURS[-1 - number % len(COLOURS)], "lw": 1.2, "linestyle": "--"}
 
 
 def _limits(row: RowResult, name: str) -> tuple[float, float] | None:

@@ -208,7 +208,7 @@ def write_report(report: Report, folder: Path) -> None:
 
 
 def _summary(report: Report) -> str:
-    cells = sum(len(row.cells) for row in (*report.rows, *report.anchors))
+    cells = sum(len(row.cells) for row in report.rows)
     where = report.conditions
     seeds = f", {_seeds(report.seeds)}" if report.trains else ""
     lines = [
@@ -269,11 +269,7 @@ def score_table(report: Report, name: str) -> str:
         Column("verdict", lambda row: _verdict(row.on_collection(name), report.trains)),
         Column("detectable", lambda row: _detectable(row.on_collection(name)), fmt.score),
     ]
-    if any(_unequal_training(row, report) for row in report.rows):
-        columns.append(
-            Column("training", lambda row: _unequal_training(row, report), fmt.short_text)
-        )
-    return Table((*report.rows, *report.anchors), columns).markdown()
+    return Table(report.rows, columns).markdown()
 
 
 def _finished(row: RowResult) -> str:
@@ -313,7 +309,7 @@ def _gaps(report: Report) -> str:
     """Return a list of the cells without a score, with their errors."""
     return bullets(
         escape(f"{row.name}, seed {cell.seed}, {cell.failed_at}: {cell.error}")
-        for row in (*report.rows, *report.anchors)
+        for row in report.rows
         for cell in row.cells
         if not cell.scores
     )
@@ -327,7 +323,6 @@ COSTS = {
     "parameters": "parameters",
     "bytes saved": "saved_bytes",
 }
-EQUAL = {"steps": 1.02, "tokens": 1.02, "CPU, s": 1.2}  # ratios up to which rows trained alike
 
 StageLine = tuple[str, RowResult, str]
 
@@ -376,19 +371,6 @@ def _mean_cost(row: RowResult, stage: str, name: str) -> float | None:
     return fmean(values) if values else None
 
 
-def _unequal_training(row: RowResult, report: Report) -> str:
-    """Return how much more or less a row trained than the row it is compared with, or ""."""
-    against = [each for each in report.rows if each.name == row.against]
-    differences = []
-    for stage in report.reference if against else ():
-        for name, tolerance in EQUAL.items() if stage != "evaluate" else ():
-            one, other = (_mean_cost(each, stage, name) for each in (row, *against))
-            ratio = one / other if one and other else 1.0
-            if max(ratio, 1 / ratio) > tolerance:
-                differences.append(f"{stage}: {ratio:.2f} x {name.replace(', s', ' time')}")
-    return ", ".join(differences)
-
-
 def describe_commit(code: str) -> str:
     """Shorten the commit in ``code`` (see `Report`), or return "unknown" for no record."""
     name, _, rest = code.partition(" ")
@@ -432,7 +414,6 @@ def _method(report: Report) -> str:
     lines += [
         f"The axis {escape(axis.title)} is the field {code(axis.field)}." for axis in report.axes
     ]
-    lines += [f"{escape(row.name)} is an anchor: a finished model." for row in report.anchors]
     commits = " and ".join(map(describe_commit, report.commits))
     versions = ", ".join(map(" ".join, report.conditions.libraries.items()))
     lines.append(f"Code: {commits}; {versions}.")

@@ -107,8 +107,7 @@ def prepare_experiment(request: AblateRequest) -> tuple[Experiment, Conditions]:
     grid = load_grid(request.grid, request.seeds)
     workspace = open_workspace(request)
     here = _environment(grid, current_conditions(workspace.device), request.trust_code)
-    anchors = {name: resolve_model(name).recipe.fingerprint for name in grid.anchors}
-    experiment = plan_experiment(grid, make_stages(grid, workspace), here, anchors)
+    experiment = plan_experiment(grid, make_stages(grid, workspace), here)
     reference = experiment.rows[0].settings
     if set(reference) != {"evaluate"}:
         check_device(workspace.device)

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from bench.experiments.grid import SHARED, AxisResult, Grid, GridRow, Table, make_rows
+from bench.experiments.grid import AxisResult, Grid, GridRow, Table, make_rows
 from foundation.errors import (
     BenchError,
     WorkerError,
@@ -120,7 +120,7 @@ class CellTask:
 
 @dataclass(frozen=True)
 class GridCell:
-    """A row with a seed, or an anchor. ``task`` is its last task."""
+    """A row with a seed. ``task`` is its last task."""
 
     row: str
     seed: int
@@ -129,7 +129,7 @@ class GridCell:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Run of a grid: its rows, axes, cells and anchors (evaluations of finished models).
+    """Run of a grid: its rows, axes and cells.
 
     Cells are ordered by seed, so that an interrupted experiment has complete comparisons.
     """
@@ -139,64 +139,47 @@ class Experiment:
     rows: tuple[GridRow, ...]
     axes: tuple[AxisResult, ...]
     cells: tuple[GridCell, ...]
-    anchors: tuple[GridCell, ...] = ()
     leaks: tuple[str, ...] = ()
     differing: tuple[str, ...] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def all_cells(self) -> tuple[GridCell, ...]:
-        """Cells, then anchors."""
-        return (*self.cells, *self.anchors)
-
     def tasks(self) -> tuple[CellTask, ...]:
         """Return the distinct tasks in the order in which they run."""
-        tasks = {task.key: task for cell in self.all_cells for task in cell.task.chain()}
+        tasks = {task.key: task for cell in self.cells for task in cell.task.chain()}
         return tuple(tasks.values())
 
 
 def plan_experiment(
-    grid: Grid,
-    stages: Stages,
-    here: Mapping[str, str] | None = None,
-    anchors: Mapping[str, str] | None = None,
+    grid: Grid, stages: Stages, here: Mapping[str, str] | None = None
 ) -> Experiment:
     """Resolve all settings of a grid, check them, and compute the keys of all tasks.
 
-    ``here`` has further influences on results, and ``anchors`` the fingerprint of each anchor.
+    ``here`` has further influences on results.
     """
-    here = here or {}
     rows, axes = make_rows(
         grid, lambda name, table: find_stage(stages, name, table).resolve_settings(table)
     )
 
-    def plan_task(
-        settings: Mapping[str, Table], seed: int, model: str, here: Mapping[str, str]
-    ) -> CellTask:
+    def plan_task(settings: Mapping[str, Table], seed: int) -> CellTask:
         """Return the task of the last of these stages, after the tasks of the others."""
         *earlier, name = settings
         others = {each: settings[each] for each in earlier}
-        before = plan_task(others, seed, model, here) if earlier else None
+        before = plan_task(others, seed) if earlier else None
         stage = find_stage(stages, name, settings[name])
         table = stage.with_seed(settings[name], seed)
-        inputs, start = stage.hash_inputs(table), before.key if before else model
-        content = [name, table, inputs, here, start]
+        inputs, start = stage.hash_inputs(table), before.key if before else grid.model
+        content = [name, table, inputs, here or {}, start]
         digest = hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
-        return CellTask(name, table, digest[:KEY_DIGITS], before, "" if before else model, inputs)
+        return CellTask(
+            name, table, digest[:KEY_DIGITS], before, "" if before else grid.model, inputs
+        )
 
     cells = [
-        GridCell(row.name, seed, plan_task(row.settings, seed, grid.model, here))
+        GridCell(row.name, seed, plan_task(row.settings, seed))
         for seed in grid.seeds
         for row in rows
     ]
-    evaluate = rows[0].settings["evaluate"]
-    shared = {name: evaluate[name] for name in SHARED if name in evaluate}
-    compared = []
-    for name, fingerprint in (anchors or {}).items():
-        anchor = {"evaluate": stages["evaluate"].resolve_settings(shared)}
-        task = plan_task(anchor, 0, name, {**here, "model": fingerprint})
-        compared.append(GridCell(name, 0, task))
-    return Experiment(grid, stages, rows, axes, tuple(cells), tuple(compared))
+    return Experiment(grid, stages, rows, axes, tuple(cells))
 
 
 DONE_FILE, FAILED_FILE = "done.json", "failed.txt"
@@ -295,7 +278,7 @@ def run_experiment(
     outcome = load_outcome(experiment, out)
     cells = [
         (number, cell)
-        for number, cell in enumerate(experiment.all_cells, 1)
+        for number, cell in enumerate(experiment.cells, 1)
         if cell.task.key not in outcome.finished
     ]
     while cells:
@@ -305,9 +288,8 @@ def run_experiment(
                 elsewhere.append((number, cell))
                 claims.append(claim)
                 continue
-            kind = "anchor" if cell in experiment.anchors else f"seed {cell.seed}"
             print_line(
-                f"cell {number} of {len(experiment.all_cells)}: {cell.row}, {kind}: "
+                f"cell {number} of {len(experiment.cells)}: {cell.row}, seed {cell.seed}: "
                 f"{outcome.describe_cell(cell)}; {outcome.describe_remaining(experiment)}"
             )
         if len(elsewhere) == len(cells):  # wait until another process has finished a task

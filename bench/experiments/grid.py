@@ -21,9 +21,6 @@ of its ``on`` one after the other; its ``method`` is a name, or a table such as
 ``pretrain`` and ``finetune`` may have a ``command`` instead of a preset: another program trains the
 checkpoint (see `bench.experiments.training_stages.CommandSettings`). An axis whose ``field`` is a
 training stage has whole tables as values.
-
-Anchors are finished models to compare with, such as ``anchors = ["bm25", "minilm"]``. They are
-evaluated on the same collections.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -98,7 +95,6 @@ class Grid(Record, kw_only=True):
         base, pretrain, adapt, finetune, evaluate: settings of the reference. Leave out a stage to
             skip it.
         axes: fields that rows change, each with its values.
-        anchors: cards, folders or Hub ids of models to compare with.
     """
 
     name: Name
@@ -112,7 +108,6 @@ class Grid(Record, kw_only=True):
     finetune: Table | None = None
     evaluate: Table
     axes: tuple[Axis, ...]
-    anchors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(set(self.seeds)) < len(self.seeds):

@@ -34,14 +34,14 @@ from bench.comparing.statistics import (
 )
 from bench.evaluation.result_record import Conditions
 from bench.experiments.experiment import CellTask, Cost, Experiment, ExperimentOutcome, GridCell
-from bench.experiments.grid import AxisResult, GridRow, Table
+from bench.experiments.grid import AxisResult, Table
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.records import Record
 
 # Schemas of earlier versions: 3 adds gain and forgetting, 5 costs and differences as a record each,
-# 7 points of an axis by their labels, 8 settings of each row, anchors, and p of the seeds alone. 9
-# has no hypotheses, 10 no code of each cell.
+# 7 points of an axis by their labels, 8 settings of each row and p of the seeds alone. 9
+# has no hypotheses, 10 no anchors and no code of each cell.
 SCHEMA = 10
 MEAN = "mean"  # instead of a collection
 
@@ -175,7 +175,6 @@ class Report(Record, kw_only=True):
         conditions: libraries and machine.
         differing: collections that differ from the published ones, a sentence each.
         weights: weights of the collections in their mean; empty for equal weights.
-        anchors: finished models on the same collections, without a comparison.
         base_per_seed: see `Grid`.
     """
 
@@ -193,7 +192,6 @@ class Report(Record, kw_only=True):
     conditions: Conditions
     differing: tuple[str, ...] = ()
     weights: dict[str, float] = {}
-    anchors: tuple[RowResult, ...] = ()
     base_per_seed: bool = False
 
     @property
@@ -224,7 +222,7 @@ class Report(Record, kw_only=True):
     @property
     def gaps(self) -> int:
         """Number of cells without a score."""
-        return sum(not cell.scores for row in (*self.rows, *self.anchors) for cell in row.cells)
+        return sum(not cell.scores for row in self.rows for cell in row.cells)
 
 
 RESAMPLING = Resampling()
@@ -273,16 +271,12 @@ def make_report(
 ) -> Report:
     """Make the report of the finished cells, whose scores ``read`` returns."""
     scores: dict[str, dict[int, CellScores]] = {}
-    for cell in experiment.all_cells:
+    for cell in experiment.cells:
         by_seed = scores.setdefault(cell.row, {})
         if cell.task.key in outcome.finished:
             by_seed[cell.seed] = read(cell.task)
     last = {row: {seed: each.on for seed, each in cells.items()} for row, cells in scores.items()}
-    anchors = [
-        GridRow(cell.row, {cell.task.stage: cell.task.settings}, change="anchor")
-        for cell in experiment.anchors
-    ]
-    rows, weights = (*experiment.rows, *anchors), experiment.weights
+    rows, weights = experiment.rows, experiment.weights
     compared = add_verdicts(
         {row.name: _compare_all(last[row.name], last.get(row.against), weights) for row in rows}
     )
@@ -294,7 +288,7 @@ def make_report(
             change=row.change,
             cells=tuple(
                 _cell_result(cell, outcome, last[row.name].get(cell.seed, {}))
-                for cell in experiment.all_cells
+                for cell in experiment.cells
                 if cell.row == row.name
             ),
             on=compared[row.name],
@@ -310,8 +304,7 @@ def make_report(
         command=command,
         seeds=experiment.grid.seeds,
         reference={name: dict(table) for name, table in experiment.rows[0].settings.items()},
-        rows=results[: len(experiment.rows)],
-        anchors=results[len(experiment.rows) :],
+        rows=results,
         base_per_seed=experiment.grid.base_per_seed,
         axes=experiment.axes,
         leaks=experiment.leaks,

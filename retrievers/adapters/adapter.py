@@ -5,10 +5,9 @@ folder of a training has a card and ``adapter/`` in the layout of the library, w
 base's weights in ``base.json``. The base is not copied.
 """
 
-import dataclasses
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,11 +63,6 @@ UNSUPPORTED = {
     ),
     # PEFT would load further models, which a file names; Poly reads the number of a task.
     "peft": ("poly", "shadow", "xlora"),
-}
-# Fields of PEFT's records that are not settings of a method.
-NOT_OPTIONS = {
-    *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path"),
-    *("revision", "inference_mode", "modules_to_save"),
 }
 # Fields of PEFT's files that must be null.
 REFUSED_FIELDS = {
@@ -235,20 +229,18 @@ def make_configuration(adapter: AdapterSettings) -> Any:
             f"{adapter.library} has no adapter method {method!r}",
             did_you_mean(method, names, f"there are: {', '.join(names)}"),
         )
-    if adapter.library == "peft":
-        kind: Any = _peft_configurations()[method.upper()]
-        _check_options(adapter, {field.name for field in dataclasses.fields(kind)} - NOT_OPTIONS)
-        with _explain_errors(f"the adapter method {method}", ""):
-            return kind(**options)
+    with _explain_errors(f"the options of the adapter method {method}", "Check adapter.options."):
+        if adapter.library == "peft":
+            return _peft_configurations()[method.upper()](**options)
+        return _hub_defaults(method).replace(**options)
+
+
+def _hub_defaults(method: str) -> Any:
     import adapters
 
-    fusion = adapters.ADAPTERFUSION_CONFIG_MAP[adapters.DEFAULT_ADAPTERFUSION_CONFIG]
-    defaults: Any = fusion if method == FUSION else adapters.ADAPTER_CONFIG_MAP[method]
-    if isinstance(defaults, adapters.ConfigUnion):  # such as mam
-        _check_options(adapter, ())
-        return defaults
-    _check_options(adapter, (field.name for field in dataclasses.fields(defaults)))
-    return defaults.replace(**options)
+    if method == FUSION:
+        return adapters.ADAPTERFUSION_CONFIG_MAP[adapters.DEFAULT_ADAPTERFUSION_CONFIG]
+    return adapters.ADAPTER_CONFIG_MAP[method]
 
 
 def _import_library(name: Literal["adapters", "peft"]) -> Any:
@@ -260,13 +252,6 @@ def _peft_configurations() -> Any:
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
     return PEFT_TYPE_TO_CONFIG_MAPPING
-
-
-def _check_options(adapter: AdapterSettings, known: Iterable[str]) -> None:
-    names = sorted(known)
-    for wrong in sorted(set(adapter.options) - set(names)):
-        hint = did_you_mean(wrong, names, f"it has {', '.join(names)}")
-        raise BenchError(f"the adapter method {adapter.method} has no option {wrong!r}", hint)
 
 
 def _insert_adapter(

@@ -42,8 +42,6 @@ TOKENIZER = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt"),
 )
 WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
-LAYERS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
-MAX_LAYERS = 1_000  # transformers makes as many as a configuration says before it reads weights
 HEADS, HEADS_FILE = "heads", "model.safetensors"  # state for continuing a pre-training
 COUNTING_VERSION = 1  # increased when the rule changes, so that stored counts are renewed
 BUFFER_DTYPES = ("I64", "I32", "BOOL")  # safetensors types of buffers such as positions
@@ -156,9 +154,6 @@ def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint
         )
     config = read_config(folder)
     refuse_own_code(folder)
-    layers = _first_stated(config, LAYERS)
-    if isinstance(layers, int) and layers > MAX_LAYERS:
-        raise BenchError(f"{folder / 'config.json'} states {layers:.3g} layers", COPY_AGAIN)
     weights = find_weights(folder)
     files = [folder / "config.json", *weight_files(folder, weights), *_tokenizer_files(folder)]
     for name in stage_folders:

@@ -9,7 +9,7 @@ from bench.comparing.statistics import Difference
 from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
 from foundation.errors import BenchError
-from tests.support.experiment_reports import BETTER, FULL, GAP, OPEN, REFERENCE, report, row
+from tests.support.experiment_reports import BETTER, FULL, GAP, REFERENCE, report
 from tests.support.leaderboards import store
 from tests.support.speed_report import REPORT, point
 
@@ -45,22 +45,6 @@ def test_a_bar_spans_the_interval_of_the_difference_about_the_row():
     assert high - low == pytest.approx(on.difference.high - on.difference.low)
     assert (low + high) / 2 == pytest.approx(on.score.mean)
     assert _limits(REFERENCE, "mean") is None
-
-
-def test_anchors_are_dashed_lines_in_the_figure_and_its_legend(tmp_path):
-    from matplotlib.figure import Figure
-
-    anchor = row("bm25", 0.6, seeds=1)
-    full = msgspec.structs.replace(FULL, anchors=(anchor,))
-    figure = Figure()
-    _draw_panels(figure, full, FULL.axes[0], ["mean"])
-    drawn = figure.axes[0]
-    heights = [line.get_ydata()[0] for line in drawn.lines if line.get_marker() == "o"]
-    scored = [REFERENCE, BETTER, OPEN]
-    assert heights == [one.on_collection("mean").score.mean for one in scored]
-    dashed = [line.get_ydata()[0] for line in drawn.lines if line.get_linestyle() == "--"]
-    assert dashed == [anchor.on_collection("mean").score.mean]
-    assert figure.legends[0].get_texts()[-1].get_text() == "bm25"
 
 
 def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_points():

@@ -268,27 +268,6 @@ def test_a_cell_that_fails_is_a_gap_and_the_exit_code_says_so(bench, tmp_path):
 
 
 @pytest.mark.slow
-def test_anchors_are_in_tables_and_figures(bench, tmp_path):
-    tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
-    (tmp_path / "grid.toml").write_text(
-        'name = "use"\nmodel = "start.toml"\nanchors = ["bm25"]\nevaluate = { on = ["./mine"] }\n'
-        '[[axes]]\nfield = "evaluate.max_document_tokens"\nvalues = [4, 5]\n'
-    )
-    done = ablate(bench)
-    assert done.code == ExitCode.OK, done.stderr
-    assert "cell 4 of 4: bm25, anchor: done" in done.stderr
-    report = json.loads((tmp_path / "ablations" / "use" / "report.json").read_bytes())
-    scored = bench("run", "./mine", "--model", "bm25", "--cache-dir", bench.cache, "--json")
-    (result,) = json.loads(scored.stdout)["results"]
-    (anchor,) = report["anchors"]
-    measure = anchor["on"][0]["measure"]
-    assert anchor["on"][0]["score"]["mean"] == pytest.approx(result["measures"][measure])
-    assert "| bm25" in done.stdout
-    assert "Nothing is trained" in done.stdout
-    assert "bm25" in next((tmp_path / "ablations" / "use").glob("*.svg")).read_text()
-
-
-@pytest.mark.slow
 def test_a_collection_that_is_not_the_published_one_is_refused_at_once_or_marked(bench, tmp_path):
     tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
     (tmp_path / "mine" / "dataset.toml").write_text("[counts]\nqueries = 3\n")

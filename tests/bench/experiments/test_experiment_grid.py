@@ -59,21 +59,6 @@ def test_an_axis_can_change_a_field_of_another_row():
     assert (settings["steps"], settings["lr"]) == (5, 0.5)
 
 
-def test_an_anchor_is_one_more_cell_and_leaves_the_keys_of_the_others():
-    grid = FILES.parse(GRID.encode(), "")
-    plain, anchored, other = (
-        plan_experiment(grid, FAKES, anchors=anchors)
-        for anchors in (None, {"bm25": "a"}, {"bm25": "b"})
-    )
-    assert anchored.cells == plain.cells
-    (anchor,) = anchored.anchors
-    assert (anchor.row, anchor.task.model, anchor.task.before) == ("bm25", "bm25", None)
-    assert {anchor.task.key, other.anchors[0].task.key}.isdisjoint(
-        task.key for task in plain.tasks()
-    )
-    assert anchor.task.key != other.anchors[0].task.key
-
-
 def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
     text = GRID + '[[axes]]\nfield = "pretrain.objective"\nvalues = [{ name = "retromae" }]\n'
     found, _ = rows(text)

@@ -229,10 +229,10 @@ WRONG = [
         "lora is not supported: it is ReFT, VeRA or prompt tuning, or has gates",
         "mam",
     ),
-    (hub, 'method = "seq_bn"\noptions = { reduction_facter = 2 }', "no option", "reduction_factor"),
-    (hub, 'method = "mam"\noptions = { adapter = { r = 2 } }', "no option 'adapter'", ""),
+    (hub, 'method = "seq_bn"\noptions = { factor = 2 }', "argument 'factor'", "adapter.options"),
+    (hub, 'method = "mam"\noptions = { adapter = { r = 2 } }', "argument 'adapter'", ""),
     (hub, 'method = "seq_bn"\noptions = { reduction_factor = "two" }', "cannot be put", ""),
-    (peft, 'method = "lora"\noptions = { rank = 2 }', "no option 'rank'", "rank_pattern"),
+    (peft, 'method = "lora"\noptions = { rank = 2 }', "argument 'rank'", "adapter.options"),
     (peft, 'method = "prompt_tuning"', "no adapter method 'prompt_tuning'", "ln_tuning"),
     (peft, 'method = "lora"\noptions = { target_modules = ["nothing"] }', "cannot be put", ""),
     # PEFT takes it, and fails in the forward pass.
