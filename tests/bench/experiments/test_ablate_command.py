@@ -212,14 +212,10 @@ def test_a_dry_run_checks_and_shows_the_plan_and_trains_nothing(bench, tmp_path)
          "the field 'preset' is missing", "list presets"),
         ('[pretrain]\npreset = "pre.toml"\non', '[pretrain]\nin', "unknown field 'in'", ""),
         ('name = "retromae" }', 'name = "retromea" }', "called 'retromea'", "retromae"),
-        ('"pretrain.objective"', '"pretrain.objectiv"', "has no field 'objectiv'", "objective"),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./yours"]', "no collection", ""),
         ('[evaluate]\n', '[evaluate]\nmeasures = ["nDCG@x"]\n', "nDCG@x", ""),
-        ('[evaluate]\n', '[evaluate]\ndepth = -5\n', "depth is -5: expected a whole number", ""),
         ('"finetune.optimizer.lr"', '"pretrain.seed"', "is the same for all rows", "seeds"),
         ('preset = "pre.toml"', 'preset = "pre.toml"\nseed = 1', "use seeds", ""),
-        ('[finetune]\npreset = "fine.toml"\non = ["./mine"]',
-         '[finetune]\npreset = "fine.toml"\non = [3]', "on.0 is 3: expected text", ""),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./mine", "./a/mine"]',
          "two of the collections are called mine", "dataset.toml of one"),
     ],
@@ -267,7 +263,6 @@ def test_a_cell_that_fails_is_a_gap_and_the_exit_code_says_so(bench, tmp_path):
     assert "## Gaps" in done.stdout
 
 
-@pytest.mark.slow
 def test_a_collection_that_is_not_the_published_one_is_refused_at_once_or_marked(bench, tmp_path):
     tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
     (tmp_path / "mine" / "dataset.toml").write_text("[counts]\nqueries = 3\n")
@@ -280,7 +275,3 @@ def test_a_collection_that_is_not_the_published_one_is_refused_at_once_or_marked
     assert "not the published mine: queries: 3 published, 2 found" in refused.stderr
     line = "This is not the published mine: queries: 3 published, 2 found."
     assert line in ablate(bench, "--dry-run", "--allow-mismatch").stdout
-    done = ablate(bench, "--allow-mismatch")
-    assert done.code == ExitCode.OK, done.stderr
-    assert f"**{line}**" in done.stdout
-    assert "grid.toml --allow-mismatch`" in done.stdout

@@ -44,7 +44,7 @@ max_document_tokens = 12
 
 [[axes]]
 field = "adapt.method"
-values = ["plain", { name = "ewc", measured = 3 }, "adapter", "distill"]
+values = ["plain", { name = "ewc", measured = 3 }, "adapter"]
 
 [[axes]]
 name = "order"
@@ -255,7 +255,7 @@ evaluate = { on = ["./one", "./two"], view = { pooling = "mean", normalize = tru
 
 [[axes]]
 field = "adapt.method"
-values = ["plain", "ewc", "adapter", "distill"]
+values = ["plain", "adapter"]
 """
 MAKES = """
 name = "makes"

@@ -1,6 +1,5 @@
 """Two-level intervals: against brute force, SciPy, and simulations of many ablations; means."""
 
-import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -74,20 +73,6 @@ def test_p_of_the_seeds_is_scipys_t_test_on_their_means():
     found = estimate_interval(parts, weights)
     assert found.p_seeds == pytest.approx(stats.ttest_1samp(means, 0).pvalue, rel=1e-9)
     assert found.p < 1e-9 < found.p_seeds
-
-
-def test_resampling_two_levels_by_brute_force_has_the_mean_and_variance_of_the_draws():
-    part = RNG.normal(size=(3, 4))
-    # every way to draw 2 of 3 seeds and 3 of 4 queries, with replacement
-    every = [
-        part[np.ix_(seeds, queries)].mean()
-        for seeds in itertools.product(range(3), repeat=2)
-        for queries in itertools.product(range(4), repeat=3)
-    ]
-    drawn = draw(part, 200_000, seed=0)
-    assert drawn.mean() == pytest.approx(np.mean(every), abs=0.004)
-    assert drawn.var() == pytest.approx(np.var(every), rel=0.02)
-    assert {*np.round(drawn, 9)} <= {*np.round(every, 9)}
 
 
 def test_the_variance_is_that_of_resampling_less_the_interaction_counted_twice_too_often():

@@ -148,29 +148,31 @@ def test_a_terminated_pretraining_continues_to_the_weights_of_an_uninterrupted_o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_a_mistake_is_found_before_torch_is_imported(bench, tmp_path):
+    lines = [
         "pretrain wrong.toml --on notes.txt",
         "pretrain texts.toml --on notes.txt --objective mml",
         "adapt texts.toml --on notes.txt nowhere.txt --method ewc",
         "finetune wrong.toml --model start.toml --on ./mine",
         "finetune tiny.toml --model start.toml --on ./mine --negatives wrong.jsonl",
-    ],
-)
-def test_a_mistake_is_found_before_torch_is_imported(bench, tmp_path, line):
+    ]
     (tmp_path / "notes.txt").write_text("the river of stone\n")
     (tmp_path / "wrong.toml").write_text(FINETUNING.replace("steps", "stepz"))
     (tmp_path / "wrong.jsonl").write_text('{"qid": 1, "pos": 2, "neg": [[3]]}\n')
     program = (
-        "import sys; from foundation.errors import BenchError; from bench.cli.main import *\n"
-        "try: run_command()\n"
-        "except BenchError: print({'torch', 'transformers'} & set(sys.modules))"
+        "import json, sys\n"
+        "from foundation.errors import BenchError\n"
+        "from bench.cli.main import *\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    sys.argv[1:] = words\n"
+        "    try: run_command()\n"
+        "    except BenchError: print({'torch', 'transformers'} & set(sys.modules))"
     )
-    words = [sys.executable, "-c", program, *typed(f"{line} --out out/m")]
+    commands = json.dumps([typed(f"{line} --out out/m") for line in lines])
     path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    words = [sys.executable, "-c", program, commands]
     done = subprocess.run(words, env=path, capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n", done.stderr
+    assert done.stdout == "set()\n" * len(lines), done.stderr
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "alone"])
@@ -297,17 +299,7 @@ def test_ms_marco_is_downloaded_once_and_trained_on_and_evaluated(bench, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ance-paper",
-        "ance-warmup",
-        "cocondenser-msmarco-paper",
-        "dpr",
-        "retromae-beir",
-        "retromae-msmarco-paper",
-    ],
-)
+@pytest.mark.parametrize("name", ["ance-paper", "cocondenser-msmarco-paper", "retromae-beir"])
 def test_published_presets_train_on_ms_marco(bench, tmp_path, name):
     """Up to the number of steps and the size of batches, models and teachers."""
     titles = "".join(f"{id_}\ta title\n" for id_ in PASSAGES)

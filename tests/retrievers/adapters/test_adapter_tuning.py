@@ -22,7 +22,6 @@ from retrievers.training.finetune.student import (
 )
 from tests.support.small_finetuning import TEXTS, TITLES, examples, model, on_cpu, preset
 from tests.support.small_finetuning import weights as weights_of
-from tests.support.small_starts import KilledError, killed_at
 
 QUICK = "[optimizer]\nlr = 3e-2\nwarmup = 0.0\n"
 SMALL = {
@@ -179,20 +178,6 @@ def test_an_adapter_has_the_size_of_its_matrices_and_the_base_is_not_copied(
     assert not (tmp_path / "out" / "model.safetensors").exists()
     if method == "seq_bn":
         assert own == 2 * (32 * 2 + 2 + 2 * 32 + 32)  # two layers, 32 wide, reduced 16 times
-
-
-@pytest.mark.slow
-@hub
-def test_a_stopped_adapter_training_continues_and_gives_the_same_weights(tmp_path):
-    run(tmp_path, table("seq_bn"), "whole", steps=6, save_every=2)
-    with pytest.raises(KilledError):
-        run(tmp_path, table("seq_bn"), steps=6, save_every=2, progress=killed_at(4))
-    assert run(tmp_path, table("seq_bn"), steps=6, save_every=2).resumed_at == 2
-    whole, resumed = (
-        load_file(str(tmp_path / name / "adapter" / "adapter.safetensors"))
-        for name in ("whole", "out")
-    )
-    assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
 
 
 @hub

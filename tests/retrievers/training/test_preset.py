@@ -115,6 +115,7 @@ def test_epochs_become_steps_of_whole_batches():
     settings = FINETUNE.parse(b'title = "t"\nepochs = 2.5\nbatch_size = 4', "t")
     assert settings.steps_for(Mining(), 10) == 6
     assert settings.steps_for(Mining(), 1) == 1
+    assert settings.steps_for(Mining(epochs=5.0), 10) == 12
     assert preset(steps=9).steps_for(Mining(), 10) == 9
 
 

@@ -9,7 +9,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from foundation.errors import BenchError
 from retrievers.training.continual.methods import (
     CENTRE,
     EWC,
@@ -29,7 +28,7 @@ from retrievers.training.preset import Start
 from retrievers.training.pretrain.start import open_start
 from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny
-from tests.support.small_starts import have_equal_weights, on_cpu, weights
+from tests.support.small_starts import on_cpu, weights
 
 Batch = dict[str, Tensor]
 STRENGTH = 30.0
@@ -124,14 +123,6 @@ def test_the_loss_is_mlm_and_the_penalty(texts, tmp_path):
     assert not any("fisher" in name for name in heads.state_dict())
 
 
-def test_the_state_of_another_model_is_refused(texts, tmp_path):
-    other = tiny.encoder(num_hidden_layers=3)
-    state = tmp_path / "state.safetensors"
-    save_file(accumulate_fisher(other, estimate_fisher(other, texts[:1]), None), str(state))
-    with pytest.raises(BenchError, match=r"does not fit this model"):
-        EWC(state=str(state)).build_module(tiny.encoder())
-
-
 TEXTS = small.texts(40)
 DOMAINS = (Domain("one", TEXTS[:20]), Domain("two", TEXTS[20:]))
 
@@ -202,16 +193,6 @@ def start(tmp_path_factory) -> Path:
 def trained(start: Path, out: Path, method: str = "plain", **options):
     preset = small.preset(start, objective={"name": "mlm", "mask": 0.3}, steps=4)
     return adapt(preset, DOMAINS, read_method({"name": method, **options}), on_cpu(out))
-
-
-@pytest.mark.slow
-def test_it_begins_as_plain_and_with_weight_0_stays_so_to_the_bit(start, tmp_path):
-    plain = trained(start, tmp_path / "plain" / "x")
-    nothing = trained(start, tmp_path / "nothing" / "x", method="distill", weight=0)
-    usual = trained(start, tmp_path / "usual" / "x", method="distill")
-    assert all(have_equal_weights(a.folder, b.folder) for a, b in zip(plain, nothing, strict=True))
-    assert have_equal_weights(usual[0].folder, plain[0].folder)
-    assert not have_equal_weights(usual[1].folder, plain[1].folder)
 
 
 @pytest.mark.slow

@@ -168,24 +168,6 @@ def test_an_interrupted_sequence_gives_the_same_result(start, das, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_training_that_was_interrupted_halfway_ends_with_the_same_weights(start, tmp_path):
-    def stop(progress: Progress) -> None:
-        if progress.stage.startswith("x-2-") and progress.done == 3:
-            raise StoppedError
-
-    whole = run(start, tmp_path / "whole" / "x", "distill", count=2)
-    out = tmp_path / "halves" / "x"
-    context = on_cpu(out, save_every=1, progress=stop)
-    with pytest.raises(StoppedError):
-        adapt(preset(start), DOMAINS[:2], learning("distill"), context)
-    kept = out.rglob("x-2-my-second/checkpoints/checkpoint-*/complete")
-    assert sorted(path.parent.name for path in kept) == ["checkpoint-1", "checkpoint-2"]
-    halves = run(start, out, "distill", count=2)
-    assert halves[1].resumed_at == 2
-    assert all(have_equal_weights(a.folder, b.folder) for a, b in zip(whole, halves, strict=True))
-
-
-@pytest.mark.slow
 def test_a_domain_can_be_added_at_the_end(start, plain):
     before = Path(plain[2].folder, "model.safetensors").stat().st_mtime_ns
     out = Path(plain[0].folder).parent

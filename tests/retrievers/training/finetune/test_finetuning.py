@@ -8,7 +8,7 @@ from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.context import read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.training_data import select_negatives
-from retrievers.training.preset import FINETUNE_PRESETS, Mining
+from retrievers.training.preset import Mining
 from tests.support.processes import run_in_two
 from tests.support.small_finetuning import (
     MINED,
@@ -91,21 +91,6 @@ def test_only_the_same_seed_gives_the_same_weights(tmp_path):
         run(tmp_path, f"seed = {seed}\n{BM25}", name, search=Search())
     assert same_weights(tmp_path / "one", tmp_path / "two")
     assert not same_weights(tmp_path / "one", tmp_path / "other")
-
-
-@pytest.mark.slow
-def test_a_round_has_epochs_of_its_own(tmp_path):
-    """Of 7 queries in batches of 3: 3 epochs are 7 steps, 2 are 4."""
-    rounds = 'sources = ["bm25"]\ndepth = 9\n'
-    table = f"hard_negatives = 1\n[[rounds]]\n{rounds}\n[[rounds]]\n{rounds}epochs = 2.0\n"
-    settings = FINETUNE_PRESETS.changed(preset(table + QUICK), {"epochs": 3.0}, "test")
-    out = tmp_path / "out"
-    trained = finetune(settings, model(tmp_path), examples(), on_cpu(out), search=Search())
-    curves = [out / "rounds" / "1" / "losses.jsonl", out / "losses.jsonl"]
-    assert [read_curve(curve)[-1].step for curve in curves] == [7, 4]
-    assert trained.steps == 4
-    stepped = FINETUNE_PRESETS.changed(settings, {"steps": 5}, "test")
-    assert [stepped.steps_for(mining, 7) for mining in stepped.rounds] == [5, 5]
 
 
 def test_refreshed_negatives_are_those_of_the_model_as_trained_so_far(tmp_path):

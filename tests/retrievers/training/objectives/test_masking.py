@@ -72,7 +72,7 @@ def test_words_are_masked_whole_and_special_tokens_never(
         assert all(len(set(row[words == word])) == 1 for word in set(words) - {NOT_A_WORD})
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.8])
+@pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_masks_have_the_distribution_of_a_loop_over_tokens(rate: float) -> None:
     draw = random.Random(0)
     one = [tuple(slow.whole_word_mask(TEXT, rate, draw)) for _ in range(DRAWS)]
