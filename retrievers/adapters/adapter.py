@@ -7,7 +7,7 @@ base's weights in ``base.json``. The base is not copied.
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,6 @@ from retrievers.models.read_checkpoint import (
     ADAPTER_CONFIG,
     ADAPTER_FOLDER,
     BASE,
-    NORMS,
     ROUTING,
     SETUP,
     SHARED,
@@ -47,7 +46,6 @@ Library = Literal["adapterhub", "peft"]
 Write = Callable[[Path], None]  # writes a trained adapter to a folder
 ADAPTER_NAME = "bench"
 FUSION = "fusion"
-BOTTLENECKS = ("seq_bn", "double_seq_bn", "par_bn", "seq_bn_inv", "double_seq_bn_inv")
 UNSUPPORTED = {
     # AdapterHub 1.3 does not save or load these whole, or computes them in float32 alone. UniPELT
     # has gates, by which a vector depends on the other texts of its batch.
@@ -84,11 +82,6 @@ class AdapterSettings(Record, kw_only=True):
             on them, the first at the bottom (MAD-X: Pfeiffer et al., EMNLP 2020).
         lr: learning rate instead of the optimizer's, since adapters need a higher one than
             encoders.
-        init_scale: standard deviation of a bottleneck's initial weights, drawn from a normal
-            distribution cut at two deviations, as in Houlsby et al.; None for the library's
-            default.
-        norms: train the encoder's LayerNorms too (Houlsby et al., ICML 2019), and save them with
-            the adapter. For AdapterHub, and for an adapter that is used alone.
     """
 
     library: Library = "adapterhub"
@@ -96,16 +89,10 @@ class AdapterSettings(Record, kw_only=True):
     options: dict[str, Any] = {}
     over: tuple[str, ...] = ()
     lr: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    init_scale: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    norms: bool = False
 
     def __post_init__(self) -> None:
         if self.library == "peft" and self.over:
             raise ValueError("over needs library = adapterhub: PEFT stacks and fuses no adapters")
-        if self.norms and (self.library == "peft" or self.over):
-            raise ValueError("norms needs library = adapterhub and an empty over")
-        if self.init_scale is not None and self.method not in BOTTLENECKS:
-            raise ValueError(f"init_scale needs a bottleneck method: {', '.join(BOTTLENECKS)}")
         if self.method == FUSION and len(self.over) < 2:
             raise ValueError("fusion needs two or more adapters in over")
 
@@ -275,13 +262,8 @@ def _insert_adapter(
     network.add_adapter(ADAPTER_NAME, config=configuration)
     _check_supported(network, ADAPTER_NAME, f"the adapter method {adapter.method}")
     network.train_adapter(ADAPTER_NAME)
-    if adapter.init_scale is not None:
-        _initialise_bottlenecks(network, adapter.init_scale)
-    if adapter.norms:
-        for weight in _norm_weights(network).values():
-            weight.requires_grad_(True)
     if not names:
-        return lambda folder: _save_adapter(network, folder, adapter.norms)
+        return lambda folder: _save_adapter(network, folder)
     setup = Composition("Stack", (*names, ADAPTER_NAME))
     check_composition(network, setup)
     network.set_active_adapters(setup.block())
@@ -300,24 +282,11 @@ def _insert_peft(network: Any, configuration: Any) -> Write:
     return save
 
 
-def _initialise_bottlenecks(network: Any, scale: float) -> None:
-    """Draw trainable weights of bottlenecks within two standard deviations; set biases to 0."""
-    import torch
-
-    for weight in network.parameters():
-        if weight.requires_grad and weight.dim() > 1:
-            torch.nn.init.trunc_normal_(weight, std=scale, a=-2 * scale, b=2 * scale)
-        elif weight.requires_grad:
-            torch.nn.init.zeros_(weight)
-
-
-def _save_adapter(network: Any, folder: Path, norms: bool) -> None:
-    """Save the trained adapter in AdapterHub's layout, if ``norms`` with the LayerNorms."""
+def _save_adapter(network: Any, folder: Path) -> None:
+    """Save the trained adapter in AdapterHub's layout."""
     safe = not _shares_tensors(network, ADAPTER_NAME)
     network.save_adapter(str(folder), ADAPTER_NAME, with_head=False, use_safetensors=safe)
     _save_shared_tensors(network, folder, ADAPTER_NAME)
-    if norms:
-        _save_tensors(_norm_weights(network), folder / NORMS)
 
 
 def _save_composition(network: Any, folder: Path, setup: Composition) -> None:
@@ -335,15 +304,12 @@ def _shares_tensors(network: Any, name: str) -> bool:
 
 def _save_shared_tensors(network: Any, folder: Path, name: str) -> None:
     """Save tensors that all layers share (Compacter), which AdapterHub 1.3 omits."""
-    if name in network.shared_parameters:
-        _save_tensors(network.shared_parameters[name], folder / SHARED)
-
-
-def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
     from safetensors.torch import save_file
 
-    state = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    save_file(state, str(path))
+    if name in network.shared_parameters:
+        shared = network.shared_parameters[name].items()
+        tensors = {key: value.detach().cpu().contiguous() for key, value in shared}
+        save_file(tensors, str(folder / SHARED))
 
 
 def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
@@ -429,15 +395,7 @@ def _load_adapter(network: Any, folder: Path, name: str) -> None:
     _check_supported(network, name, f"the adapter {folder}")
     _refuse_misfit(folder, missing, extra)
     if os.path.lexists(folder / SHARED):
-        shared = network.shared_parameters
-        _load_tensors(folder / SHARED, dict(shared[name].items()) if name in shared else {})
-    if os.path.lexists(folder / NORMS):
-        if name != ADAPTER_NAME or len(network.adapters_config.adapters) > 1:
-            raise BenchError(
-                f"the adapter {folder} has LayerNorms of its base, so it can only be used alone",
-                "average such adapters, or train without adapter.norms",
-            )
-        _load_tensors(folder / NORMS, _norm_weights(network))
+        _load_shared_tensors(network, folder, name)
 
 
 def _check_supported(network: Any, name: str, what: str) -> None:
@@ -451,24 +409,12 @@ def _check_supported(network: Any, name: str, what: str) -> None:
             )
 
 
-def _norm_weights(network: Any) -> dict[str, Any]:
-    """Return the LayerNorm weights of ``network`` itself, not of its adapters, by name."""
-    from torch.nn import LayerNorm
-
-    norms = {name: part for name, part in network.named_modules() if isinstance(part, LayerNorm)}
-    return {
-        f"{name}.{kind}": weight
-        for name, part in norms.items()
-        if "adapters" not in name.split(".")
-        for kind, weight in part.named_parameters()
-    }
-
-
-def _load_tensors(path: Path, parameters: Mapping[str, Any]) -> None:
+def _load_shared_tensors(network: Any, folder: Path, name: str) -> None:
     from safetensors.torch import load_file
 
-    tensors = load_file(str(path))
-    _refuse_misfit(path.parent, set(parameters) - set(tensors), set(tensors) - set(parameters))
+    tensors, shared = load_file(str(folder / SHARED)), network.shared_parameters
+    parameters = dict(shared[name].items()) if name in shared else {}
+    _refuse_misfit(folder, set(parameters) - set(tensors), set(tensors) - set(parameters))
     for key, value in tensors.items():
         parameters[key].data.copy_(value)
 

@@ -34,7 +34,6 @@ from retrievers.models.card import (
 from retrievers.models.read_checkpoint import (
     ADAPTER_CONFIG,
     BASE,
-    NORMS,
     ROUTER,
     ROUTING,
     SETUP,
@@ -169,7 +168,7 @@ def _average_files(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict
     means = {}
     for file in files[0]:
         states = [read_tensors(folder / file) for folder in folders]
-        if file not in (SHARED, NORMS):
+        if file != SHARED:
             states = [_rename(*pair, names[0]) for pair in zip(states, names, strict=True)]
         means[file] = _average_tensors(states, shares)
     return means
