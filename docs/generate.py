@@ -41,7 +41,7 @@ from bench.requests.outcomes import MissingEvaluation
 from bench.runner.run import EncodedCount
 from bench.speed.speed_report import SpeedReport
 from bench.store.indexes import IndexManifest
-from bench.store.usage import Damage, ModelUsage
+from bench.store.usage import ModelUsage
 from bench.training.trainings import ComposedAdapter
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
 from datasets_cfg.dataset import Finding
@@ -94,7 +94,7 @@ DOCUMENTS: dict[str, Any] = {
     "show": dict[str, Any],
     "fetch": NAMED,
     "verify": dict[str, list[Finding]],
-    "cache": {"stored": list[ModelUsage], "damaged": list[Damage], "pruned": list[ModelUsage]},
+    "cache": {"stored": list[ModelUsage], "pruned": list[ModelUsage]},
     "export": {"files": list[str]},
 }
 

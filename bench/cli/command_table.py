@@ -413,10 +413,5 @@ COMMANDS: dict[str, Command] = {
         "data.cache",
         output={"dry_run": "Show what --prune and --older-than would remove.", "json": ""},
     ),
-    "export": Command(
-        deciding.ExportRequest,
-        DATA,
-        "deciding.export",
-        kinds={"name": Annotated[str | None, Parameter(name="--as")]},
-    ),
+    "export": Command(deciding.ExportRequest, DATA, "deciding.export"),
 }

@@ -234,29 +234,23 @@ class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
 
 @frozen(kw_only=True, slots=False)
 class ExportRequest(Request):
-    """Write stored results in the formats of mteb and trec_eval.
+    """Write stored rankings as TREC run files (MODEL/COLLECTION.trec.gz).
 
-    mteb writes scores (MODEL/REVISION/SciFact.json, for mteb 2). trec writes rankings
-    (MODEL/COLLECTION.trec.gz). Existing files are never overwritten.
+    trec_eval, ir_measures and ranx read them. Existing files are never overwritten.
 
     Attributes:
-        form: Format to write.
         names: Models with stored results, named as in `compare`.
         out: Folder to write.
         on: Export only these collections or suites.
-        name: Name of the model in the files (single model only). Default: its own name.
         results: Folders of stored results.
 
     Examples:
-        python -m bench export mteb minilm --as sentence-transformers/all-MiniLM-L6-v2 --out mteb
-        python -m bench export trec minilm bm25 --out runs
+        python -m bench export minilm bm25 --out runs
     """
 
-    form: Literal["mteb", "trec"] = field(kw_only=False)
     names: tuple[str, ...] = field(kw_only=False, converter=to_names)
     out: Path = field(converter=to_path)
     on: tuple[str, ...] = field(default=(), converter=to_names)
-    name: str | None = None
     results: tuple[Path, ...] = field(default=RESULTS, converter=to_paths)
 
 

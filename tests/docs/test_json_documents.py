@@ -56,7 +56,7 @@ def check(document: Any, kind: Any) -> None:
         ("fetch", ("{tiny}",)),
         ("verify", ("{tiny}",)),
         ("cache", ()),
-        ("export", ("trec", "hashing", "--results", "{out}", "--out", "{out}/exported")),
+        ("export", ("hashing", "--results", "{out}", "--out", "{out}/exported")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

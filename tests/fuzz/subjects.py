@@ -171,7 +171,7 @@ SUBJECTS: dict[str, Subject] = {
         (
             f"compare hashing bm25 --changed 2 {RESULTS}",
             f"leaderboard {RESULTS}",
-            "export trec hashing --results {f}/input --out {f}/exported",
+            "export hashing --results {f}/input --out {f}/exported",
             f"check hashing --baseline bm25 --on {{f}}/own --cache-dir {{f}}/cache {RESULTS}",
         ),
         OUTCOMES,
@@ -191,7 +191,7 @@ SUBJECTS: dict[str, Subject] = {
             "compare hashing bm25 --results {f}/stored --resamples 199 --on own",
             "check hashing --baseline bm25 --results {f}/stored --on {f}/own --margin 0.01",
             "leaderboard --results {f}/stored --measure nDCG@10 --format csv",
-            "export trec hashing --results {f}/stored --on own --out {f}/out",
+            "export hashing --results {f}/stored --on own --out {f}/out",
             "cache --older-than 3 --prune hashing --dry-run --cache-dir {f}/cache",
             "list models --json",
             "show beir/scifact",

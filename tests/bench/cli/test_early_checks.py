@@ -23,7 +23,7 @@ OUTPUTS = {
     "pretrain": ["pretrain", "retromae-paper", "--on", "{data}", "--out"],
     "finetune": ["finetune", "contrastive", "--model", "minilm", "--on", "{data}", "--out"],
     "compose": ["compose", "average", "{data}", "{data}", "--out"],
-    "export": ["export", "trec", "hashing", "--out"],
+    "export": ["export", "hashing", "--out"],
 }
 DEVICES = {
     "run": ["run", "{data}", "--model", "hashing"],

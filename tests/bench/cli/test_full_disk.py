@@ -17,7 +17,7 @@ COMMANDS = {
         *("check", "bm25", "--baseline", "bm25", "--on", "{data}", "--results", "{old}"),
         *("--junit", "{new}/check.xml"),
     ],
-    "export": ["export", "trec", "bm25", "--results", "{old}", "--out", "{new}"],
+    "export": ["export", "bm25", "--results", "{old}", "--out", "{new}"],
 }
 
 

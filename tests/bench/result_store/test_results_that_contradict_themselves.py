@@ -140,7 +140,7 @@ COMMANDS = {
     "leaderboard": ["--results", "{results}"],
     "compare": ["minilm", "bm25", "--results", "{results}"],
     "check": ["hashing", "--baseline", "minilm", "--on", "beir/scifact", "--results", "{results}"],
-    "export": ["mteb", "minilm", "--results", "{results}", "--out", "{new}"],
+    "export": ["minilm", "--results", "{results}", "--out", "{new}"],
     "show": ["{folder}"],
 }
 
