@@ -11,8 +11,9 @@ a text does not depend on the rest of the batch. Matrix products may, in the las
 
 On the CPU, products are oneDNN's, by the operators of PyTorch's own compiler. PyTorch's linear
 layer copies the bias before each product, and GELU reads the result again; oneDNN adds the bias and
-applies exact (erf) GELU while the product is in the cache, with weights that are laid out once.
-Sums are float32 in a different order: unit vectors differ by about 1e-6.
+applies exact (erf) GELU while the product is in the cache, with weights that are laid out once. On
+processors with AVX2 alone, GELU stays an operator of its own. Sums are float32 in a different
+order: unit vectors differ by about 1e-6.
 
 In int8 (Zafrir et al., Q8BERT, 2019), weights have one scale for each output. Inputs of a layer
 have one scale and one zero, calibrated on `probe_texts`. Before that, features are divided by
@@ -161,10 +162,19 @@ class OneDNNLinear(FusedLinear):
 
     def __init__(self, layers: Sequence[nn.Linear], after: Any = None) -> None:
         # GELU by erf, which oneDNN has
-        fused = isinstance(after, GELUActivation) and after.act is functional.gelu
+        is_erf = isinstance(after, GELUActivation) and after.act is functional.gelu
+        fused = is_erf and self.fuses()
         super().__init__(layers, None if fused else after)
         self._fused = "gelu" if fused else "none"
         self._prepare()
+
+    @staticmethod
+    def fuses() -> bool:
+        """Return whether products apply GELU and add residuals faster than PyTorch does after them.
+
+        AVX2 has 16 registers, which the product needs itself. The results are equal in every bit.
+        """
+        return torch.backends.cpu.get_cpu_capability() != "AVX2"
 
     def _prepare(self) -> None:
         """Lay out the weights."""
@@ -173,9 +183,11 @@ class OneDNNLinear(FusedLinear):
     def forward(self, inputs: Tensor, residual: Tensor | None = None) -> Tensor:
         """Map ``inputs`` as `FusedLinear` does."""
         multiply, weights = torch.ops.mkldnn._linear_pointwise, (self.weight, self.bias)
-        if residual is not None:
+        if residual is not None and self.fuses():
             return cast(Tensor, multiply.binary(inputs, residual, *weights, "add"))
         output: Tensor = multiply(inputs, *weights, self._fused, [], "none")
+        if residual is not None:
+            return output.add_(residual)
         return output if self.after is None else cast(Tensor, self.after(output))
 
 
@@ -191,6 +203,11 @@ class Int8Linear(OneDNNLinear):
         is_smooth: whether input features get factors, which a layer before cannot apply.
         step, zero: scale of a step of the inputs, 0 before the first call, and the byte of 0.
     """
+
+    @staticmethod
+    def fuses() -> bool:
+        """Return True: products also round the result of GELU to bytes."""
+        return True
 
     def _prepare(self) -> None:
         """Set the state before calibration. The first call rounds the weights."""

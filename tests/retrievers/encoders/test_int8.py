@@ -245,4 +245,17 @@ def test_hidden_states_through_onednn_in_float32_are_those_of_the_network(name):
         type(layer) is nn.Linear for layer in layers if layer is not network.pooler.dense
     )
     fused = {layer._fused for layer in layers if isinstance(layer, OneDNNLinear)}
-    assert fused == ({"none"} if "tanh" in name else {"none", "gelu"})
+    within = OneDNNLinear.fuses() and "tanh" not in name
+    assert fused == ({"none", "gelu"} if within else {"none"})
+
+
+@pytest.mark.skipif(not has_onednn(), reason="PyTorch offers no oneDNN operators here")
+@pytest.mark.parametrize("make", [bert, roberta])
+def test_a_processor_with_avx2_alone_gives_the_same_bits_by_separate_operators(make, monkeypatch):
+    texts, states = random_texts(), []
+    for capability in ("AVX512", "AVX2"):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda it=capability: it)
+        encoder = PackedEncoder(make(), product=OneDNNLinear)
+        assert (encoder._network.layers[0].widen.after is None) == (capability == "AVX512")
+        states.append(hidden(encoder, texts))
+    assert torch.equal(*states)
