@@ -214,7 +214,7 @@ class PreparedTexts:
         rows: int64 ``(n,)``, row of each text in ``tokens``.
 
     Attributes:
-        lists_in_flight: number of such objects to launch before the first is called.
+        in_flight: number of such objects to launch before the first is called.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class PreparedTexts:
     ) -> None:
         self._tower, self._tokens, self._batches, self._rows = tower, tokens, batches, rows
         self._launched: Vectors | None = None
-        self.lists_in_flight = LISTS_IN_FLIGHT if tower.is_asynchronous else 1
+        self.in_flight = LISTS_IN_FLIGHT if tower.is_asynchronous else 1
 
     def launch(self) -> None:
         """Start encoding on a GPU without waiting. On the CPU, do nothing."""

@@ -16,6 +16,7 @@ import pytest
 import torch
 import transformers
 
+from bench.store.shards import launch_ahead
 from foundation.errors import BenchError
 from retrievers.encoders import tower
 from retrievers.encoders.packed import MIN_CAPABILITY, VARLEN_MODULE, could_pack, has_onednn
@@ -136,13 +137,12 @@ def test_lists_of_texts_that_are_launched_one_after_the_other_give_their_vectors
     half = len(TEXTS) // 2
     lists = [(TITLES, TEXTS), (TITLES[:half], TEXTS[:half]), ([""], ["alpha"]), ([], [])]
     prepared = [encoder.prepare_documents(*some) for some in lists]
-    assert {one.lists_in_flight for one in prepared} == {3}
-    before = encoder.timer.counts["tokens"]
-    for one in prepared:
-        one.launch()
-    assert encoder.timer.counts["tokens"] > before, "launched without being called"
-    done: list[int] = []
-    found = [one(done.append) for one in prepared]
+    sizes = [len(one._tokens.ids) for one in prepared]
+    before, done, found = encoder.timer.counts["tokens"], [], []
+    for number, (*_, encode) in enumerate(launch_ahead((None, None, one) for one in prepared)):
+        launched = encoder.timer.counts["tokens"] - before
+        assert launched == sum(sizes[: number + 3]), "three lists are on the device"
+        found.append(encode(done.append))
     assert sum(done) == sum(len(texts) for _, texts in lists)
     np.testing.assert_array_equal(found[0], expected)
     np.testing.assert_array_equal(prepared[0](), expected)
