@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,22 @@ class Tokens:
     ) -> "Tokens":
         """Return the tokens of texts from the ``ids``, and optionally ``types``, of each."""
         lengths = np.array([len(text) for text in ids], dtype=np.int64)
-        return cls(_concatenate(ids), lengths, None if types is None else _concatenate(types))
+        flat, *typed = (
+            np.fromiter(chain.from_iterable(values), np.int32, int(lengths.sum()))
+            for values in (ids, types)
+            if values is not None
+        )
+        return cls(flat, lengths, *typed)
+
+    @classmethod
+    def join(cls, parts: Sequence["Tokens"]) -> "Tokens":
+        """Return the texts of one or more ``parts``, one part after another."""
+        types = [part.types for part in parts if part.types is not None]
+        return cls(
+            np.concatenate([part.ids for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+            np.concatenate(types) if types else None,
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -182,11 +198,6 @@ class Tokens:
         places = self.starts[self.lengths == 0]
         types = None if self.types is None else np.insert(self.types, places, 0)
         return Tokens(np.insert(self.ids, places, token), np.maximum(1, self.lengths), types)
-
-
-def _concatenate(values: Sequence[Sequence[int]]) -> Int32Array:
-    arrays = (np.asarray(value, dtype=np.int32) for value in values)
-    return np.concatenate([np.empty(0, np.int32), *arrays])
 
 
 class TextTokenizer:
@@ -225,6 +236,10 @@ class TextTokenizer:
             split_special_tokens=bool(getattr(tokenizer, "split_special_tokens", False)),
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"split_special_tokens": self.split_special_tokens}
+        return partial(TextTokenizer, **options), (self.tokenizer, self.side, self.typed)
+
     def special_tokens(self, paired: bool) -> int:
         """Count the special tokens around a text, or around a pair if ``paired``."""
         return int(self.tokenizer.num_special_tokens_to_add(paired))
@@ -235,7 +250,7 @@ class TextTokenizer:
         with self._lock:
             self.tokenizer.no_truncation()
             encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        ids = _concatenate([encoding.ids for encoding in encodings])
+        ids = Tokens.of([encoding.ids for encoding in encodings]).ids
         return float((ids == unknown).mean()) if len(ids) and unknown is not None else 0.0
 
     def __call__(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:

@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, is_out_of_memory
+from foundation.machine import count_threads
 from retrievers.adapters.adapter import attach
 from retrievers.encoders.device import (
     map_in_threads,
@@ -35,12 +37,14 @@ from retrievers.encoders.packed import (
     pool,
 )
 from retrievers.encoders.protocol import PhaseTimer, Segments
+from retrievers.encoders.token_workers import TokenWorkers
 from retrievers.encoders.tokens import TextTokenizer, Tokens, load_tokenizer, probe_texts
 from retrievers.models.card import Recipe, StoredPooling
 from retrievers.models.loading import load_network, load_stage
 from retrievers.models.read_checkpoint import Checkpoint, check_adapter_unchanged
 
 FEW_TOKENS = 128  # which one thread computes in some tens of milliseconds
+MANY_TEXTS = 8_192  # so many keep a GPU busy for longer than workers take to start
 CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back
 
 
@@ -147,7 +151,12 @@ class Tower:
                     f"Set max_query_tokens and max_document_tokens to {special + 1} or more.",
                 )
         with self._clock.phase("tokenise"):
-            return self.text_tokenizer(segments, max_tokens)
+            is_long = self.is_asynchronous and len(segments) >= MANY_TEXTS
+            return (self._token_workers if is_long else self.text_tokenizer)(segments, max_tokens)
+
+    @cached_property
+    def _token_workers(self) -> TokenWorkers:
+        return TokenWorkers(self.text_tokenizer, count_threads())
 
     def vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Yield the rows of each batch with their vectors, float32 ``(len(rows), dim)``, in order.

@@ -150,6 +150,22 @@ def test_lists_of_texts_that_are_launched_one_after_the_other_give_their_vectors
     assert [len(vectors) for vectors in found] == [len(texts) for _, texts in lists]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", [True, False])
+def test_long_lists_for_a_gpu_are_tokenised_by_processes(
+    gpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if gpu:
+        request.getfixturevalue("without_cuda")
+    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
+    expected = encoded(encoder)
+    assert "_token_workers" not in vars(encoder._towers.document)
+    monkeypatch.setattr(tower, "MANY_TEXTS", len(set(TEXTS)))
+    for found, vectors in zip(encoded(encoder), expected, strict=True):
+        np.testing.assert_array_equal(found, vectors)
+    assert ("_token_workers" in vars(encoder._towers.document)) == gpu
+
+
 class SmallMemory:
     """A network on a device whose memory holds so many tokens."""
 

@@ -1,0 +1,110 @@
+"""Processes that tokenise, because the interpreter lock makes a GPU wait for threads that do.
+
+Converting token ids to arrays and freeing the tokenizer's strings hold the lock. A worker is a
+plain child process with a lock of its own, which imports neither torch nor the user's main module.
+So it can be used in notebooks, in scripts without a guard and in daemonic processes, where
+`multiprocessing` cannot. It ends when its input is closed, at the latest by the end of its parent.
+"""
+
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from retrievers.encoders.protocol import Segments
+from retrievers.encoders.tokens import TextTokenizer, Tokens
+
+TEXTS_PER_REQUEST = 128  # some tens of milliseconds, so that all workers finish together
+MOST_WORKERS = 32  # of about 100 MB each
+
+logger = logging.getLogger(__name__)
+
+
+class TokenWorkers:
+    """Processes with copies of a tokenizer. Threads can share them.
+
+    A text whose worker has died, or could not be started, is tokenised in this process.
+
+    Args:
+        tokenizer: tokenizer to copy.
+        count: number of processes; more than `MOST_WORKERS` are not started.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, count: int) -> None:
+        count = min(count, MOST_WORKERS)
+        self._tokenizer, self._threads = tokenizer, ThreadPoolExecutor(count)
+        self._idle: SimpleQueue[Any] = SimpleQueue()  # None for a worker that has died
+        workers: list[Any] = []
+        weakref.finalize(self, _end, workers)
+        content = self._threads.submit(pickle.dumps, tokenizer)
+        for _ in range(count):
+            self._threads.submit(_start, content, workers, self._idle)
+
+    def __call__(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
+        """Return the token ids of texts and pairs: see `TextTokenizer`."""
+        starts = range(0, len(segments), TEXTS_PER_REQUEST)
+        requests = [(segments[start : start + TEXTS_PER_REQUEST], max_tokens) for start in starts]
+        return Tokens.join(list(self._threads.map(self._tokenize, requests)))
+
+    def _tokenize(self, request: tuple[Sequence[Segments], int | None]) -> Tokens:
+        worker = self._idle.get()
+        try:
+            if worker is not None:
+                pickle.dump(request, worker.stdin)
+                worker.stdin.flush()
+                tokens: Tokens = pickle.load(worker.stdout)
+                return tokens
+        except (OSError, EOFError, pickle.UnpicklingError):
+            logger.warning("a process that tokenises has died: this one does its work")
+            worker = None
+        finally:
+            self._idle.put(worker)
+        return self._tokenizer(*request)
+
+
+def _start(content: Future[bytes], workers: list[Any], idle: SimpleQueue[Any]) -> None:
+    """Start a worker with a pickled tokenizer, or put None into ``idle`` if that fails."""
+    worker = None
+    try:
+        tokenizer = content.result()  # fails if parts of it are written in Python
+        worker = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # what fails there fails again in this process
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "OMP_NUM_THREADS": "1",
+                "TOKENIZERS_PARALLELISM": "false",
+            },
+            process_group=0,  # Ctrl-C is for the parent
+        )
+        workers.append(worker)
+        worker.stdin.write(tokenizer)
+        worker.stdin.flush()
+    finally:
+        idle.put(worker)
+
+
+def _end(workers: Sequence[Any]) -> None:
+    for worker in workers:
+        worker.kill()
+        with suppress(OSError), worker:  # closes its pipes, and waits
+            pass
+
+
+def serve() -> None:
+    """Read a tokenizer and then requests from stdin, and write their tokens to stdout."""
+    tokenizer: TextTokenizer = pickle.load(sys.stdin.buffer)
+    with suppress(EOFError):
+        while True:
+            pickle.dump(tokenizer(*pickle.load(sys.stdin.buffer)), sys.stdout.buffer)
+            sys.stdout.flush()
