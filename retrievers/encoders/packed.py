@@ -8,6 +8,7 @@ texts; text ``i`` is the tokens ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``. Devl
 In half precision on CUDA they run compiled, with variable-length attention (torch 2.10, compute
 capability 8.0). From torch 2.13 on, the kernel does not split a text's keys, so that attention to
 a text does not depend on the rest of the batch. Matrix products may, in the last bits of the dtype.
+Otherwise on CUDA, they are not compiled, and texts are padded for attention alone.
 
 On the CPU, products are oneDNN's, by the operators of PyTorch's own compiler. PyTorch's linear
 layer copies the bias before each product, and GELU reads the result again; oneDNN adds the bias and
@@ -346,6 +347,25 @@ def attend_by_length(
     return torch.cat(attended)
 
 
+def attend_padded(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
+    """Compute attention within each text on any device, in texts padded to ``longest``.
+
+    Only queries, keys and values are padded. Nothing waits for the device. ``query``, ``key`` and
+    ``value`` are ``(T, heads, head width)``.
+    """
+    tokens = torch.arange(len(query), device=ends.device, dtype=ends.dtype)
+    texts = torch.searchsorted(ends[1:], tokens, right=True)
+    places = texts * longest + tokens - ends[texts]
+    shape = len(ends) - 1, longest, *query.shape[1:]
+    q, k, v = (
+        x.new_zeros(shape).flatten(0, 1).index_copy_(0, places, x).view(shape).transpose(1, 2)
+        for x in (query, key, value)
+    )
+    mask = torch.arange(longest, device=ends.device) < ends.diff()[:, None]
+    attended = functional.scaled_dot_product_attention(q, k, v, mask[:, None, None])
+    return attended.transpose(1, 2).flatten(0, 1)[places]
+
+
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Compute attention within texts of equal length, each ``(texts, heads, length, width)``.
 
@@ -430,14 +450,10 @@ def pool(mode: StoredPooling, hidden: Tensor | None, ends: Tensor, pooled: Tenso
     return torch.segment_reduce(hidden.float(), "mean", offsets=ends, axis=0, unsafe=True)
 
 
-def can_pack(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
+def can_compile(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
     """Return whether `CompiledNetwork` can run ``network`` in ``dtype`` on ``device``."""
-    return dtype in (torch.float16, torch.bfloat16) and could_pack(network, device)
-
-
-def could_pack(network: nn.Module, device: torch.device) -> bool:
-    """Return whether `CompiledNetwork` could run ``network`` on ``device`` in half precision."""
-    if device.type != "cuda" or not is_plain_bert(network) or find_spec(VARLEN_MODULE) is None:
+    is_half = dtype in (torch.float16, torch.bfloat16) and device.type == "cuda"
+    if not is_half or not is_plain_bert(network) or find_spec(VARLEN_MODULE) is None:
         return False
     config: Any = network.config
     head = config.hidden_size // config.num_attention_heads

@@ -71,7 +71,7 @@ class TokenWorkers:
 
 def _start(content: Future[bytes], workers: list[Any], idle: SimpleQueue[Any]) -> None:
     """Start a worker with a pickled tokenizer, or put None into ``idle`` if that fails."""
-    worker = None
+    worker: Any = None
     try:
         tokenizer = content.result()  # fails if parts of it are written in Python
         worker = subprocess.Popen(

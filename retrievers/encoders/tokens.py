@@ -237,8 +237,8 @@ class TextTokenizer:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"split_special_tokens": self.split_special_tokens}
-        return partial(TextTokenizer, **options), (self.tokenizer, self.side, self.typed)
+        make = partial(TextTokenizer, split_special_tokens=self.split_special_tokens)
+        return make, (self.tokenizer, self.side, self.typed)
 
     def special_tokens(self, paired: bool) -> int:
         """Count the special tokens around a text, or around a pair if ``paired``."""

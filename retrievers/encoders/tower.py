@@ -29,8 +29,8 @@ from retrievers.encoders.packed import (
     Int8Encoder,
     OneDNNLinear,
     PackedEncoder,
-    can_pack,
-    could_pack,
+    attend_padded,
+    can_compile,
     has_bfloat16,
     has_onednn,
     is_plain_bert,
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 class Tower:
     """One encoder with its tokenizer, weights and stages.
 
-    BERT and RoBERTa run without padding on the CPU, and in half precision on CUDA.
+    BERT and RoBERTa run without padding.
 
     Args:
         checkpoint: files of the encoder.
@@ -91,12 +91,6 @@ class Tower:
         packed = None if adapter is not None else self._pack(network)
         self._padding = int(self.tokenizer.pad_token_id or 0)
         self._encoder = packed or PaddedEncoder(network, device, self._padding)
-        if adapter is None and recipe.dtype == "float32" and could_pack(network, device):
-            logger.warning(
-                "%s in float32 is padded and not compiled on a GPU: --dtype bfloat16 encodes "
-                "without padding, and faster. Results of the two are kept separately",
-                recipe.model,
-            )
         self._stages = [load_stage(stage, checkpoint, device) for stage in recipe.stages]
         checkpoint.check_unchanged()  # the fingerprint is of the files that were read
         self._largest_batch: float = np.inf  # tokens that the device's memory may hold
@@ -106,10 +100,12 @@ class Tower:
         if self._recipe.precision == "int8":
             probe: list[Segments] = [(text, None) for text in probe_texts()]
             return Int8Encoder(network, self.tokenize(probe, self._recipe.max_tokens))
-        if can_pack(network, getattr(torch, self._recipe.dtype), self._device):
+        if can_compile(network, getattr(torch, self._recipe.dtype), self._device):
             return CompiledNetwork(network)
+        if self._device.type == "cuda":
+            return PackedEncoder(network, attend_padded) if is_plain_bert(network) else None
         is_fast = self._recipe.dtype == "float32" or has_bfloat16()
-        if self._device.type == "cpu" and is_fast and is_plain_bert(network) and has_onednn():
+        if is_fast and is_plain_bert(network) and has_onednn():
             return PackedEncoder(network, product=OneDNNLinear)
         return None
 

