@@ -176,8 +176,8 @@ class Command:
         kinds: how fields are typed, if neither their name nor their type decides.
         named: fields that are options here, and positional in Python.
         defaults: defaults of fields, if not those of the request.
-        only_if: for an option, what the others must be for it to have an effect: ``{"weights":
-            {"how": "average"}}``. True means that the other option is given, False that it is not.
+        only_if: for an option, what the others must be for it to have an effect: ``{"on":
+            {"how": "route"}}``. True means that the other option is given, False that it is not.
     """
 
     request: type[Request]
@@ -375,7 +375,7 @@ COMMANDS: dict[str, Command] = {
         training.ComposeRequest,
         TRAIN,
         "training.compose",
-        only_if={"weights": {"how": "average"}, "on": {"how": "route"}},
+        only_if={"on": {"how": "route"}},
     ),
     "ablate": Command(
         training.AblateRequest,

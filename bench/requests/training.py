@@ -169,12 +169,10 @@ class ComposeRequest(FolderFields):
         adapters: Folders written by `finetune` with an adapter or by `adapt --method adapter`, or
             adapters inside them.
         out: Folder to write.
-        weights: With average: one weight per adapter, of any sum. Default: equal weights.
         on: With route: one collection per adapter, in the order of the adapters.
 
     Examples:
         python -m bench compose average models/a models/b --out models/mean
-        python -m bench compose average models/a models/b --weights 3 1 --out models/mean
         python -m bench compose stack models/domain models/task --out models/both
         python -m bench compose route models/a models/b --on beir/nfcorpus beir/scifact --out models/routed
         python -m bench finetune adapter-small --model minilm --on beir/nfcorpus --out models/fused --set 'adapter={method="fusion", over=["models/a", "models/b"]}'
@@ -183,7 +181,6 @@ class ComposeRequest(FolderFields):
     how: Literal["average", "stack", "route"] = field(kw_only=False)
     adapters: tuple[Path, ...] = field(kw_only=False, converter=to_paths)
     out: Path = field(converter=to_path)
-    weights: tuple[float, ...] | None = None
     on: tuple[str, ...] = field(default=(), converter=to_names)
 
 

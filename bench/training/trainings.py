@@ -354,7 +354,7 @@ def compose(request: ComposeRequest) -> ComposedAdapter:
         texts = [TrainSplit.of(dataset).dataset.queries.texts for dataset in training]
         route_adapters(base, adapters, out, domains, fit_router_on_queries(base, texts))
     else:
-        average_adapters(base, adapters, out, request.weights)
+        average_adapters(base, adapters, out)
     composed = resolve_model(str(out))
     counted = count_parameters(composed)
     known = base.card.trained_on

@@ -9,7 +9,6 @@ of the query as the base encodes it: the largest w_i x + b_i. It is fitted as th
 each domain's training queries.
 """
 
-import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -119,20 +118,17 @@ def _no_card_error() -> BenchError:
     )
 
 
-def average_adapters(
-    base: Model, folders: Sequence[Path], out: Path, weights: Sequence[float] | None = None
-) -> None:
-    """Write the mean of trained adapters of ``base``, weighted by ``weights``, as one adapter.
+def average_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
+    """Write the mean of trained adapters of ``base`` as one adapter.
 
     The first card among ``folders`` determines how vectors are made.
     """
-    shares = normalize_weights(weights, len(folders))
     parts = find_adapters(base, folders)
     if len(parts.kinds) > 1:
         raise _averaging_error("some are of AdapterHub and some of PEFT")
     _check_configurations([read_object(folder / ADAPTER_CONFIG) for folder in parts.folders])
     card = parts.card(0, f"average of {len(parts.folders)} adapters")
-    files = _average_files(parts, shares)
+    files = _average_files(parts)
     content = (parts.folders[0] / ADAPTER_CONFIG).read_bytes()
 
     def write(folder: Path) -> None:
@@ -147,18 +143,7 @@ def average_adapters(
     AdaptedNetwork(base, parts.kinds.pop(), write).save(out, card)
 
 
-def normalize_weights(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
-    """Scale ``count`` non-negative ``weights`` to sum 1; None stands for equal ones."""
-    given = [1.0] * count if weights is None else list(weights)
-    if len(given) != count:
-        raise BenchError(f"{len(given)} weights for {count} adapters", "Give one for each.")
-    total = math.fsum(given)
-    if not (0 < total < math.inf and min(given) >= 0):
-        raise BenchError(f"{given} cannot be weights", "Give non-negative numbers, not all 0.")
-    return tuple(weight / total for weight in given)
-
-
-def _average_files(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict[str, Any]]:
+def _average_files(parts: AdapterSet) -> dict[str, dict[str, Any]]:
     """Return the mean of each file of weights, by its name."""
     folders = parts.folders
     files = [sorted(set(identity.files) - {ADAPTER_CONFIG}) for identity in parts.identities]
@@ -170,11 +155,11 @@ def _average_files(parts: AdapterSet, shares: Sequence[float]) -> dict[str, dict
         states = [read_tensors(folder / file) for folder in folders]
         if file != SHARED:
             states = [_rename(*pair, names[0]) for pair in zip(states, names, strict=True)]
-        means[file] = _average_tensors(states, shares)
+        means[file] = _average_tensors(states)
     return means
 
 
-def _average_tensors(files: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
+def _average_tensors(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the mean of each tensor, summed in float64. Shared tensors stay shared."""
     shapes = [{name: tuple(value.shape) for name, value in file.items()} for file in files]
     for other in shapes[1:]:
@@ -182,8 +167,8 @@ def _average_tensors(files: Sequence[Mapping[str, Any]], shares: Sequence[float]
             raise _averaging_error(f"they differ in {different[0][0]}")
     made: dict[tuple[int, Any], Any] = {}
     for name, first in files[0].items():
-        parts = (share * file[name].double() for share, file in zip(shares, files, strict=True))
-        made.setdefault((first.data_ptr(), first.shape), sum(parts).to(first.dtype))
+        mean = sum(file[name].double() for file in files) / len(files)
+        made.setdefault((first.data_ptr(), first.shape), mean.to(first.dtype))
     return {name: made[first.data_ptr(), first.shape] for name, first in files[0].items()}
 
 

@@ -100,8 +100,6 @@ def pretrain(
     and the result is used like ``like``. ``code`` has hashes of further sources that decide the
     result.
     """
-    if not len(documents):
-        raise BenchError("there are no texts to train on")
     check_packages("accelerate")
     started = open_start(preset.start, preset.seed, documents)
     check_length(preset, started)

@@ -39,13 +39,13 @@ def weights(folder):
 @pytest.mark.slow
 def test_an_average_is_evaluated_as_any_model(bench, trained, tmp_path):
     one, two, out = trained / "one", trained / "two", tmp_path / "mean"
-    done = bench("compose", "average", one, two, "--weights", 1, 3, "--out", out)
+    done = bench("compose", "average", one, two, "--out", out)
     assert done.code == ExitCode.OK, done.stderr
     assert done.stdout.startswith(f"{out}: average of {one}, {two}; ")
     assert "evaluate it" not in done.stdout  # the card names no collection to evaluate on
     first, second = weights(one), weights(two)
     for name, value in weights(out).items():
-        np.testing.assert_allclose(value, (first[name] + 3 * second[name]) / 4, atol=1e-7)
+        np.testing.assert_allclose(value, (first[name] + second[name]) / 2, atol=1e-7)
 
     collection = write_collection(tmp_path / "wings")
     places = ("--cache-dir", bench.cache, "--out", bench.out, "--allow-mismatch")
@@ -92,8 +92,6 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
         (["route", "one", "two"], "needs a collection per adapter"),
         (["route", "one", "two", "--on", "stdlib-code/train"], "1 collections for 2"),
         (["average", "one", "two", "--on", "x"], "--on has no effect"),
-        (["stack", "one", "two", "--weights", "1", "2"], "--weights has no effect"),
-        (["average", "one", "two", "--weights", "1"], "1 weights for 2 adapters"),
         (["average", "one"], "a single adapter cannot be composed"),
         (["average", "one", "three"], "there is no adapter folder"),
         (["average", "start", "one"], "has no adapter"),

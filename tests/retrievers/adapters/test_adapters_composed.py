@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
@@ -12,7 +10,6 @@ from retrievers.adapters.adapter import AdapterSettings, check_composition, make
 from retrievers.adapters.compose import (
     average_adapters,
     find_adapter_base,
-    normalize_weights,
     stack_adapters,
 )
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
@@ -93,32 +90,17 @@ def test_an_average_has_the_mean_weights_of_its_adapters(tmp_path, library, meth
     one, two = two_of(tmp_path, method, library)
     base = find_adapter_base([one, two])
     average_adapters(base, [one, two], tmp_path / "mean")
-    average_adapters(base, [one, two], tmp_path / "weighted", weights=[3, 1])
-    first, second = held(one), held(two)
-    for name, share in (("mean", 0.5), ("weighted", 0.75)):
-        found = held(tmp_path / name)
-        assert found.keys() == first.keys() == second.keys()
-        for key, value in found.items():
-            expected = share * first[key].astype(float) + (1 - share) * second[key].astype(float)
-            np.testing.assert_allclose(value, expected, atol=1e-7)
+    first, second, found = held(one), held(two), held(tmp_path / "mean")
+    assert found.keys() == first.keys() == second.keys()
+    for key, value in found.items():
+        expected = (first[key].astype(float) + second[key].astype(float)) / 2
+        np.testing.assert_allclose(value, expected, atol=1e-7)
     assert any(np.abs(first[key] - second[key]).max() > 1e-3 for key in first)
     if method == "prefix_tuning":  # a tensor that all layers share is stored once
         name = "adapter/pytorch_adapter.bin"
         assert (tmp_path / "mean" / name).stat().st_size < 1.1 * (one / name).stat().st_size
     for name in ("one", "two"):  # and the vectors are of neither
         assert np.abs(vectors(tmp_path / "mean") - vectors(tmp_path / name)).max() > 1e-4
-
-
-@given(
-    st.lists(st.floats(0, 1e3, width=32), min_size=1, max_size=5).filter(lambda some: sum(some) > 0)
-)
-def test_shares_are_of_sum_1_and_in_proportion(weights):
-    shares = normalize_weights(weights, len(weights))
-    assert sum(shares) == pytest.approx(1)
-    np.testing.assert_allclose(np.array(shares) * sum(weights), weights, rtol=1e-9)
-    for wrong in ([1.0], [1.0, -1.0], [0.0, 0.0], [1.0, float("nan")]):
-        with pytest.raises(BenchError):
-            normalize_weights(wrong, 2)
 
 
 @pytest.mark.slow
