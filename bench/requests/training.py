@@ -125,15 +125,14 @@ class AdaptRequest(TrainingFields):
     ewc (penalise changes of weights that matter for earlier collections: measured, strength); das
     (soften gradients of units that matter for earlier collections: measured); adapter (one adapter
     per collection on the frozen start model: adapter); replay (mix in texts of earlier collections:
-    buffer, replayed); joint (train on all collections so far, the upper bound); distill (stay close
-    to the predictions of the previous checkpoint: weight, temperature).
+    buffer, replayed); joint (train on all collections so far, the upper bound).
 
     Attributes:
         preset: Preset for pre-training (see `list presets`), or a .toml file.
         on: Collections, suites or folders, in training order.
         out: Folder to write the checkpoints to.
-        method: plain, ewc, das, adapter, replay, joint or distill, or a .py file that defines a
-            method, whose code is run.
+        method: plain, ewc, das, adapter, replay or joint, or a .py file that defines a method, whose
+            code is run.
         method_settings: Settings of the method.
         objective: Objective, or a .py file that defines one, whose code is run. Default: the
             preset's.

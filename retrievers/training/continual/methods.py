@@ -29,24 +29,6 @@ centre θ̄ = Σ_t F_t θ_t / F. The stored state therefore does not grow with t
 empirical Fisher information: the mean over texts of the squared gradient of the masked language
 modelling loss of one text. Default: λ = 5000, which the code of Ke et al. (ICLR 2023) calls the
 best value between 500 and 50,000.
-
-**Distillation.** Li and Hoiem, "Learning without Forgetting", ECCV 2016,
-https://arxiv.org/abs/1606.09282. The model before a domain is frozen and teaches on the texts of
-the new domain, so no text of an earlier domain is read again. Let z' be the teacher's logits at a
-masked token, z the student's logits, and V the vocabulary:
-
-    L     = L_mlm + λ L_old
-    L_old = − Σ_{i ∈ V} softmax(z' / T)_i log softmax(z / T)_i, mean over the masked tokens
-
-This implementation subtracts the entropy of softmax(z' / T), which is the minimum of L_old. The
-result is KL( softmax(z' / T) || softmax(z / T) ), which has the same gradient and is 0 if nothing
-was forgotten. Defaults: λ = 1 and T = 2, as in the paper.
-
-The paper preserves the outputs of the output layers of earlier tasks. Here the only such layer is
-the head of masked language modelling, which was trained at masked tokens only. Jin et al.,
-"Lifelong Pretraining", NAACL 2022, https://arxiv.org/abs/2110.08534, also distil these logits. The
-teacher is fixed and runs without dropout, so its outputs can be computed for each draw of masks.
-There is no teacher before the first domain, since the start of a sequence may have no head.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,7 +39,6 @@ import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
@@ -66,16 +47,10 @@ from retrievers.adapters.adapter import AdapterSettings, add_adapter, make_confi
 from retrievers.models.card import Card, replace_fields
 from retrievers.models.resolve import resolve_model
 from retrievers.training.continual.sequence import Batch, DomainStep, Method, read_state
-from retrievers.training.objectives.masked_lm import (
-    MaskedLM,
-    in_float32,
-    masked_cross_entropy,
-    sum_losses,
-)
+from retrievers.training.objectives.masked_lm import MaskedLM, sum_losses
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.objectives.objective import Objective, Rate
-from retrievers.training.preset import Above0, NotNegative, Pretraining, Start
-from retrievers.training.pretrain.start import open_start
+from retrievers.training.preset import Above0, Pretraining
 from retrievers.training.pretrain.texts import LazyTexts
 
 FISHER, CENTRE = "fisher:", "centre:"  # prefixes of parameter names
@@ -328,80 +303,3 @@ def read_fisher(encoder: MaskedLM, path: Path | str) -> dict[str, Tensor]:
     named = dict(encoder.named_parameters())
     like = {part + name: weight for name, weight in named.items() for part in (FISHER, CENTRE)}
     return read_state(path, like)
-
-
-class LearningWithoutForgetting(Method, kw_only=True, tag="distill"):
-    """Distillation from the model before each domain.
-
-    Attributes:
-        weight: λ.
-        temperature: T.
-    """
-
-    adds_to_mlm: ClassVar[bool] = True
-
-    weight: NotNegative = 1.0
-    temperature: Above0 = 2.0
-
-    def objective(self, step: DomainStep) -> Objective:
-        """Return the preset's objective for the first ``step`` of a sequence, else `Distill`."""
-        if not step.index:
-            return step.preset.objective
-        return Distill(
-            teacher=step.preset.start.model,
-            mask=step.mlm.mask,
-            weight=self.weight,
-            temperature=self.temperature,
-        )
-
-
-class Distill(MLM, kw_only=True):
-    """Settings of the distillation from the folder ``teacher``, with λ and T."""
-
-    teacher: str
-    weight: NotNegative = 1.0
-    temperature: Above0 = 2.0
-
-    def build_module(self, encoder: MaskedLM) -> nn.Module:
-        """Build the training module around ``encoder`` and load the teacher."""
-        teacher = open_start(Start(model=self.teacher), seed=0)
-        teacher.build_module(MLM(mask=self.mask), seed=0)
-        return DistillTraining(encoder, teacher.encoder, self.weight, self.temperature)
-
-
-class DistillTraining(nn.Module):
-    """Encoder with its head, and a frozen teacher."""
-
-    def __init__(
-        self, encoder: MaskedLM, teacher: MaskedLM, weight: float, temperature: float
-    ) -> None:
-        super().__init__()
-        self.encoder, self.weight, self.temperature = encoder, weight, temperature
-        # In a tuple it is not a submodule, so it is neither trained nor saved.
-        self.teacher = (teacher.eval().requires_grad_(False),)
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
-    ) -> dict[str, Tensor]:
-        """Return `MLMTraining`'s loss as ``mlm``, ``distillation``, and their sum as ``loss``."""
-        logits = self.encoder.predict(self.encoder(input_ids, attention_mask)[-1], labels)
-        (teacher,) = self.teacher
-        with torch.no_grad():
-            teacher.to(input_ids.device)
-            answers = teacher.predict(teacher(input_ids, attention_mask)[-1], labels)
-        return sum_losses(
-            mlm=masked_cross_entropy(logits, labels),
-            distillation=self.weight * kl_divergence(logits, answers, self.temperature),
-        )
-
-
-def kl_divergence(logits: Tensor, answers: Tensor, temperature: float) -> Tensor:
-    """Return the KL divergence of softened predictions from a teacher's, averaged over tokens.
-
-    Both are logits ``(tokens, vocabulary)``. The divergence of 0 tokens is 0.
-    """
-    softened, target = (
-        functional.log_softmax(in_float32(each) / temperature, dim=-1) for each in (logits, answers)
-    )
-    total = functional.kl_div(softened, target, reduction="sum", log_target=True)
-    return total / max(len(logits), 1)

@@ -34,9 +34,7 @@ from retrievers.training.pretrain.texts import Stream, hash_sample, training_tex
 
 PACKAGE = "retrievers.training.continual"
 METHODS = {  # modules by the names of their methods
-    **dict.fromkeys(
-        ("plain", "joint", "replay", "adapter", "ewc", "distill"), f"{PACKAGE}.methods"
-    ),
+    **dict.fromkeys(("plain", "joint", "replay", "adapter", "ewc"), f"{PACKAGE}.methods"),
     "das": f"{PACKAGE}.das",
 }
 STATES = "states"

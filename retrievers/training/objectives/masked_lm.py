@@ -85,24 +85,15 @@ class MaskedLM(nn.Module):
         positions: Tensor = table.weight[first : first + length]
         return positions
 
-    def predict(self, states: Tensor, labels: Tensor) -> Tensor:
-        """Return the logits of tokens with a label other than -100, ``(tokens, vocabulary)``.
+    def loss(self, states: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy over tokens with a label other than -100, 0 without one.
 
         States are ``(texts, length, width)`` and labels int64 ``(texts, length)``.
         """
-        logits: Tensor = self.head(states[labels != IGNORED])
-        return logits
-
-    def loss(self, states: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean cross-entropy over the tokens with a label, see `predict`."""
-        return masked_cross_entropy(self.predict(states, labels), labels)
-
-
-def masked_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of predictions, see `MaskedLM.predict`, 0 without a label."""
-    chosen = labels != IGNORED
-    total = functional.cross_entropy(logits, labels[chosen], reduction="sum")
-    return total / chosen.sum().clamp(min=1)
+        chosen = labels != IGNORED
+        logits = self.head(states[chosen])
+        total = functional.cross_entropy(logits, labels[chosen], reduction="sum")
+        return total / chosen.sum().clamp(min=1)
 
 
 def initialise(module: nn.Module, deviation: float) -> None:

@@ -210,7 +210,7 @@ def test_a_training_collection_is_trained_on_and_not_evaluated(bench, tmp_path):
         (pretrain, "--start minilmm", "there is no model card and no folder 'minilmm'", "minilm"),
         (pretrain, "--on beir/scifcat", "beir/scifcat", "beir/scifact"),
         (adapt, "--method dsa", "dsa", "das"),
-        (adapt, "--method distill --set method.weigth=1", "weigth", "weight"),
+        (adapt, "--method replay --set method.bufer=1", "bufer", "buffer"),
         (
             adapt,
             "--method das --set gradient_checkpointing=true",
