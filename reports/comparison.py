@@ -91,8 +91,7 @@ def _columns(a: str, b: str) -> list[Column[ComparisonRow]]:
 
 def _row_name(row: ComparisonRow) -> str:
     weighted, suite = "weighted " * row.weighted, fmt.display_name(row.on)
-    name = f"{weighted}mean of {suite}, {row.members} sets" if row.members else row.on
-    return name + " (forced)" * bool(row.protocol)
+    return f"{weighted}mean of {suite}, {row.members} sets" if row.members else row.on
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
@@ -100,13 +99,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         yield from (f"{row.on}: missing: {gap}" for gap in row.missing)
         if not row.official:
             yield f"{row.on}: not the published collection; not in the mean of a suite"
-        if row.protocol:
-            fields = ", ".join(map(str, row.protocol))
-            yield f"{row.on}: FORCED comparison across protocols: {fields}"
         if row.overlay:
             yield f"{row.on}: imported judgements count, too (overlay {row.overlay})"
-        if row.left_out:
-            yield f"{row.on}: left out {row.left_out:,} queries that only some models have"
     for suite in comparison.suites:
         if suite.missing:
             missing = f"{len(suite.missing)} of {suite.members} missing"

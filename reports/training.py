@@ -88,7 +88,7 @@ def _selection_notes(curve: Curve, chosen: Selection) -> Iterator[str]:
         f"its score is the highest of {chosen.candidates:,} on {chosen.queries:,} queries, "
         "and therefore too high: report the selected one on a different split or collection"
     )
-    yield f"p is adjusted for all {chosen.pairs:,} pairs (largest statistic over sign flips)"
+    yield f"p is adjusted for all {chosen.pairs:,} pairs (Holm)"
     if chosen.indistinguishable:
         names = escape(format_names(chosen.indistinguishable))
         yield f"not significantly different from it: {names}"

@@ -5,7 +5,6 @@ for each publication. A published score is never mixed with measured ones or ave
 mean is a claim of its own, on the suite that it averages.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -46,7 +45,7 @@ from bench.gate.decision import GateSettings
 from bench.requests.deciding import LeaderboardRequest
 from bench.result_store.find import SELECTOR, describe_protocol
 from bench.runner.workspace import open_workspace
-from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names
+from datasets_cfg.catalogue import collections_of, dataset_names, suite_for, suite_names
 from foundation.errors import BenchError, did_you_mean
 from foundation.records import Record, read_toml
 from retrievers.index.faiss_index import IndexSpec
@@ -251,16 +250,7 @@ def _column_of(name: str, label: str, entries: Sequence[Evaluation]) -> Collecti
         documents=next(sizes, None),
         title_track=protocol.title_track,
         protocol=shown,
-        about=_catalogue_facts(protocol.collection),
     )
-
-
-def _catalogue_facts(collection: str) -> dict[str, str]:
-    if collection not in dataset_names():
-        return {}
-    facts = facts_for(collection)
-    names = ("title", "licence", "citation", "homepage")
-    return {name: text for name in names if (text := getattr(facts, name))}
 
 
 def _suite_columns(columns: Iterable[CollectionColumn], only: str) -> list[SuiteColumn]:
@@ -310,7 +300,8 @@ def _build_row(
         source = claim.source if claim else ""
         return Score(value, low, high, group, claim.value if claim else None, source)
 
-    speed, device = _encoding_speed(list(results.values()))
+    largest = max(results.values(), key=lambda result: result.timings.encoded_tokens)
+    seconds = _encoding_seconds(largest)
     sizes = (result.parameters for result in results.values() if result.parameters)
     return Row(
         name=name,
@@ -325,8 +316,8 @@ def _build_row(
         },
         means={suite.name: _means_by_measure(suite.name, results, score) for suite in suites},
         trained_on=card.trained_on if card else (),
-        tokens_per_s=speed,
-        speed_device=device,
+        tokens_per_s=largest.timings.encoded_tokens / seconds if seconds else None,
+        speed_device=_describe_machine(largest) if seconds else "",
         parameters=next(sizes, None),
         document_bytes=_document_bytes(first),
     )
@@ -399,16 +390,3 @@ def _encoding_seconds(result: Result) -> float:
 def _describe_machine(result: Result) -> str:
     where = result.conditions
     return f"{where.machine}, {where.device}, {where.threads} threads"
-
-
-def _encoding_speed(results: Sequence[Result]) -> tuple[float | None, str]:
-    """Return tokens per second on the machine that encoded most, and its name."""
-    tokens, seconds = Counter[str](), defaultdict[str, float](float)
-    for result in results:
-        if took := _encoding_seconds(result):
-            tokens[_describe_machine(result)] += result.timings.encoded_tokens
-            seconds[_describe_machine(result)] += took
-    if not tokens:
-        return None, ""
-    ((where, most),) = tokens.most_common(1)
-    return most / seconds[where], where

@@ -79,7 +79,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         name: name of the model, with the settings that distinguish its rows.
         recipe: settings as text.
         trained_on: collections that its card lists as training data.
-        tokens_per_s: encoding speed on the machine ``speed_device``, which encoded most.
+        tokens_per_s: encoding speed of the largest evaluation, on the machine ``speed_device``.
         document_bytes: size of one document's stored vector, or of its part of the index; None
             without vectors.
     """
@@ -134,7 +134,6 @@ class CollectionColumn(msgspec.Struct, frozen=True, kw_only=True):
     documents: int | None
     title_track: str
     protocol: dict[str, str]
-    about: dict[str, str]
 
 
 class SuiteColumn(msgspec.Struct, frozen=True):

@@ -307,7 +307,7 @@ COMMANDS: dict[str, Command] = {
             "format": {"json": False, "changed": False, "holes": False, "sequence": False},
             "depth": {"dataset": True},
             "split": {"dataset": True},
-            "sequence": dict.fromkeys(("on", "dataset", "changed", "holes", "force"), False),
+            "sequence": dict.fromkeys(("on", "dataset", "changed", "holes"), False),
         },
     ),
     "check": Command(

@@ -157,7 +157,6 @@ def compare(request: CompareRequest) -> ComparisonReport:
     models = _choose_models(entrants, request, opened, on, workspace)
     settings = ComparisonSettings(
         measure=request.measure,
-        force=request.force,
         collections=on or None,
         suites=suites_inner_first(request.on) if request.on else None,
         resampling=resampling,
@@ -325,7 +324,7 @@ def find_comparison_holes(
     """Yield what unjudged documents can change, per pair and collection, if it is quick to tell."""
     by_name = {model.name: model.results for model in models}
     rows = [row for pair in comparisons for row in pair.collections]
-    tests = [row.paired for row in rows if row.paired and not row.protocol]
+    tests = [row.paired for row in rows if row.paired]
     if len(tests) > QUICK_COMPARISONS and not thorough:
         return
     for test in tests:

@@ -63,14 +63,12 @@ class ComparisonSettings:
 
     Attributes:
         measure: used instead of the main measure of each collection.
-        force: compare results of different protocols, and mark them.
         collections: collections to compare on; None for all.
         suites: suites whose means are shown even if incomplete; None for the suites that one
             model completes.
     """
 
     measure: str | None = None
-    force: bool = False
     collections: Collection[str] | None = None
     suites: Sequence[str] | None = None
     resampling: Resampling = field(default_factory=Resampling)
@@ -109,7 +107,7 @@ def check_protocols(collection: str, models: Models) -> None:
             raise BenchError(
                 f"{first.name} and {other.name} were evaluated under different protocols on "
                 f"{collection}: {', '.join(map(str, differences))}",
-                f"Evaluate {other.name} again, or pass --force to compare anyway.",
+                f"Evaluate {other.name} again.",
             )
 
 
@@ -117,14 +115,19 @@ def read_scores(collection: str, models: Models, settings: ComparisonSettings) -
     """Read the scores of all models on one collection. A model without a result is a gap.
 
     Raises:
-        BenchError: the protocols differ and ``settings.force`` is False, the models' main measures
-            differ and none is chosen, a score is not finite, or the models have different queries.
+        BenchError: the protocols differ, the models' main measures differ and none is chosen, a
+            score is not finite, or the models have different queries.
     """
-    if not settings.force:
-        check_protocols(collection, models)
+    check_protocols(collection, models)
     measure = _shared_measure(collection, models, settings)
     values, gaps = _scores_by_model(collection, measure, models)
-    queries = _common_queries(collection, values, settings.force)
+    # Sorted, so that their order never matters.
+    queries = sorted(next(iter(values.values()), ()))
+    if any(scores.keys() != set(queries) for scores in values.values()):
+        raise BenchError(
+            f"the results on {collection} have different queries, although their protocols agree",
+            "One of them is damaged. Evaluate it again.",
+        )
     scores = np.array([[value[query] for value in values.values()] for query in queries])
     if not np.isfinite(scores).all():
         raise BenchError(f"a score of {measure} on {collection} is not finite")
@@ -135,7 +138,6 @@ def read_scores(collection: str, models: Models, settings: ComparisonSettings) -
         scores=scores,
         resampling=settings.resampling,
         gaps=gaps,
-        left_out=len(set().union(*values.values())) - len(queries),
         queries=tuple(queries),
     )
 
@@ -189,22 +191,6 @@ def _shared_measure(collection: str, models: Models, settings: ComparisonSetting
     return names[0]
 
 
-def _common_queries(
-    collection: str, values: Mapping[str, Mapping[str, float]], force: bool
-) -> list[str]:
-    """Return the queries that all models have, sorted so that their order never matters."""
-    sets = [set(value) for value in values.values()]
-    common = sorted(set.intersection(*sets)) if sets else []
-    if any(len(queries) != len(common) for queries in sets) and not force:
-        raise BenchError(
-            f"the results on {collection} have different queries, although their protocols agree",
-            "One of them is damaged. Evaluate it again.",
-        )
-    if sets and not common:
-        raise BenchError(f"the results on {collection} do not share a query")
-    return common
-
-
 Verdict = Literal["a", "b", "neither"]
 ModelPair = tuple[ComparedModel, ComparedModel]
 
@@ -223,8 +209,6 @@ class ComparisonRow(Record, kw_only=True):
         paired: difference, with p adjusted over the collections of this pair; None for a gap.
         verdict: better model at the 5 % level.
         missing: gaps, with the model's name; for a suite, its missing members.
-        protocol: differences between the protocols, if --force allowed them.
-        left_out: number of queries that only some models have, left out by --force.
         overlay: hash of imported judgements that count, too; "" without any.
     """
 
@@ -241,8 +225,6 @@ class ComparisonRow(Record, kw_only=True):
     paired: Difference | None
     verdict: Verdict
     missing: tuple[str, ...] = ()
-    protocol: tuple[FieldDifference, ...] = ()
-    left_out: int = 0
     overlay: str = ""
 
 
@@ -263,8 +245,8 @@ def compare_models(models: Models, settings: ComparisonSettings) -> list[Compari
     """Compare each of ``models`` with every later one, by ``settings``.
 
     Raises:
-        BenchError: different protocols without ``settings.force``, no collection that two models
-            share, an unknown measure, too few resamples, or damaged results.
+        BenchError: different protocols, no shared collection, an unknown measure, too few
+            resamples, or damaged results.
     """
     names = {name for model in models for name in model.results if settings.includes(name)}
     matrices = [read_scores(name, models, settings) for name in sorted(names)]
@@ -322,8 +304,6 @@ def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | Non
             for model in pair
             if model.name in matrix.gaps
         ),
-        protocol=differing_fields(*protocols) if len(protocols) == len(pair) else (),
-        left_out=matrix.left_out,
         overlay=protocols[0].overlay if protocols else "",
     )
 
@@ -371,7 +351,6 @@ def _suite_row(
         paired=test,
         verdict=_verdict(test),
         missing=missing,
-        protocol=tuple(dict.fromkeys(one for row in members for one in row.protocol)),
         weighted=len(set(suite_for(suite).weights)) > 1,
     )
 

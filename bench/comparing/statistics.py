@@ -157,7 +157,6 @@ class ScoreMatrix:
         columns: column of each model, by name.
         scores: float64 ``(queries, models)``.
         gaps: reason by name for each model without scores.
-        left_out: number of queries that only some of the models have.
         queries: ids of the rows of ``scores``.
         drawn: resampled means, if they were drawn already.
     """
@@ -168,7 +167,6 @@ class ScoreMatrix:
     scores: Float64Array
     resampling: Resampling
     gaps: Mapping[str, str] = field(default_factory=dict)
-    left_out: int = 0
     queries: tuple[str, ...] = ()
     drawn: ResampledMeans | None = None
 

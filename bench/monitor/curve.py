@@ -1,14 +1,14 @@
 """Learning curve of a training, the quality of its checkpoints by step, and the best of them.
 
-The best of many scores is partly chance, and each comparison with it is one of many tests. The test
-therefore covers all pairs of checkpoints: if no checkpoints differ, at most 5 % of curves lead to
-any claim.
+The best of many scores is partly chance, and each comparison with it is one of many tests. p is
+therefore corrected for all pairs of checkpoints: if no checkpoints differ, at most 5 % of curves
+lead to any claim.
 """
 
 import re
 from collections.abc import Sequence
+from itertools import combinations
 
-import msgspec
 import numpy as np
 
 from bench.comparing.statistics import (
@@ -17,10 +17,10 @@ from bench.comparing.statistics import (
     MeanScore,
     Resampling,
     ScoreMatrix,
+    adjust_p_values,
     mean_with_interval,
     paired_difference,
 )
-from foundation.arrays import Float64Array
 from foundation.records import Record
 
 MEAN = "mean"
@@ -72,54 +72,22 @@ def select_checkpoint(
     """
     names = list(panels[0].columns)
     means = np.average([panel.scores.mean(axis=0) for panel in panels], axis=0, weights=weights)
-    best = int(np.flatnonzero(means >= means.max() - SAME_MEAN)[0])
-    adjusted = adjust_all_pairs(panels, weights)[best]
-    rivals = []
-    for name, p in zip(names, adjusted, strict=True):
-        if name != names[best]:
-            parts = [panel.minus(names[best], name) for panel in panels]
-            alone = paired_difference(parts, weights)
-            # p alone may be exact and thus larger than p of the random flips
-            rivals.append(msgspec.structs.replace(alone, p_adjusted=max(float(p), alone.p)))
+    best = names[int(np.flatnonzero(means >= means.max() - SAME_MEAN)[0])]
+    pairs = combinations([best, *(name for name in names if name != best)], 2)
+    tests = adjust_p_values(
+        {
+            pair: paired_difference([panel.minus(*pair) for panel in panels], weights)
+            for pair in pairs
+        }
+    )
     return Selection(
-        best=names[best],
+        best=best,
         candidates=len(names),
         queries=sum(len(panel.scores) for panel in panels),
-        pairs=len(names) * (len(names) - 1) // 2,
-        rivals=tuple(rivals),
+        pairs=len(tests),
+        rivals=tuple(test for test in tests.values() if test.a == best),
         splits=tuple(dict.fromkeys(splits)),
     )
-
-
-def adjust_all_pairs(panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> Float64Array:
-    """Return p of the difference of each pair, adjusted for all pairs, float64 ``(m, m)``.
-
-    The statistic of a pair is its difference of means divided by the root of its sum of squares,
-    which orders flips as the paired t does and is not changed by flips. A query gets one sign for
-    all pairs, so that flipped curves keep their correlation. p is the share of flips whose largest
-    statistic over all pairs reaches the statistic of the pair (Westfall and Young, 1993,
-    single-step maxT). If pairs do not differ, any of them has p at most 5 % in at most 5 % of
-    curves, whatever the other pairs do.
-
-    Args:
-        panels: score matrix ``(queries, m)`` per collection.
-        weights: weight of each collection; they sum to 1.
-    """
-    weighted = zip(weights, panels, strict=True)
-    scores = np.concatenate([w / len(panel.scores) * panel.scores for w, panel in weighted])
-    flipped = np.average([panel.resampled.flipped for panel in panels], axis=0, weights=weights)
-    count = scores.shape[1]
-    observed, largest = np.zeros((count, count)), np.zeros(len(flipped))
-    for column in range(count):
-        differences = scores[:, [column]] - scores
-        scale = np.sqrt((differences**2).sum(axis=0))
-        scale[scale == 0] = np.inf  # a pair that never differs
-        observed[column] = (np.abs(differences.sum(axis=0)) - SAME_MEAN) / scale
-        ratios = np.abs(flipped[:, [column]] - flipped) / scale
-        np.maximum(largest, ratios.max(axis=1), out=largest)
-    below = np.searchsorted(np.sort(largest), observed)
-    p: Float64Array = (1 + len(largest) - below) / (1 + len(largest))
-    return p
 
 
 class CurvePoint(Record):

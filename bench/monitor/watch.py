@@ -4,6 +4,7 @@ A checkpoint is complete when nothing changed between two scans. If its files ch
 evaluated again.
 """
 
+import math
 import re
 import shutil
 import sys
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_all_scores
-from bench.comparing.statistics import Resampling
+from bench.comparing.statistics import ALPHA, Resampling
 from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import common_measure
 from bench.evaluation.pipeline import OpenDataset
@@ -34,7 +35,6 @@ CHECKPOINTS = "checkpoints"  # inside the folder of some trainings
 MODEL_FOLDER = "model"  # inside a checkpoint whose own weights include heads for training
 CHANGING = "its files are being written"
 SETTLE_SECONDS = 2.0  # between two scans of a folder that may be being written
-RESAMPLING = Resampling()
 
 FileStates = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
 
@@ -222,7 +222,9 @@ class Watcher:
         if not names:
             return None
         models = [ComparedModel(name, self.evaluations[name]) for name in names]
-        choices = ComparisonSettings(self.measure, resampling=RESAMPLING)
+        pairs = len(names) * (len(names) - 1) // 2
+        resampling = Resampling(max(Resampling().resamples, math.ceil(pairs / ALPHA)))
+        choices = ComparisonSettings(self.measure, resampling=resampling)
         panels = [read_all_scores(name, models, choices) for name in self.weights]
         weights = list(self.weights.values())
         splits = [each.dataset.facts.split for each in self.opened]
@@ -234,7 +236,7 @@ class Watcher:
             points=tuple(CurvePoint.make(name, panels, weights) for name in names),
             selection=select_checkpoint(panels, weights, splits) if len(names) > 1 else None,
             broken={name: why for name, why in self.left_out.items() if name not in names},
-            resampling=RESAMPLING,
+            resampling=resampling,
         )
 
 

@@ -38,7 +38,6 @@ class CompareRequest(ResamplingFields, FolderFields):
         holes: Show how far labels of unjudged documents could move each difference.
         measure: Measure to compare by. Default: each collection's main measure.
         results: Folders of stored results.
-        force: Compare across different protocols. The table is marked.
         dataset: Collection or folder whose judgements score run files.
         depth: Documents per query of run files. Default: the collection's, usually 1,000.
         split: Split whose judgements score run files. Default: the collection's.
@@ -62,7 +61,6 @@ class CompareRequest(ResamplingFields, FolderFields):
     holes: bool = False
     measure: str | None = None
     results: tuple[Path, ...] = field(default=RESULTS, converter=to_paths)
-    force: bool = False
     dataset: str | None = field(default=None, converter=to_optional_text)
     depth: int | None = None
     split: str | None = None

@@ -117,7 +117,6 @@ function showCollection(dataset) {
   document.getElementById("content").replaceChildren(
     ...[
       el("h1", {}, dataset.name),
-      dataset.about.title ? el("p", { class: "lead" }, dataset.about.title) : null,
       dataset.official
         ? null
         : el("p", { class: "warning" }, "This is not the published collection: its counts differ."),
@@ -137,9 +136,6 @@ function showCollection(dataset) {
           ["queries", grouped(dataset.queries)],
           ["documents", grouped(dataset.documents)],
           ...Object.entries(dataset.protocol),
-          ["licence", dataset.about.licence],
-          ["citation", dataset.about.citation],
-          ["homepage", dataset.about.homepage ? outside(dataset.about.homepage) : ""],
         ]),
       ),
       otherProtocols(),

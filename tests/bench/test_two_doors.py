@@ -24,10 +24,8 @@ DOORS = [
         ScoreRequest(Path("r.trec"), "x", measure="P@1", name="n", depth=5, split="s", results="o"),
     ),
     (
-        "compare a b --on x y --measure P@1 --results o p --force --resamples 99 " + SHARED,
-        CompareRequest(
-            *("a", "b"), on=["x", "y"], measure="P@1", results=["o", "p"], force=True, resamples=99
-        ),
+        "compare a b --on x y --measure P@1 --results o p --resamples 99 " + SHARED,
+        CompareRequest(*("a", "b"), on=["x", "y"], measure="P@1", results=["o", "p"], resamples=99),
     ),
     (
         "check a --baseline b --on x --floor .05 --results o --like c " + SHARED,

@@ -25,7 +25,6 @@ PAIRED = Difference(
     effect=-0.053,
     detectable=0.0212,
 )
-DEPTH = FieldDifference("depth", "10", "100")
 ROW = ComparisonRow(
     on="beir/tiny",
     measure="nDCG@10",
@@ -127,11 +126,6 @@ def test_a_gap_is_an_empty_row_with_a_note():
     [
         ({"in_domain_b": True}, "new", "0.5123 (in-domain)"),
         (
-            {"protocol": (FieldDifference("depth", "10", "100"),)},
-            "collection",
-            "beir/tiny (forced)",
-        ),
-        (
             {"paired": changed(PAIRED, wins=4, losses=5)},
             "95 % interval",
             "-0.0300 to +0.0050 (few)",
@@ -147,9 +141,6 @@ def test_a_qualified_figure_is_marked(fields, column, cell):
     ("fields", "words"),
     [
         ({"official": False}, ("beir/tiny",)),
-        ({"left_out": 1234}, ("beir/tiny", "1,234")),
-        ({"protocol": (DEPTH,)}, ("FORCED", "depth", "10", "100")),
-        ({"protocol": (FieldDifference("version", "", "2"),)}, ("FORCED", "version - and 2")),
         ({"paired": changed(PAIRED, wins=4, losses=5)}, ("(few)",)),
     ],
 )

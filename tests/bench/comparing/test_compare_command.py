@@ -92,7 +92,6 @@ def test_run_files_are_scored_by_the_collection_and_compared_with_stored_results
     ]
     good_bad = row(found)
     assert good_bad["paired"]["wins"] == 3
-    assert good_bad["protocol"] == []
     assert good_bad["paired"]["exact"]
     assert good_bad["paired"]["p"] == 2 / 2**3
 
@@ -106,13 +105,10 @@ def test_queries_that_a_run_file_lacks_are_counted_in_a_warning(place, tmp_path,
     assert "good.trec" not in warning
 
 
-def test_depths_that_differ_are_refused_and_forced_with_a_mark(place):
+def test_depths_that_differ_are_refused(place):
     options = {"dataset": str(place.collection), "depth": 100}
     with pytest.raises(BenchError, match=r"good and bm25 .* on tiny: depth 100 and 1000"):
         place.compare(place.good, "bm25", **options)
-    text = place.compare(place.good, "bm25", force=True, **options)
-    assert "tiny (forced)" in text
-    assert "FORCED comparison across protocols: depth 100 and 1000" in text
 
 
 def test_the_queries_that_changed_most_show_texts_relevant_documents_and_both_rankings(place):

@@ -258,35 +258,22 @@ FIELDS = [name for name in PROTOCOL.__struct_fields__ if name != "collection"]
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_each_part_of_the_protocol_forbids_to_compare_and_force_marks_it(field):
+def test_each_part_of_the_protocol_forbids_to_compare(field):
     changed = {field: other(getattr(PROTOCOL, field))}
-    models = [model("a", 1), model("b", 2, **changed)]
-    with pytest.raises(BenchError, match=f"a and b .* on beir/scifact: {field} ") as error:
-        compare_models(models, FAST)
-    assert "--force" in error.value.hint
-    row = only(compare_models(models, ComparisonSettings(force=True, resampling=FAST.resampling)))
-    assert [one.field for one in row.protocol] == [field]
-    assert row.paired is not None
-    assert only(compare_models([models[0], model("b", 2)], FAST)).protocol == ()
+    with pytest.raises(BenchError, match=f"a and b .* on beir/scifact: {field} "):
+        compare_models([model("a", 1), model("b", 2, **changed)], FAST)
 
 
 def test_a_run_file_whose_corpus_is_not_known_may_be_compared():
     models = [model("a", 1), model("b", 2, corpus_sha256="")]
-    assert only(compare_models(models, FAST)).protocol == ()
+    assert only(compare_models(models, FAST)).paired is not None
 
 
-def test_different_queries_are_damage_under_one_protocol_and_left_out_by_force():
+def test_different_queries_under_one_protocol_are_damage():
     first = ComparedModel("a", {"beir/scifact": entry([0.0, 0.5, 1.0], ["q1", "q2", "q3"])})
     second = ComparedModel("b", {"beir/scifact": entry([0.5, 1.0, 0.0], ["q2", "q3", "q4"])})
     with pytest.raises(BenchError, match="different queries"):
         compare_models([first, second], FAST)
-    row = only(
-        compare_models([first, second], ComparisonSettings(force=True, resampling=FAST.resampling))
-    )
-    assert (row.queries, row.left_out, row.paired.changed) == (2, 2, 0)
-    apart = ComparedModel("b", {"beir/scifact": entry([1.0], ["q9"])})
-    with pytest.raises(BenchError, match="do not share a query"):
-        compare_models([first, apart], ComparisonSettings(force=True, resampling=FAST.resampling))
 
 
 def test_a_measure_is_taken_from_the_stored_values_or_missing_by_name():

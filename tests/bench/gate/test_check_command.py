@@ -135,7 +135,6 @@ def test_another_protocol_is_found_before_anything_is_encoded(place, tmp_path):
     assert done.code == ExitCode.BAD_INPUT
     assert "the baseline, bm25, was evaluated under another protocol on second" in done.stderr
     assert f"python -m bench run {second} --model bm25" in done.stderr
-    assert "--force" not in done.stderr
     assert not (place.bench.out / "tiny" / "hashing").exists()
 
 
