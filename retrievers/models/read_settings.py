@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import lexists  # a folder, or a link to nothing, is not read as if it were absent
 from pathlib import Path
+from platform import python_version
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from foundation.errors import BenchError
@@ -105,6 +106,12 @@ class _Module(_File, frozen=True):
         return self.type.rpartition(".")[2]
 
 
+class _Requirement(_File, frozen=True):
+    """Versions of a library, with the reason."""
+
+    specifier: str
+
+
 class _Settings(_File, frozen=True):
     """``config_sentence_transformers.json``."""
 
@@ -112,7 +119,7 @@ class _Settings(_File, frozen=True):
     similarity_fn_name: Literal["cosine", "dot", "euclidean", "manhattan"] | None = None
     truncate_dim: int | None = None
     model_type: Literal["SentenceTransformer"] = "SentenceTransformer"
-    requirements: dict[str, str] | list[str] = []
+    requirements: dict[str, str | _Requirement] = {}
 
 
 class _Modality(_File, frozen=True):
@@ -464,22 +471,22 @@ def read_st_folder(folder: Path) -> Card:
     )
 
 
-def _check_requirements(folder: Path, requirements: dict[str, str] | list[str]) -> None:
+def _check_requirements(folder: Path, requirements: Mapping[str, str | _Requirement]) -> None:
     """Raise if a library other than sentence-transformers lacks a version that is required."""
-    if isinstance(requirements, dict):
-        requirements = [f"{name} {versions}" for name, versions in requirements.items()]
-    for line in requirements:
+    for stated, wanted in requirements.items():
+        versions = wanted if isinstance(wanted, str) else wanted.specifier
+        name = {"pytorch": "torch"}.get(stated, canonicalize_name(stated))
+        found = python_version() if name == "python" else library_version(name)
         try:
-            wanted = Requirement(line)
-        except InvalidRequirement as error:
-            raise BenchError(f"{folder}: the requirement {line!r} is not valid: {error}") from error
-        name = {"pytorch": "torch"}.get(canonicalize_name(wanted.name), wanted.name)
-        found = library_version(name)
-        is_met = bool(found) and wanted.specifier.contains(found, prereleases=True)
-        if canonicalize_name(name) != "sentence-transformers" and not is_met:
+            is_met = bool(found) and SpecifierSet(versions).contains(found, prereleases=True)
+        except InvalidSpecifier as error:
+            raise BenchError(
+                f"{folder}: the requirement of {stated} is not valid: {error}"
+            ) from error
+        if name != "sentence-transformers" and not is_met:
             state = f"{name} {found} is installed" if found else f"{name} is not installed"
-            install = f"pip install '{name}{wanted.specifier}'"
-            raise BenchError(f"{folder} requires {line}, and {state}", install)
+            install = f"pip install '{name}{versions}'"
+            raise BenchError(f"{folder} requires {stated}{versions}, and {state}", install)
 
 
 def _find_length(inner: Path, stated: int | None, tokenizers: int | None) -> int:
