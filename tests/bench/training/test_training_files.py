@@ -3,10 +3,8 @@
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -122,29 +120,6 @@ def test_hard_negatives_of_several_systems_are_those_of_the_collection(bench, tm
     assert done.code == ExitCode.OK, done.stderr
     assert "2 queries;" in done.stdout
     assert np.load(tmp_path / "out/m/negatives/file.npy").tolist() == [[1, 2, 3], [4, -1, -1]]
-
-
-@pytest.mark.slow
-def test_a_terminated_pretraining_continues_to_the_weights_of_an_uninterrupted_one(bench, tmp_path):
-    """The process really ends: step by step, as a shell or a scheduler ends it."""
-    (tmp_path / "notes.txt").write_text("the river of stone\nalpha beta gamma\n" * 20)
-    line = "pretrain texts.toml --on ./notes.txt --steps 150 --out "
-    words = [sys.executable, "-m", "bench", *typed(f"{line} out/m")]
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    with subprocess.Popen(words, env=path, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not (tmp_path / "out/m/losses.jsonl").exists():
-            time.sleep(0.01)
-        process.terminate()
-        stderr = process.communicate()[1]
-    assert process.returncode == 128 + signal.SIGTERM, stderr
-    assert "stopping with a checkpoint after this step" in stderr
-    step = max(int(path.name[11:]) for path in (tmp_path / "out/m/checkpoints").iterdir())
-    assert 1 <= step < 150
-    assert f"stopped after step {step}, whose checkpoint is written" in stderr
-    assert f"150 steps, resumed at {step}" in bench(*typed(f"{line} out/m")).stdout
-    assert bench(*typed(f"{line} out/whole")).code == ExitCode.OK
-    one, other = (tmp_path / "out" / name / "model.safetensors" for name in ("m", "whole"))
-    assert one.read_bytes() == other.read_bytes()
 
 
 @pytest.mark.slow
