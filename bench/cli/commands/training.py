@@ -131,9 +131,10 @@ def _print_trained(
     change = f"loss {first.losses['loss']:.3f} -> {last.losses['loss']:.3f}"
     print(f"{trained.folder}: {how}{trained.steps:,} steps{resumed}, {read}; {change}")
     if size := getattr(trained, "size", None):  # of a fine-tuning
+        share = 100 * size.trained / size.parameters
         print(
-            f"trained {size.trained:,} of {size.parameters:,} parameters "
-            f"({size.trained / size.parameters:.3%}); {size.saved_bytes:,} bytes of weights"
+            f"trained {size.trained:,} of {size.parameters:,} parameters ({share:.3g} %); "
+            f"{size.saved_bytes:,} bytes of weights"
         )
     typed = (*request.on, *getattr(request, "held_out", ()))
     print_next_command("evaluate it", _run_line(typed, [str(request.out)], request))
