@@ -268,12 +268,9 @@ def data_folders(data_dir: Path | None) -> list[Path]:
     folders = {source: Path(value).expanduser() for source, value in named.items() if value}
     for source, folder in folders.items():
         if not folder.is_dir():
-            advice = "use the folder that holds the collections, such as DIR in DIR/beir/scifact"
-            near = {each.name: str(each) for each in _folders_in(folder.parent)}
-            meant = " or ".join(near[each] for each in closest_names(folder.name, near))
             raise BenchError(
                 f"{source} is {folder}, which is not a folder",
-                f"did you mean {meant}?" if meant else advice,
+                "use the folder that holds the collections, such as DIR in DIR/beir/scifact",
             )
     return list(folders.values())
 

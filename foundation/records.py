@@ -304,10 +304,6 @@ def _describe_problem(
     literals = [each for each in _members(kind) if get_origin(each) is Literal]
     choices = sorted(str(each) for literal in literals for each in get_args(literal))
     hint = did_you_mean(str(content), choices, f"use one of {', '.join(map(repr, choices))}")
-    lists = [each for each in _members(kind) if get_origin(each) in (list, tuple)]
-    has_records = any(_is_record(each) for item in lists for each in _members(get_args(item)[0]))
-    if isinstance(content, dict) and len(path) == 1 and has_records:
-        hint, choices = f"write [[{field}]] instead of [{field}]", [field]
     if path and not path[-1]:
         field = f"a key of {field}" if field else "a key"
     if not record:

@@ -173,17 +173,13 @@ def cache_table(rows: Sequence[ModelUsage]) -> str:
     total = ModelUsage(
         model=TOTAL,
         fingerprint="",
-        texts=None,
         dtype="",
         bytes=sum(row.bytes for row in rows),
         last_used=0.0,
-        indexes=sum(row.indexes for row in rows),
     )
     columns: list[Column[ModelUsage]] = [
         Column("model", lambda row: row.model),
         Column("fingerprint", lambda row: row.fingerprint[:SHOWN]),
-        Column("texts", lambda row: row.texts, fmt.count),
-        Column("indexes", lambda row: row.indexes or None, fmt.count),
         Column("size", lambda row: row.bytes, fmt.size),
         Column("dtype", lambda row: row.dtype),
         Column("last used", lambda row: "" if row is total else _date(row.last_used)),

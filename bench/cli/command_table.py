@@ -407,11 +407,6 @@ COMMANDS: dict[str, Command] = {
         },
     ),
     "verify": Command(data.VerifyRequest, DATA, "data.verify"),
-    "cache": Command(
-        data.CacheRequest,
-        DATA,
-        "data.cache",
-        output={"dry_run": "Show what --prune and --older-than would remove.", "json": ""},
-    ),
+    "cache": Command(data.CacheRequest, DATA, "data.cache", output={"json": ""}),
     "export": Command(deciding.ExportRequest, DATA, "deciding.export"),
 }

@@ -103,7 +103,7 @@ class CacheRequest(Request):
 
     Examples:
         python -m bench cache
-        python -m bench cache --prune retromae --dry-run
+        python -m bench cache --prune retromae
         python -m bench cache --older-than 90
     """
 

@@ -9,7 +9,6 @@ Both have a context manager ``encoding``, which yields a function that wraps a l
 the engine encodes its documents.
 """
 
-import atexit
 import logging
 import os
 import re
@@ -40,11 +39,9 @@ from retrievers.models.resolve import Model
 
 # Environment variables that Ray's workers need with the values of this process.
 SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")
-POLL_S = 5.0
 TASKS_PER_WORKER = 2  # one running, one waiting
 RETRIES = 5  # if a worker or node is lost
-
-RETRY_HINT = "repeat the command: shards that are written are kept"
+CONNECT_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +186,6 @@ class RayCluster:
         gpus = 0 if device == "cpu" else int(has.get("GPU", 0))
         self.workers = worker_count(workers, int(has.get("CPU", 1)), gpus)
         largest = max(node["Resources"].get("CPU", 1) for node in self.ray.nodes() if node["Alive"])
-        self._head: str = self.ray.get_runtime_context().gcs_address
         self._device = "auto" if gpus else "cpu"
         self._task = self.ray.remote(
             num_cpus=max(1, min(int(has.get("CPU", 1) / self.workers), int(largest))),
@@ -204,10 +200,7 @@ class RayCluster:
         try:
             yield self._distribute
         finally:
-            if _is_listening(self._head):
-                self.ray.shutdown()
-            else:  # it would wait for the head, and Ray would end the process meanwhile
-                atexit.unregister(self.ray.shutdown)
+            self.ray.shutdown()
 
     def _distribute(self, loaded: LoadedModel) -> LoadedModel:
         if loaded.encoder is None:
@@ -219,32 +212,21 @@ class RayCluster:
         """Submit a task with these ``arguments`` and return the reference to its `TaskResult`."""
         return self._task.remote(str(Path.cwd()), self._device, *arguments)
 
-    def wait_for(self, reference: Any, arguments: Sequence[Any]) -> TaskResult:
-        """Return the result of a submitted task, repeating it if it is lost.
+    def wait_for(self, reference: Any) -> TaskResult:
+        """Return the result of a submitted task.
 
         Raises:
-            BenchError: the cluster is gone, or loses every worker that runs the task.
+            BenchError: the cluster loses every worker that runs the task.
         """
-        lost = 0
-        while True:
-            try:
-                if self.ray.wait([reference], timeout=POLL_S)[0]:
-                    answer: TaskResult = self.ray.get(reference)
-                    return answer
-            except self.ray.exceptions.RayError as error:
-                self._check_head()
-                lost += 1
-                if lost > RETRIES:
-                    reason = " ".join(str(error).split())
-                    problem = f"a worker of the Ray cluster was lost: {reason}"
-                    raise BenchError(problem, RETRY_HINT) from error
-                reference = self.submit(arguments)
-            self._check_head()
-
-    def _check_head(self) -> None:
-        """Raise if the head of the cluster is gone, since Ray ends processes that lose it."""
-        if not _is_listening(self._head):
-            raise BenchError(f"the Ray cluster at {self._head} is gone", RETRY_HINT)
+        try:
+            answer: TaskResult = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            reason = " ".join(str(error).split())
+            raise BenchError(
+                f"a worker of the Ray cluster was lost: {reason}",
+                "repeat the command: shards that are written are kept",
+            ) from error
+        return answer
 
 
 class RayEncoder:
@@ -305,7 +287,7 @@ class RayShard:
         """Return the vectors of the documents, float32 ``(n, dim)``."""
         if self._reference is None:
             self.launch()
-        answer = self._cluster.wait_for(self._reference, self._arguments)
+        answer = self._cluster.wait_for(self._reference)
         if isinstance(answer, Exception):
             raise answer
         vectors, seconds, counts = answer
@@ -326,30 +308,21 @@ def connect_to_ray(address: str | None, **options: Any) -> Any:
     settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
     options |= {"address": address} if address else {"address": "local", "include_dashboard": False}
     try:
-        if address and re.fullmatch(r"[^/]+:\d+", address) and not _is_listening(address):
-            raise ConnectionError("nothing listens there")  # Ray would try for minutes
+        if address and re.fullmatch(r"[^/]+:\d+", address):  # Ray would try for minutes
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), CONNECT_S).close()
         ray.init(
             **options,
             runtime_env={"env_vars": {**settings, "TQDM_DISABLE": "1"}},
             logging_level=logging.ERROR,
             log_to_driver=False,
         )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise BenchError(
             f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())}",
             "run `ray start --head`, or omit --address for a cluster on this machine",
         ) from error
     return ray
-
-
-def _is_listening(address: str) -> bool:
-    """Return whether something listens at ``host:port``."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), POLL_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def _hash_tokens(encoder: Encoder) -> str:

@@ -1,19 +1,12 @@
-"""Size, age and damage of stored vectors, by model."""
+"""Size and age of stored vectors, by model."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from bench.store.indexes import INDEX_FILE
-from bench.store.shards import (
-    CORPUS_SUFFIX,
-    KEY_BYTES,
-    MANIFEST_NAME,
-    ShardManifest,
-)
 from bench.store.store import KEYS_FOLDER, RECIPE_FILE
 from foundation.errors import BenchError
 from foundation.records import read_json
@@ -28,20 +21,16 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: name of the model; ``unknown`` for a folder of an older version.
         fingerprint: name of the folder, the first half of the recipe's fingerprint.
-        texts: number of distinct texts with a vector; None if unknown.
-        indexes: number of approximate indexes of these vectors.
         dtype: dtype of the vectors.
-        bytes: size on disk of all files.
+        bytes: size on disk of all files, indexes included.
         last_used: seconds since the epoch.
     """
 
     model: str
     fingerprint: str
-    texts: int | None
     dtype: str
     bytes: int
     last_used: float
-    indexes: int = 0
 
 
 class _RecipeHeader(msgspec.Struct):
@@ -101,10 +90,8 @@ def _folder_usage(folder: Path) -> ModelUsage:
     return ModelUsage(
         model=described.model,
         fingerprint=folder.name,
-        texts=_texts(folder, files),
         dtype=described.store_dtype,
         bytes=sum(status.st_size for status in files.values()),
-        indexes=sum(path.name == INDEX_FILE for path in files),
         last_used=times.get(folder / RECIPE_FILE, latest),
     )
 
@@ -125,19 +112,3 @@ def _read_header(folder: Path) -> _RecipeHeader:
         return read_json(folder / RECIPE_FILE, _RecipeHeader)
     except BenchError:
         return _RecipeHeader(UNKNOWN, "")
-
-
-def _texts(folder: Path, files: Mapping[Path, os.stat_result]) -> int | None:
-    if folder.name == KEYS_FOLDER:
-        kept = [status for path, status in files.items() if path.suffix == CORPUS_SUFFIX]
-        return sum(status.st_size // KEY_BYTES - 1 for status in kept)
-    if folder / RECIPE_FILE not in files:
-        return None
-    return sum(_rows(path) for path in files if MANIFEST_NAME.fullmatch(path.name))
-
-
-def _rows(manifest_path: Path) -> int:
-    try:
-        return read_json(manifest_path, ShardManifest).rows
-    except BenchError:
-        return 0

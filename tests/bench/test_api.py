@@ -29,36 +29,12 @@ def test_importing_the_package_loads_no_heavy_library():
     assert {"numpy", "pandas", "pyarrow", "torch", "msgspec", "faiss"} & loaded == set()
 
 
-@pytest.mark.slow
-def test_results_load_no_model_library():
-    assert {"torch", "transformers", "faiss", "scipy"} & modules_after(
-        "import bench; bench.results"
-    ) == set()
-
-
 def test_an_unknown_attribute_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nothing_of_this_name"):
         _ = bench.nothing_of_this_name
     with pytest.raises(AttributeError, match="did you mean evaluate"):
         _ = bench.evaluat
     assert set(bench.__all__) <= set(dir(bench))
-
-
-@pytest.mark.slow
-def test_a_type_checker_finds_wrong_names(tmp_path):
-    pytest.importorskip("mypy")
-    program = tmp_path / "program.py"
-    wrong = [
-        'bench.evaluat("a", "b")',
-        'bench.evaluate("a", "b", poling="cls")',
-        'bench.leaderboard(suit="beir")',
-    ]
-    right = ['bench.evaluate("a", "b", like="c")', 'bench.leaderboard(suite="beir")']
-    program.write_text("\n".join(["import bench", *wrong, *right]))
-    command = [sys.executable, "-m", "mypy", "--follow-imports=silent", program]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
-    assert [line.split(":")[1] for line in errors] == ["2", "3", "4"], done.stdout
 
 
 @pytest.mark.parametrize(

@@ -142,18 +142,12 @@ def test_leaderboard_gives_one_record(place):
     assert called["group"].tolist() == printed["group"].tolist()
 
 
-@pytest.mark.parametrize("floor", [0.0, 0.2])
-def test_check_gives_one_record_from_names_and_from_evaluations(place, floor):
+def test_check_gives_one_record(place):
     words = ("--results", place / "out", "--cache-dir", place / "cache", "--resamples", 199)
     typed = document(
         place, "check", "hashing", "--baseline", "bm25", "--on", place / "tiny", *words,
-        *("--floor", floor, "--margin", 0.1),
+        *("--floor", 0.2, "--margin", 0.1),
     )  # fmt: skip
-    settings = {"floor": floor, "margin": 0.1, "resamples": 199, "cache_dir": place / "cache"}
+    settings = {"floor": 0.2, "margin": 0.1, "resamples": 199, "cache_dir": place / "cache"}
     called = bench.check("hashing", "bm25", on=place / "tiny", results=place / "out", **settings)
     assert plain(called) == typed
-    stored = bench.results(place / "out").set_index("model").folder
-    results = [bench.load_result(stored[name].iloc[0]) for name in ("hashing", "bm25")]
-    decided = bench.check(*results, data_dir=place, **settings)
-    assert (decided.outcome, decided.exit_code) == (called.outcome, called.exit_code)
-    assert decided.reasons == called.reasons

@@ -16,12 +16,6 @@ from foundation.errors import BenchError
 from foundation.records import decode_toml
 
 
-def test_names_are_sorted_and_their_facts_load():
-    names = dataset_names()
-    assert list(names) == sorted(names)
-    assert [facts_for(name).name for name in names] == list(names)
-
-
 def test_a_suite_expands_to_its_collections_and_nested_suites():
     members = expand_names(["beir"])
     assert len(members) == 13 + 12
@@ -94,26 +88,6 @@ MINIMAL = 'name = "mine"\nlayout = "beir"\n'
 
 def facts_of(toml: str) -> Facts:
     return decode_toml((MINIMAL + toml).encode(), Facts, "mine.toml")
-
-
-@pytest.mark.parametrize(
-    ("toml", "named", "hint"),
-    [
-        ('splitt = "dev"', "splitt", "did you mean split?"),
-        ("[counts]\ndocumets = 3", "unknown field 'documets' in counts", "did you mean documents"),
-        (
-            '[[archives]]\nurl = "https://a/b.zip"\nmd = ""',
-            "unknown field 'md' in archives.0",
-            "did you mean md5?",
-        ),
-        ('title_track = "titel"', "title_track is 'titel'", "did you mean title"),
-        ("xyzzy = 1", "xyzzy", "known fields: archives, citation, counts"),
-    ],
-)
-def test_a_misspelt_key_or_choice_names_the_file_and_what_was_meant(toml, named, hint):
-    with pytest.raises(BenchError, match=f"mine.toml: .*{named}") as caught:
-        facts_of(toml)
-    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(

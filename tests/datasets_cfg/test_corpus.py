@@ -181,19 +181,6 @@ def test_a_large_corpus_is_checked_when_a_document_is_first_asked_for(
         Corpus.open(folder)  # what is damaged is not met a second time
 
 
-def test_every_byte_of_the_documents_is_in_one_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(corpus_writer, "BLOCK_BYTES", 100)
-    blocks = Corpus.build(numbered(10), tmp_path / "corpus").checksums.documents
-    content = (tmp_path / "corpus" / "documents.arrow").read_bytes()
-
-    ends = [block.end for block in blocks]
-    assert ends[-1] == len(content)
-    for start, block in zip([0, *ends[:-1]], blocks, strict=True):
-        assert hashlib.sha256(content[start : block.end]).hexdigest() == block.sha256
-
-
 def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "corpus.jsonl"
     source.write_text("old")

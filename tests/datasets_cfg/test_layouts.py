@@ -9,13 +9,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.utils import filter_repo_objects
 from pyarrow import parquet
 
 from bench.evaluation.index_search import apply_exclude_self, search_depth
@@ -256,31 +253,11 @@ def test_qrels_that_can_mean_two_things_are_refused_with_both(
     assert hint in caught.value.hint
 
 
-def test_a_command_in_a_hint_quotes_the_path_and_never_edits_a_compressed_file(
-    tmp_path: Path,
-) -> None:
-    for name, hint in (("a b.tsv", f"score' '{tmp_path}/a b.tsv'"), ("b.tsv.gz", "write the")):
-        content = b"q1\td1\t1\n"
-        (tmp_path / name).write_bytes(gzip.compress(content) if name[-1] == "z" else content)
-        with pytest.raises(BenchError) as caught:
-            read_qrels(tmp_path / name)
-        assert hint in caught.value.hint
-
-
 def test_judgements_of_one_file_have_the_same_columns(tmp_path: Path) -> None:
     without = {key: value for key, value in JUDGED[0].items() if key != "score"}
     lines(tmp_path / "test.jsonl", [without, {**JUDGED[1], "score": 3}])
     with pytest.raises(BenchError, match=r"jsonl:2: .*score, unlike those of the first row"):
         read_qrels(tmp_path / "test.jsonl")
-
-
-def test_a_header_may_end_in_a_tab_if_the_rows_do(tmp_path: Path) -> None:
-    path = tmp_path / "test.tsv"
-    path.write_text("query-id\tcorpus-id\tscore\t\nq\td\t1\t\n")
-    assert list(read_qrels(path)) == [("q", "d", 1)]
-    path.write_text("query-id\tcorpus-id\tscore\t\nq\td\t1\n")
-    with pytest.raises(BenchError, match="tsv:2: 3 columns instead of 4"):
-        read_qrels(path)
 
 
 def test_documents_with_one_id_and_two_texts_are_refused(
@@ -580,20 +557,6 @@ def test_a_collection_of_the_hub_is_its_clone_at_a_commit_and_needs_no_network_l
     found = json.loads(again.stdout)
     assert "error" not in {each["severity"] for each in found["hf://owner/name"]}
     assert "cannot get hf://owner/other" in found["hf://owner/other"][0]["what"]
-
-
-def test_a_download_has_the_files_that_are_read_and_a_broken_one_is_one_error(
-    monkeypatch: pytest.MonkeyPatch, open_: Callable[..., Dataset]
-) -> None:
-    broken = Mock(side_effect=HfHubHTTPError.__bases__[0]("broken"))
-    monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
-    with pytest.raises(BenchError, match=r"cannot get hf://owner/name .*: broken"):
-        open_("hf://owner/name")
-    options = broken.call_args.kwargs
-    read = ["a/corpus.arrow", "nq-test.qa.csv.gz", "topics.301", "qrels/a.trec", "dataset.toml"]
-    names = [*read, "corpus.jsonl.py", "qrels.py", "model.bin"]
-    ignored, allowed = options["ignore_patterns"], options["allow_patterns"]
-    assert read == [*filter_repo_objects(names, allow_patterns=allowed, ignore_patterns=ignored)]
 
 
 def test_bytes_in_a_parquet_file_that_are_not_utf8_are_refused(

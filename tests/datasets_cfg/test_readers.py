@@ -7,9 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from datasets_cfg.catalogue import Facts
-from datasets_cfg.dataset import open_dataset
-from datasets_cfg.locate import READERS, detect_layout, find_files, reader_of_layout
+from datasets_cfg.locate import detect_layout, reader_of_layout
 from datasets_cfg.readers.beir import read_documents, read_queries
 from datasets_cfg.readers.dpr import read_passages as read_dpr_passages
 from datasets_cfg.readers.dpr import read_questions
@@ -18,10 +16,6 @@ from datasets_cfg.readers.qrels import read_qrels, read_trec_qrels
 from datasets_cfg.readers.reader import (
     Document,
     Reader,
-    collect_queries,
-    find_file,
-    keep_judged_queries,
-    read_rows,
 )
 from foundation.errors import BenchError
 from tests.support.examples import with_examples
@@ -248,12 +242,10 @@ DPR_HEADER = "id\ttext\ttitle\n"
 BAD_JSON = [
     ('{"_id":"d2","text":"cut', "is not JSON: Input data was truncated"),
     ('{"_id":"d2" "text":"x"}', "is not JSON: JSON is malformed"),
-    ('{"text":"x","metadata":{}}', "field '_id' is missing"),
     ('{"_id":"d2"}', "field 'text' is missing"),
     ('{"_id":2.5,"text":"x"}', "_id is 2.5: expected"),
     ('{"id":true,"text":"x"}', "the id is True: expected text"),
     ('{"_id":"d2","text":"\\ud800', "is not JSON"),
-    ('{"_id":"d2","text":NaN}', "is not JSON"),
     ('{"_id":"","text":"x"}', "the id is empty"),
     ('{"_id":"d\\u00002","text":"x"}', r"the id 'd\\x002' contains NUL"),
     ('{"_id":"d2","text":null}', "text is None: expected text"),
@@ -263,25 +255,18 @@ BAD_JSON = [
 BAD_ANSWERS = [
     ("when", "1 columns instead of 2"),
     ("when\t__import__('os').getcwd()", "not a Python list"),
-    ("when\t['open", "not a Python list"),
     ("when\t[]", "not a list of one or more strings"),
-    ("when\t[3]", "not a list of one or more strings"),
     ("when\t'abc'", "not a list of one or more strings"),
 ]
 BAD_FILES = [
     (read_qrels, "q1\td1\t1\n", 1, "the header is"),
-    (read_qrels, "", 1, "the header is ''"),
     (read_qrels, f"{HEADER}q1\td1\t1\nq1\td2\n", 3, "2 columns instead of 3"),
-    (read_qrels, f"{HEADER}q1 d1 1\n", 2, "1 columns instead of 3"),
     (read_qrels, f"{HEADER}q1\td1\t0.5\n", 2, "'0.5' is not an integer"),
     (read_qrels, f"{HEADER}q1\td1\t99999999999\n", 2, "not an integer"),
     (read_qrels, f"{HEADER}q1\td1\t1\nq1\td1\t2\n", 3, "has grades 1 and 2"),
     (read_trec_qrels, "q1 0 d1 1\nq1 0 d2\n", 2, "3 columns instead of 4"),
-    (read_trec_qrels, "q1 0 d1 x\n", 1, "'x' is not an integer"),
     (read_passages, "0\ta\n1\n", 2, "1 columns instead of 2"),
-    (read_passages, "0\ta\tb\n", 1, "3 columns instead of 2"),
     (read_passages, b"0\ta\n1\tb\n2\t\xff\n", 3, "not UTF-8"),
-    (read_dpr_passages, "", 1, "the header is"),
     (read_dpr_passages, "1\ttext\ttitle\n", 1, "the header is"),
     (read_dpr_passages, f"{DPR_HEADER}1\ttext\n", 2, "2 columns instead of 3"),
     (read_dpr_passages, f'{DPR_HEADER}1\t"open\tA\n2\tx\ty\n', 3, "unexpected end of data"),
@@ -296,16 +281,14 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("read", "content", "line", "message"), BAD_FILES)
-@pytest.mark.parametrize("name", ["bad.txt", "bad.txt.gz"])
 def test_a_bad_line_is_refused_by_its_number(
     read: Callable[[Path], Iterable[object]],
     content: str | bytes,
     line: int,
     message: str,
-    name: str,
     write: Write,
 ) -> None:
-    path = write(name, content)
+    path = write("bad.txt.gz", content)
     with pytest.raises(BenchError, match=fails_at(path, line, message)):
         list(read(path))
 
@@ -349,41 +332,3 @@ def test_real_collections_have_their_counts(
     assert detect_layout(bench_data / folder) == layout
     assert sum(1 for _ in reader.documents()) == documents
     assert (len(read.queries), len(read.qrels)) == (queries, judgements)
-
-
-class SemicolonReader(Reader):
-    corpus_names = ("texts.csv",)
-    expected = "texts.csv, asked.{split}.csv and qrels.{split}.txt"
-
-    def corpus_files(self):
-        return (find_file(self.folder, self.corpus_names),)
-
-    def documents(self):
-        for _, (name, text) in read_rows(*self.corpus_files(), 2, ";"):
-            yield Document(name, "", text)
-
-    def judgement_files(self):
-        names = (f"asked.{self.split}.csv", f"qrels.{self.split}.txt")
-        return tuple(find_file(self.folder, [name]) for name in names)
-
-    def judgements(self):
-        asked, qrels = self.judgement_files()
-        rows = ((number, *fields) for number, fields in read_rows(asked, 2, ";"))
-        return keep_judged_queries(collect_queries(rows, asked), read_trec_qrels(qrels), qrels)
-
-
-def test_a_layout_is_added_with_a_reader(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(READERS, "semicolons", SemicolonReader)
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "texts.csv").write_text("d1;a wing\nd2;a slab\n")
-    (folder / "asked.test.csv").write_text("q1;wing\n")
-    (folder / "qrels.test.txt").write_text("q1 0 d1 1\n")
-    dataset = open_dataset(str(folder), cache_dir=tmp_path / "cache")
-    assert dataset.facts.layout == "semicolons"
-    assert dataset.corpus.texts.to_pylist() == ["a wing", "a slab"]
-    assert list(dataset.qrels) == [("q1", "d1", 1)]
-    licensed = Facts("set/mine", "semicolons", public=False, instructions="ask")
-    with pytest.raises(BenchError) as raised:
-        find_files(licensed, None, tmp_path / "cache")
-    assert "put texts.csv, asked.test.csv and qrels.test.txt into" in raised.value.hint

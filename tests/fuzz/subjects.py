@@ -192,7 +192,7 @@ SUBJECTS: dict[str, Subject] = {
             "check hashing --baseline bm25 --results {f}/stored --on {f}/own --margin 0.01",
             "leaderboard --results {f}/stored --measure nDCG@10 --format csv",
             "export hashing --results {f}/stored --on own --out {f}/out",
-            "cache --older-than 3 --prune hashing --dry-run --cache-dir {f}/cache",
+            "cache --older-than 3 --prune hashing --cache-dir {f}/cache",
             "list models --json",
             "show beir/scifact",
         ),

@@ -69,19 +69,17 @@ def verify(request: VerifyRequest, output: OutputOptions) -> int:
 def cache(request: CacheRequest, output: OutputOptions) -> int:
     """Print the disk space of vectors by model, after removing the selected ones."""
     store = cache_folder(request.cache_dir) / VECTORS
-    removed = list(_remove_selected(store, request, output.dry_run))
+    removed = list(_remove_selected(store, request))
     rows = measure_usage(store)
     text = cache_table(rows) if rows else f"no vectors in {store}"
     return print_result(output.json, {"stored": rows, "pruned": removed}, text)
 
 
-def _remove_selected(store: Path, request: CacheRequest, dry_run: bool) -> Iterator[ModelUsage]:
-    """Remove the selected vectors, or only print them with ``--dry-run``."""
+def _remove_selected(store: Path, request: CacheRequest) -> Iterator[ModelUsage]:
     if not request.prune and request.older_than is None:
         return
     for row in select_models(measure_usage(store), request.prune, request.older_than, time.time()):
+        shutil.rmtree(store / row.fingerprint)
         what = f"{row.model} ({row.fingerprint[:8]}, {size(row.bytes)})"
-        if not dry_run:
-            shutil.rmtree(store / row.fingerprint)
-        print(f"{'would remove' if dry_run else 'removed'} {what}", file=sys.stderr)
+        print(f"removed {what}", file=sys.stderr)
         yield row

@@ -44,7 +44,6 @@ def assert_refused(finished: Finished, bench: Bench, *named: str) -> None:
 
 
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 1\n"
-HEADER = "query-id\tcorpus-id\tscore\n"
 BAD_FILES = {
     "a truncated line": (
         "corpus.jsonl",
@@ -61,23 +60,12 @@ BAD_FILES = {
         '{"_id": "q1", "text": "x"}\n{"_id": "q1", "text": "y"}\n',
         ("queries.jsonl:2", "'q1'"),
     ),
-    "no document": ("corpus.jsonl", "", ("no documents", "download incomplete")),
     "a pointer of Git LFS": (
         "corpus.jsonl",
         LFS_POINTER,
         ("corpus.jsonl is a Git LFS pointer", "lfs pull"),
     ),
-    "a value of an enumeration": (
-        "dataset.toml",
-        'title_track = "none"',
-        ("dataset.toml", "Use one of '', 'no-title', 'title'"),
-    ),
     "an unknown layout": ("dataset.toml", 'layout = "bier"\n', ("bier", "beir")),
-    "a judgement of an id with a NUL": (
-        "qrels/test.tsv",
-        HEADER + "q1\td1\0\t1\n",
-        ("test.tsv:2", "NUL"),
-    ),
 }
 
 
@@ -226,9 +214,6 @@ def test_nothing_in_a_malicious_pickle_is_executed(
     with weights.open("rb") as file:
         torch.load(file, weights_only=False) if form == "torch.save" else pickle.load(file)
     assert marker.exists(), "the pickle was harmless: this test shows nothing"
-
-
-# Downloads
 
 
 # Places that cannot be written

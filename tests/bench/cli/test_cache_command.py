@@ -43,15 +43,10 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def test_each_model_is_a_row_with_its_texts_and_bytes(folder, capsys):
+def test_each_model_is_a_row_with_its_bytes(folder, capsys):
     assert run(folder) == 0
     rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)["stored"]}
-    assert {name: row["texts"] for name, row in rows.items()} == {
-        "words": 10,
-        "halves": 10,
-        "(keys of corpora)": 10,
-        "unknown": None,
-    }
+    assert rows.keys() == {"words", "halves", "(keys of corpora)", "unknown"}
     assert rows["words"]["fingerprint"] == FINGERPRINT
     assert rows["words"]["bytes"] == size_of(folder / FINGERPRINT)
     assert rows["words"]["bytes"] - rows["halves"]["bytes"] > 10 * DIM
@@ -75,9 +70,6 @@ def test_a_cache_without_vectors_is_not_an_error(tmp_path, capsys):
 )
 def test_prune_removes_only_what_is_named(names, gone, folder, capsys):
     before = folders(folder)
-    assert run(folder, prune=names, dry_run=True) == 0
-    assert "would remove" in capsys.readouterr().err
-    assert folders(folder) == before
     assert run(folder, prune=names) == 0
     assert before - folders(folder) == gone
     pruned = json.loads(capsys.readouterr().out)["pruned"]

@@ -11,12 +11,7 @@ from tests.support.collections import Bench, finish, heed_ctrl_c, write_collecti
 
 COMMANDS = {
     "run": ["run", "{data}", "--model", "hashing", "bm25", "--results", "{new}"],
-    "score": ["score", "{data}/some.trec", "--dataset", "{data}", "--results", "{new}"],
     "check": ["check", "hashing", "--baseline", "bm25", "--on", "{data}", "--results", "{old}"],
-    "check --junit": [
-        *("check", "bm25", "--baseline", "bm25", "--on", "{data}", "--results", "{old}"),
-        *("--junit", "{new}/check.xml"),
-    ],
     "export": ["export", "bm25", "--results", "{old}", "--out", "{new}"],
 }
 
@@ -36,7 +31,6 @@ def test_a_disk_that_is_full_is_named_with_the_file_and_what_to_do(
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     bench = Bench(tmp_path)
     data = write_collection(tmp_path / "tiny")
-    (data / "some.trec").write_text("q1 Q0 d1 1 1.5 tag\n")
     other = write_collection(tmp_path / "other")
     assert bench("run", data, other, "--model", "bm25").code == 0
     places = {"data": data, "new": tmp_path / "new", "old": bench.out}

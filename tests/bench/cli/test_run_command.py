@@ -11,61 +11,9 @@ from bench.requests.fields import FolderFields, ModelFields
 from bench.requests.outcomes import MissingEvaluations
 from bench.result_store.result import load
 from bench.runner.workspace import load_models, open_workspace
-from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection, write_qrels
-
-DANGLING = 5
-
-
-@pytest.fixture(scope="module")
-def arguana(tmp_path_factory) -> Path:
-    """Data folder with synthetic texts in the shape of the genuine ArguAna.
-
-    Queries are documents, 108 texts of queries repeat an earlier one, and the counterargument of
-    five queries is not in the corpus.
-    """
-    counts = facts_for("beir/arguana").counts
-    folder = tmp_path_factory.mktemp("arguana") / "beir" / "arguana"
-    repeated = 108
-    claims = [min(number // 2, repeated) + max(number - 2 * repeated, 0) for number in range(1_406)]
-    queries = {
-        f"test-{number:04d}-pro01a": f"claim {claim} on topic{claim % 97}"
-        for number, claim in enumerate(claims)
-    }
-    names = list(queries)
-    counter = {name: name.replace("pro01a", "pro01b") for name in names}
-    documents = {name: ("", text) for name, text in queries.items()}
-    documents |= {
-        counter[name]: ("", f"against {queries[name]}") for name in names[: len(names) - DANGLING]
-    }
-    others = counts.documents - len(documents)
-    documents |= {f"other-{number}": ("", f"aside {number}") for number in range(others)}
-    write_collection(folder, documents, queries, {(name, counter[name]): 1 for name in names})
-    return folder.parents[1]
-
-
-@pytest.mark.slow
-def test_a_collection_shaped_like_arguana_is_official_and_reports_dangling_judgements(
-    bench: Bench, arguana: Path
-) -> None:
-    done = bench("run", "beir/arguana", "--model", "bm25", "--data-dir", arguana)
-    assert done.code == 0, done.stderr
-    result = load(bench.results("beir/arguana", "bm25")).record
-    assert result.protocol.official
-    assert result.protocol.exclude_self
-    assert (result.documents, result.queries) == (8_674, 1_406)
-    assert "NOT the published" not in done.stdout
-    assert "note: beir/arguana: judgements name documents that are not in the corpus" in (
-        done.stderr
-    )
-    assert "5 of them relevant, as in the published data): 5" in done.stderr
-    assert "not the published" not in done.stderr.lower()  # no count differs from the published one
-    # the query's own document is out, and the queries without a counterargument score 0
-    assert 0.9 < result.measures["R@100"] <= (1_406 - DANGLING) / 1_406
-    done = bench("verify", "beir/arguana", "--data-dir", arguana)
-    assert done.code == 0, done.stdout
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ def data(tmp_path):
 def server(monkeypatch):
     """A hashing model behind a URL."""
     monkeypatch.setenv("BENCH_API_KEY", KEY)
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.01)
     with serving(serve_model(open_encoder(resolve_model("hashing")))) as served:
         yield served
 
@@ -170,9 +171,8 @@ def test_a_kill_repeats_at_most_one_batch_per_connection(bench, tmp_path, server
     assert len(sent) - count - preflight <= CONNECTIONS * BATCH_TEXTS
 
 
-def test_a_server_that_fails_in_the_middle_keeps_what_was_encoded(bench, data, server, monkeypatch):
+def test_a_server_that_fails_in_the_middle_keeps_what_was_encoded(bench, data, server):
     url, app = server
-    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.01)
     documents = {f"d{i}": ("", f"document number {i}") for i in range(2_000)}
     many = write_collection(data / "many", documents, {"q": "number 7"}, {("q", "d7"): 1})
     broken = Reply(500, {"error": {"message": "CUDA error"}})

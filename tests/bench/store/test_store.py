@@ -102,15 +102,6 @@ def test_stored_vectors_are_those_of_the_encoder_whatever_was_stored_before(
     assert np.concatenate([tile for _, tile in tiles]).tobytes() == expected.tobytes()
 
 
-def test_a_second_run_encodes_nothing(corpus, store, tmp_path):
-    encode(store, corpus)
-    again = CountingEncoder()
-    other = VectorStore(tmp_path / "vectors")
-    assert other.plan(again, corpus).missing_rows == 0
-    assert np.array_equal(everything(encode(other, corpus, again)), directly(corpus))
-    assert again.documents == []
-
-
 def test_progress_counts_the_distinct_texts_that_are_encoded(store, tmp_path):
     corpus = corpus_of([*numbered(10), *numbered(3)], tmp_path / "corpus")
     encoder, done = CountingEncoder(), []
@@ -468,15 +459,6 @@ def test_a_damaged_fact_is_computed_again(content, store, tmp_path):
     path.write_bytes(content)
     assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
     assert store.remember(CountingEncoder(), "x", lambda: {"value": 3}) == {"value": 2}
-
-
-def test_a_fact_stored_under_the_key_of_another_is_computed_again(store, tmp_path):
-    store.remember(CountingEncoder(), "x", lambda: {"value": 1})
-    (path,) = (tmp_path / "vectors").rglob("*.fact.json")
-    store.remember(CountingEncoder(), "y", lambda: {"other": 1})
-    (other,) = set((tmp_path / "vectors").rglob("*.fact.json")) - {path}
-    path.write_bytes(other.read_bytes())
-    assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
 
 
 def test_a_flipped_bit_of_a_fact_never_gives_another_fact(store, tmp_path):

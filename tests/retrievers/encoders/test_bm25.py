@@ -80,12 +80,6 @@ def test_all_ties_at_the_cut_are_returned_so_that_ids_decide():
         ]
 
 
-def test_depth_beyond_the_corpus_is_unfilled():
-    hits = build().search(["wing"], 50)
-    assert hits.rows.shape == (1, 50)
-    assert (hits.rows >= 0).sum() == 3
-
-
 def test_a_corpus_without_words_has_no_hits():
     model = build([("", "")] * 4)
     assert len(model) == 4

@@ -17,7 +17,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import bench
-from bench.runner.workspace import Workspace
 from foundation.errors import BenchError, DriftError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models import resolve
@@ -110,11 +109,11 @@ def assert_agrees(folder: Path) -> Any:
     return encoder.recipe
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("name", MODULES)
 def test_vectors_of_other_modules_are_those_of_sentence_transformers(
-    plain: Path, tmp_path: Path, name: str, similarity: str, caplog: pytest.LogCaptureFixture
+    plain: Path, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    similarity = "dot" if name in ("static", "router") else "cosine"
     folder = save(plain, tmp_path / name, name, similarity_fn_name=similarity)
     recipe = assert_agrees(folder)
     assert (recipe.kind, recipe.similarity) == ("python", similarity[:3])
@@ -463,18 +462,3 @@ def test_a_file_that_reads_other_weights_is_noticed(file: Path, tmp_path: Path) 
     with pytest.raises(DriftError, match="make changed: the vector of") as caught:
         bench.evaluate(f"{file}:make", data, **request)
     assert "restore the files that its code reads" in caught.value.hint
-
-
-def test_a_workspace_loads_both_with_their_dimension(
-    plain: Path, file: Path, tmp_path: Path
-) -> None:
-    workspace = Workspace(tmp_path / "cache", device="cpu")
-    folder = save(plain, tmp_path / "st")
-    loaded = [
-        workspace.load(str(folder)),
-        workspace.load(f"{file}:Letters", trust_code=True),
-    ]
-    assert [each.model.recipe.dim for each in loaded] == [WIDTH, 5]
-    for each in loaded:
-        again = open_encoder(each.model, "cpu")  # as worker processes do
-        assert again.recipe == each.model.recipe
