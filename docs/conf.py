@@ -40,7 +40,6 @@ html_title = "retrieval-bench"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 templates_path: list[str] = []
-linkcheck_ignore = [r"https?://.*"]  # the site is built without a network
 
 write_reference(HERE / "reference")
 

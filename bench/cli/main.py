@@ -110,11 +110,12 @@ def build_app(words: Sequence[str]) -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, command in COMMANDS.items():
+        is_typed = name in words
         top.command(
-            _make_function(name, command, words) if name in words else lambda: None,
+            _make_function(name, command, words) if is_typed else lambda: None,
             name=name,
             group=command.group,
-            usage=f"Usage: {usage_line(name)}",
+            usage=f"Usage: {usage_line(name)}" if is_typed else None,
             help=command.about,
         )
     return top

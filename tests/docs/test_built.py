@@ -13,10 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("builder", ["html", "linkcheck"])
-def test_the_site_is_built_without_a_warning(tmp_path, builder):
+def test_the_site_is_built_without_a_warning(tmp_path):
     pytest.importorskip("sphinx")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-b", builder, "docs"]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-b", "html", "docs"]
     subprocess.run([*command, tmp_path], cwd=ROOT, check=True)
 
 

@@ -40,7 +40,7 @@ SERVED = {"served-models": "hashing", "explain": "worse"}  # model of each page'
 NOT_RUN = re.compile(
     r"python3 -m venv|new/bin/pip|\. \.venv|pip install|tox|sbatch|'jobs=|accelerate|.*--engine ray"
     r"|python -m tests\.benchmarks\.gpu_proof|python -m bench watch"
-    r"|python -m bench speed .*-openvino"
+    r"|python -m bench speed .*--against"  # which tests/bench/speed races
     r"|python -m bench explain .*--(?:published|run-file|vectors)"
 )
 # Pages that fast tests run.
@@ -156,6 +156,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("BENCH_DATA", raising=False)
+    monkeypatch.setattr("bench.speed.speed.LATENCY_DOCUMENTS", 50)
     for name in COLLECTIONS:
         made = write_collection(tmp_path / name, *SIXTY, facts=FACTS.format(name))
         judged = list(SIXTY[2].items())

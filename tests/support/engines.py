@@ -13,13 +13,13 @@ from bench.store.shards import SHARD_ROWS
 from tests.support.collections import write_collection
 from tests.support.tiny_checkpoints import WORDS, write_bert, write_card
 
-SHARDS = 5
+SHARDS = 3
 
 
-def several_shards(folder: Path, shards: int = SHARDS, seed: int = 0) -> Path:
+def several_shards(folder: Path) -> Path:
     """A collection whose documents fill some shards; many have the vector of another."""
-    rng = np.random.default_rng(seed)
-    rows = shards * SHARD_ROWS - SHARD_ROWS // 2
+    rng = np.random.default_rng(0)
+    rows = SHARDS * SHARD_ROWS - SHARD_ROWS // 2
     drawn = rng.choice(WORDS, (rows, 6))
     documents = {
         f"d{row}": (str(row % 7), f"{' '.join(words)} {row}") for row, words in enumerate(drawn)

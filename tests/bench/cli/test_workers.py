@@ -8,7 +8,7 @@ import pytest
 
 from bench.result_store.result import RESULT_FILE, load
 from tests.support.collections import Bench, finish, write_collection
-from tests.support.engines import files_of, several_shards, tiny_bert
+from tests.support.engines import SHARDS, files_of, several_shards, tiny_bert
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +67,12 @@ def test_workers_join_and_leave_and_nothing_is_encoded_twice_or_lost(collection,
     left, stayed = finish(leaving), finish(joining)
     assert (left.code, stayed.code) == (130, 0)
     assert "to continue, repeat the command" in left.stderr
-    assert len(shards_of(bench)) == 5
+    assert len(shards_of(bench)) == SHARDS
     late = bench(*words)
     assert late.code == 0
     assert '"encoded": 0' in late.stdout
     assert (
-        "0 texts encoded by this worker; the vectors of all 9,216 documents are stored"
+        "0 texts encoded by this worker; the vectors of all 5,120 documents are stored"
         in late.stderr
     )
     run = bench("run", collection, "--model", card, "--device", "cpu")

@@ -7,7 +7,7 @@ import pytest
 
 from bench.runner.engines import RayCluster
 from foundation.errors import BenchError
-from tests.support.engines import Bed, files_of
+from tests.support.engines import SHARDS, Bed, files_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,7 +32,7 @@ def test_tasks_return_the_vectors_of_one_process_byte_by_byte(
     assert encode_with(ray_cluster, bed, advanced.append).encoded == len(bed.corpus)
     assert sum(advanced) == len(bed.corpus) < bed.encoder.timer.counts["tokens"]
     files = files_of(shards, bed.workspace.vectors_dir)
-    assert len(files) == 15
+    assert len(files) == 3 * SHARDS
     assert files == files_of(shards, undisturbed.workspace.vectors_dir)
 
 

@@ -16,7 +16,7 @@ from bench.store.shards import SHARD_ROWS
 from foundation.errors import BenchError
 from tests.bench.cli.test_full_disk import limited
 from tests.support.collections import Bench, finish
-from tests.support.engines import Bed, files_of
+from tests.support.engines import SHARDS, Bed, files_of
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def encoding_child(bed):
     """A child that has written a shard and has others in hand; this process has done nothing."""
     with WorkerProcesses(2, "cpu").encoding(bed.workspace, bed.work):
         (child,) = active_children()
-        wait_until(lambda: len(bed.missing()) < 5, child.is_alive)
+        wait_until(lambda: len(bed.missing()) < SHARDS, child.is_alive)
         yield child
 
 
