@@ -149,8 +149,8 @@ def compare(request: CompareRequest) -> ComparisonReport:
     known = {result.dataset for entrant in entrants for result in entrant.found}
     on = [opened.name] if opened else resolve_names(request.on, known, workspace)
     if request.sequence:
+        refuse_duplicates(request.sequence)
         trained = resolve_names(request.sequence, known, workspace)
-        refuse_duplicates(trained)
         models = _choose_models(entrants, request, None, trained, workspace)
         transfer = measure_forgetting(models, trained, request.measure, resampling)
         return ComparisonReport(resampling, transfer=transfer)

@@ -257,7 +257,7 @@ def compare_models(models: Models, settings: ComparisonSettings) -> list[Compari
             for name, gap in matrix.gaps.items()
         ]
         raise BenchError(
-            f"no two models have the same measure on the same collection: {'; '.join(gaps)}",
+            "; ".join(["no two models have the same measure on the same collection", *gaps]),
             "Choose another --measure, or evaluate them on the same collection.",
         )
     settings.resampling.check_enough(sum(len(matrix.columns) > 1 for matrix in matrices))
