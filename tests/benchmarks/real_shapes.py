@@ -1,10 +1,9 @@
-"""What does `run` cost at the sizes of MS MARCO and of DPR's Wikipedia, within a memory budget?
+"""What does `run` cost at the size of MS MARCO, within a memory budget?
 
-The real command line over synthetic passages in the files of either collection: 8,841,823 passages
-with 6,980 queries at depth 1,000, or 21,015,324 with 3,610 questions at depth 100, whose answers
-are looked up. A card names an encoder of this module, whose vectors cost little to make (the sum
-of rows of three tables, as unit vectors); they are kept in float16 by the real store, twice: the
-dimension is small where the disk is. Each `run` is a process of its own:
+The real command line over synthetic passages in MS MARCO's files: 8,841,823 passages with 6,980
+queries at depth 1,000. A card names an encoder of this module, whose vectors cost little to make
+(the sum of rows of three tables, as unit vectors). The real store keeps them in float16. Each `run`
+is a process of its own:
 
 - ``first``: reads the passages, builds the corpus, plans, encodes, keeps, searches, scores, saves;
 - ``second``: the same with the vectors stored. Nothing is encoded, all is looked up and searched.
@@ -12,16 +11,14 @@ dimension is small where the disk is. Each `run` is a process of its own:
 Of each are given: seconds on the wall and of the processor; the peak of the resident set, mapped
 file pages and libraries included (what ``VmHWM`` of ``/proc/self/status`` says, by ``wait4``);
 the stages as the result states them; and what is outside of encoding, search and scoring. The
-rankings of some queries are compared with brute force in float64 over all rows. With two
-dimensions and more, every figure is fitted as a + b x dim and said for ``--extrapolate``: reading
-and products grow with the dimension, everything else does not.
+rankings of some queries are compared with brute force in float64 over all rows.
 
 ``--against-faiss`` lets exact search over the stored vectors race with FAISS flat on the same
 vectors in memory as float32 (loading them is not counted), by turns. Wanted: at most 1.3 times its
 processor time. ``OPENBLAS_CORETYPE`` decides for both which kernels OpenBLAS has (the command line
 sets it to ``SkylakeX`` where the processor has AVX-512).
 
-    python -m tests.benchmarks.real_shapes --shape msmarco --dim 64 128 --max-memory 3GB
+    python -m tests.benchmarks.real_shapes --dim 64 --max-memory 3GB
     python -m tests.benchmarks.real_shapes --rows 1000000 --queries 1000 --dim 384 --against-faiss
 
 Disk: 2 bytes x rows x dim, and about 120 for each row. The last line of stdout is one JSON
@@ -32,13 +29,12 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,22 +60,6 @@ MODULE = "tests.benchmarks.real_shapes"
 CENTRES, TABLES = 1000, (8191, 8179)  # primes: their sums are 67 million different vectors
 FIRST_QUERY = 8 * CENTRES * TABLES[0]  # then a query shares two of three rows with its passage
 BLOCK = 1 << 15
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of a collection, and the layout of its files."""
-
-    layout: str
-    rows: int
-    queries: int
-    depth: int
-
-
-SHAPES = {
-    "msmarco": Shape("msmarco", 8_841_823, 6_980, 1000),
-    "wikipedia": Shape("dpr", 21_015_324, 3_610, 100),
-}
 
 
 class TableEncoder:
@@ -120,27 +100,21 @@ class TableEncoder:
         return vectors
 
 
-def write_collection(folder: Path, shape: Shape, numbers: Int64Array) -> None:
-    """Numbered passages, and queries each with a passage, or its number as answer."""
+def write_collection(folder: Path, rows: int, depth: int, numbers: Int64Array) -> None:
+    """Numbered passages, and queries each with a passage."""
     folder.mkdir()
     asked = list(enumerate((numbers - FIRST_QUERY).tolist()))
-    if shape.layout == "dpr":
-        files, split, measure = ("psgs_w100.tsv", "nq-test.qa.csv"), "test", "Success@20"
-        head, end = "id\ttext\ttitle\n", "\ttitle\n"
-        questions = [f"question {FIRST_QUERY + n}\t['{n}']\n" for _, n in asked]
-    else:
-        files, split, measure = ("collection.tsv", "queries.dev.small.tsv"), "dev", "RR@10"
-        head, end = "", "\n"
-        questions = [f"{id_}\tquery {FIRST_QUERY + n}\n" for id_, n in asked]
-        qrels = [f"{id_} 0 {n} 1\n" for id_, n in asked]
-        (folder / "qrels.dev.small.tsv").write_text("".join(qrels))
-    with (folder / files[0]).open("w") as lines:
-        lines.write(head)
-        lines.writelines(f"{number}\tpassage {number}{end}" for number in range(shape.rows))
-    (folder / files[1]).write_text("".join(questions))
+    with (folder / "collection.tsv").open("w") as lines:
+        lines.writelines(f"{number}\tpassage {number}\n" for number in range(rows))
+    for name, line in (
+        ("queries.dev.small.tsv", "{id}\tquery {query}\n"),
+        ("qrels.dev.small.tsv", "{id} 0 {passage} 1\n"),
+    ):
+        written = [line.format(id=id_, passage=n, query=FIRST_QUERY + n) for id_, n in asked]
+        (folder / name).write_text("".join(written))
     (folder / "dataset.toml").write_text(
-        f'name = "synthetic"\nsplit = "{split}"\nmain_measure = "{measure}"\nmeasures = []\n'
-        f"depth = {shape.depth}\nexclude_self = false\n"
+        'name = "synthetic"\nsplit = "dev"\nmain_measure = "RR@10"\nmeasures = []\n'
+        f"depth = {depth}\nexclude_self = false\n"
     )
 
 
@@ -155,10 +129,13 @@ def write_card(path: Path, dim: int) -> Path:
 
 @dataclass(frozen=True)
 class Work:
-    """A folder with a collection of some shape, in which the real command line runs."""
+    """A folder with a collection, in which the real command line runs."""
 
     folder: Path
-    shape: Shape
+    rows: int
+    queries: int
+    depth: int
+    dim: int
     max_memory: str
 
     @property
@@ -168,19 +145,20 @@ class Work:
     @property
     def numbers(self) -> Int64Array:
         """Numbers of the queries."""
-        step = max(1, self.shape.rows // self.shape.queries)
-        return FIRST_QUERY + np.arange(self.shape.queries) * step % self.shape.rows
+        step = max(1, self.rows // self.queries)
+        return FIRST_QUERY + np.arange(self.queries) * step % self.rows
 
     @property
     def cache(self) -> Path:
         return self.folder / "cache"
 
-    def card(self, dim: int) -> Path:
-        return write_card(self.folder / f"tables-{dim}.toml", dim)
+    @property
+    def card(self) -> Path:
+        return write_card(self.folder / f"tables-{self.dim}.toml", self.dim)
 
-    def run(self, dim: int) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """One `run --recompute` in a process of its own: time, peak, stages."""
-        words = ["run", str(self.collection), "--model", str(self.card(dim))]
+        words = ["run", str(self.collection), "--model", str(self.card)]
         words += ["--trust-code", "--set", "store_dtype=float16", "--device", "cpu", "--recompute"]
         words += ["--max-memory", self.max_memory]
         words += ["--results", str(self.folder / "out"), "--cache-dir", str(self.cache)]
@@ -195,7 +173,7 @@ class Work:
         wall = time.perf_counter() - start
         if status:
             raise SystemExit("the run failed; see above")
-        spent = self.result(dim).timings
+        spent = self.result.timings
         encoding = spent.busy_s.get("forward", 0.0)
         stages = {
             "encoding_s": encoding,
@@ -211,38 +189,39 @@ class Work:
             "busy_s": spent.busy_s,
         }
 
-    def result_folder(self, dim: int) -> Path:
-        (folder,) = (self.folder / "out").glob(f"synthetic/tables-{dim}/*")
+    @property
+    def result_folder(self) -> Path:
+        (folder,) = (self.folder / "out").glob(f"synthetic/tables-{self.dim}/*")
         return folder
 
-    def result(self, dim: int) -> Result:
-        content = (self.result_folder(dim) / "result.json").read_bytes()
+    @property
+    def result(self) -> Result:
+        content = (self.result_folder / "result.json").read_bytes()
         return msgspec.json.decode(content, type=Result)
 
-    def rankings_that_differ(self, dim: int, count: int) -> int:
+    def rankings_that_differ(self, count: int) -> int:
         """How many of some queries have another ranking, or other scores, than by brute force."""
-        encoder, ranked = self.encoder(dim), list(read_run_file(self.ranking(dim)).run.rankings())
-        places = np.linspace(0, self.shape.queries - 1, count).astype(np.int64)
+        ranking = self.result_folder / "run.arrow"
+        encoder, ranked = self.encoder, list(read_run_file(ranking).run.rankings())
+        places = np.linspace(0, self.queries - 1, count).astype(np.int64)
         asked = encoder.vectors(self.numbers[places])
-        rows, scores = brute_force(encoder, asked, self.shape.rows, self.shape.depth)
+        rows, scores = brute_force(encoder, asked, self.rows, self.depth)
         return sum(
             [int(name) for name in ranked[place][1]] != own.tolist()
             or not np.allclose(ranked[place][2], best, rtol=1e-6)
             for place, own, best in zip(places.tolist(), rows, scores, strict=True)
         )
 
-    def ranking(self, dim: int) -> Path:
-        return self.result_folder(dim) / "run.arrow"
-
-    def encoder(self, dim: int) -> TableEncoder:
-        model = resolve_model(str(self.card(dim)), trust_code=True, store_dtype="float16")
+    @property
+    def encoder(self) -> TableEncoder:
+        model = resolve_model(str(self.card), trust_code=True, store_dtype="float16")
         return open_encoder(model, "cpu")  # type: ignore[return-value]
 
-    def vectors(self, dim: int) -> tuple[StoredVectors, Int64Array]:
+    def vectors(self) -> tuple[StoredVectors, Int64Array]:
         """The stored vectors, and the ranks of the ids."""
         workspace = Workspace(cache_dir=self.cache, offline=True)
         corpus = workspace.dataset(str(self.collection)).corpus
-        vectors = workspace.store.plan(self.encoder(dim), corpus).vectors
+        vectors = workspace.store.plan(self.encoder, corpus).vectors
         assert vectors is not None
         return vectors, corpus.tie_rank
 
@@ -275,18 +254,18 @@ def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
     return time.perf_counter() - wall, time.process_time() - processor, result
 
 
-def race_with_faiss(work: Work, dim: int, rounds: int) -> dict[str, Any]:
+def race_with_faiss(work: Work, rounds: int) -> dict[str, Any]:
     """FAISS flat in memory and exact search from the disk, by turns; medians."""
     import faiss  # not needed without the race
 
-    vectors, tie_rank = work.vectors(dim)
-    queries = work.encoder(dim).vectors(work.numbers)
-    depth, resident = work.shape.depth, resident_bytes()
-    flat = faiss.IndexFlatIP(dim)
+    vectors, tie_rank = work.vectors()
+    queries = work.encoder.vectors(work.numbers)
+    depth, resident = work.depth, resident_bytes()
+    flat = faiss.IndexFlatIP(work.dim)
     for _, tile in vectors.tiles(BLOCK):
         flat.add(tile)
     plan = plan_search(
-        parse_size(work.max_memory), len(tie_rank), dim, len(queries), depth, resident
+        parse_size(work.max_memory), len(tie_rank), work.dim, len(queries), depth, resident
     )
 
     def search() -> Any:
@@ -323,39 +302,17 @@ def drop_from_cache(vectors: StoredVectors) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def extrapolated(measured: dict[int, dict[str, Any]], dim: int) -> dict[str, Any]:
-    """Each figure of both runs as a + b x dim, at another dimension."""
-    dims = sorted(measured)
-    figures: dict[str, Any] = {"dim": dim, "model": "a + b x dim"}
-    for run in ("first", "second"):
-        for name in ("wall_s", "processor_s", "search_s", "outside_s"):
-            values = [measured[own][run][name] for own in dims]
-            b, a = np.polyfit(dims, values, 1)
-            figures[f"{run} {name}"] = {"a": a, "b": b, "value": a + b * dim}
-    return figures
-
-
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Both runs at each dimension, their check, and the race."""
-    sizes = {name: getattr(options, name) for name in ("rows", "queries", "depth")}
-    asked = {name: size for name, size in sizes.items() if size}
-    shape = replace(SHAPES[options.shape], **asked)
-    measured: dict[int, dict[str, Any]] = {}
+    """Both runs, their check, and the race."""
+    sizes = {name: getattr(options, name) for name in ("rows", "queries", "depth", "dim")}
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        work = Work(Path(folder), shape, options.max_memory)
-        write_collection(work.collection, shape, work.numbers)
-        for dim in options.dim:
-            own: dict[str, Any] = {"first": work.run(dim), "second": work.run(dim)}
-            own["rankings_that_differ"] = work.rankings_that_differ(dim, options.check)
-            if options.against_faiss:
-                own["race"] = race_with_faiss(work, dim, options.rounds)
-            shutil.rmtree(work.cache / "vectors")
-            measured[dim] = own
-            print(f"{dim} dimensions: {own}", file=sys.stderr, flush=True)
-    report = {**asdict(shape), "max_memory": options.max_memory, "dimensions": measured}
-    if len(measured) > 1:
-        report["extrapolated"] = extrapolated(measured, options.extrapolate)
-    return report
+        work = Work(Path(folder), **sizes, max_memory=options.max_memory)
+        write_collection(work.collection, work.rows, work.depth, work.numbers)
+        report: dict[str, Any] = {"first": work.run(), "second": work.run()}
+        report["rankings_that_differ"] = work.rankings_that_differ(options.check)
+        if options.against_faiss:
+            report["race"] = race_with_faiss(work, options.rounds)
+    return {**sizes, "max_memory": options.max_memory, **report}
 
 
 def main() -> int:
@@ -371,21 +328,15 @@ def main() -> int:
     }
     print(json.dumps(report))
     budget = parse_size(options.max_memory)
-    good = all(
-        not own["rankings_that_differ"]
-        and max(own[run]["peak_bytes"] for run in ("first", "second")) <= budget
-        for own in report["dimensions"].values()
-    )
+    peak = max(report[run]["peak_bytes"] for run in ("first", "second"))
+    good = peak <= budget and not report["rankings_that_differ"]
     return 0 if good else 1
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="msmarco")
-    for name in ("rows", "queries", "depth"):
-        parser.add_argument(f"--{name}", type=int, help="instead of the shape's own")
-    parser.add_argument("--dim", type=int, nargs="+", default=[64, 128])
-    parser.add_argument("--extrapolate", type=int, default=768, help="dimension to extrapolate to")
+    for name, size in (("rows", 8_841_823), ("queries", 6_980), ("depth", 1_000), ("dim", 128)):
+        parser.add_argument(f"--{name}", type=int, default=size)
     parser.add_argument("--max-memory", default="3GB")
     parser.add_argument("--check", type=int, default=3, help="queries to rank by brute force")
     parser.add_argument("--against-faiss", action="store_true")

@@ -1,55 +1,69 @@
-"""The proof on a GPU, with tiny sizes on the CPU, and where there is no GPU."""
+"""The proof on a GPU: all of its parts with small sizes on the CPU, and parts that fail."""
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench.evaluation.device_search import DeviceSearch
-from retrievers.training.engine.context import LossPoint, append_point
 from tests.benchmarks import gpu_proof
+from tests.benchmarks.gpu_proof import MARK, PARTS, SMALL, Proof, do_part, run_part
 
-TINY = (
-    *("--device", "cpu", "--layers", "2", "--width", "32", "--heads", "2", "--vocabulary", "2000"),
-    *("--tokens", "32", "--batch", "16", "--steps", "20", "--lr", "0.01"),
-    *("--rows", "3000", "--dim", "16", "--queries", "20", "--depth", "50"),
+
+@pytest.mark.slow
+def test_every_part_yields_its_figures_on_the_cpu(tmp_path: Path, capsys) -> None:
+    proof, figures = Proof(SMALL, tmp_path), {}
+    for name in PARTS:
+        do_part(proof, name)
+        lines = capsys.readouterr().out.splitlines()
+        shown = [json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
+        assert shown, name
+        figures |= dict(shown)
+    assert "problem" not in figures
+    assert all(value for value in figures.values() if isinstance(value, bool))
+    assert set(gpu_proof.GOALS) <= figures.keys()
+    assert figures["HNSW8"] == "600: works"
+
+
+@pytest.mark.slow
+def test_the_table_the_document_and_the_exit_code_agree(tmp_path: Path, capsys) -> None:
+    assert gpu_proof.main(["--out", str(tmp_path), "--dry-run", "--only", "exact"]) == 0
+    *table, _, last = capsys.readouterr().out.splitlines()
+    assert any(" search from files, s " in line and "| 27 " in line for line in table)
+    document = json.loads((tmp_path / "proof.json").read_text())
+    assert document == json.loads(last)
+    assert document["parts"][0]["state"] == "done"
+    assert [path.name for path in tmp_path.iterdir()] == ["proof.json"]
+
+
+@pytest.mark.parametrize(
+    ("code", "limit_s", "state"),
+    [
+        ("", 60, "done"),
+        ("import os; os.abort()", 60, "BROKE: died (SIGABRT)"),
+        ("raise SystemExit(3)", 60, "BROKE: exit code 3"),
+        ("import time; time.sleep(60)", 0.5, "BROKE: stopped after 0 s"),
+    ],
 )
+def test_a_part_that_dies_or_hangs_keeps_what_it_has_printed(code, limit_s, state) -> None:
+    program = f"""print({MARK!r} + '["seconds", 7]', flush=True); {code}"""
+    outcome = run_part("exact", [sys.executable, "-S", "-c", program], limit_s)
+    assert (outcome.figures, outcome.state) == ({"seconds": 7}, state)
 
 
-def test_without_a_gpu_the_proof_prints_what_it_would_run(tmp_path: Path, capsys) -> None:
-    assert gpu_proof.main(["--out", str(tmp_path), "--dry-run"]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"{name}:" in shown for name in gpu_proof.PARTS)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_the_proof_passes_on_the_cpu_and_prints_its_record(tmp_path, capsys) -> None:
-    parts = ("pretrain", "vectors", "search")
-    assert gpu_proof.main(["--out", str(tmp_path), *TINY, "--only", *parts]) == 0
-    last = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert last == json.loads((tmp_path / "proof.json").read_text())
-    assert [part["state"] for part in last["parts"]] == ["passed"] * 3
-
-
-@pytest.mark.slow
-def test_differing_hits_and_failing_parts_fail_the_proof(tmp_path, capsys, monkeypatch) -> None:
+def test_wrong_hits_fail_the_proof(tmp_path: Path, capsys, monkeypatch) -> None:
     score = DeviceSearch._exact_scores
     monkeypatch.setattr(DeviceSearch, "_exact_scores", lambda *given: -score(*given))
-    out = ["--out", str(tmp_path), *TINY, "--only"]
-    assert gpu_proof.main([*out, "search"]) == 1
-    assert "FAILED" in capsys.readouterr().out
-    assert gpu_proof.main([*out, "vectors"]) == 1  # there is no model yet
-    assert "BROKE" in capsys.readouterr().out
+    found = Proof(replace(SMALL, cases=1), tmp_path).equal()
+    assert not all(value for name, value in found if name.startswith("depth"))
 
 
-def test_a_loss_that_stays_fails(tmp_path) -> None:
-    for falling in (0.5, 0.0):
-        path = tmp_path / str(falling)
-        path.mkdir()
-        for step in range(6):
-            losses = {"loss": 3 - falling * step / 5}
-            append_point(path / "losses.jsonl", LossPoint(step + 1, losses, 1.0, 1.0, 1))
-        part = gpu_proof.Part("pretrain")
-        gpu_proof.loss_figures(part, path)
-        assert (part.state == "passed") == (falling > 0)
+def test_without_a_gpu_the_proof_prints_what_it_would_run(tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu_proof.main(["--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"{name}: " in shown for name in PARTS)
+    assert not list(tmp_path.iterdir())

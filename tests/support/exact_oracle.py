@@ -29,6 +29,18 @@ def search_on_device(
         return search_tiles(search, vectors, **options)
 
 
+def error_ratio(documents: np.ndarray, queries: np.ndarray, device: str) -> float:
+    """The largest error of a proposal in shares of its bound."""
+    with ThreadPoolExecutor(4) as pool:
+        ranks = np.arange(len(documents))
+        search = DeviceSearch(queries, 5, ranks, device, pool, PhaseTimer())
+        tile = search.stage(0, documents)
+        proposed = search.propose(tile, slice(None), slice(None)).double()
+        proposed /= search._put(np.ldexp(1.0, search.exponents + tile.exponent))[:, None]
+        truth = search.exact @ tile.stored.double().T
+        return float(((proposed - truth).abs() / search._put(search.error(tile))[:, None]).max())
+
+
 def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, tie_rank: np.ndarray) -> Hits:
     """All products in float64, rounded to float32, sorted by score, then tie rank."""
     scores = np.empty((len(queries), len(vectors)), np.float32)

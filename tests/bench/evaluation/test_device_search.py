@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,13 @@ from bench.evaluation.collection_search import search_device
 from bench.evaluation.device_search import DeviceSearch, DeviceTile
 from bench.evaluation.exact import ArrayVectors, exact_search
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.hits import Hits
 from tests.support.collections import Bench, write_collection
 from tests.support.exact_oracle import (
     assert_same,
     brute_force,
     corpora,
+    error_ratio,
     nearly_tied,
     search_on_device,
     ties,
@@ -84,7 +83,7 @@ def worst_of(vectors: np.ndarray, queries: np.ndarray, best: np.ndarray, share: 
         off = share * self.error(tile)[:, None] * np.where(is_best[:, rows], -1, 1)
         factor = np.ldexp(1.0, self.exponents + tile.exponent)[:, None]
         proposed = ((truth[:, rows] + off) * factor)[some]
-        return torch.from_numpy(proposed.astype(np.float32))
+        return torch.from_numpy(proposed.astype(np.float32)).to(self.device)
 
     return propose
 
@@ -110,6 +109,7 @@ def hard_corpora(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return vectors, queries, tie_rank
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @with_examples(150)
 @given(
     corpus=hard_corpora(),
@@ -122,7 +122,7 @@ def hard_corpora(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     most_pending=st.integers(1, 8),
 )
 def test_proposals_as_wrong_as_their_bound_allows_give_the_hits_of_the_processor(
-    corpus, k, tile_rows, scores, slack, share, room, most_pending
+    corpus, k, tile_rows, scores, slack, share, room, most_pending, device
 ):
     vectors, queries, tie_rank = corpus
     truth = brute_force(vectors, queries, min(k, len(vectors)), tie_rank)
@@ -139,7 +139,8 @@ def test_proposals_as_wrong_as_their_bound_allows_give_the_hits_of_the_processor
         patch.setattr(DeviceSearch, "__init__", with_room)
         if share:
             patch.setattr(DeviceSearch, "propose", worst_of(vectors, queries, truth.rows, share))
-        hits = search_on_device(ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows)
+        asked = ArrayVectors(vectors), queries, k, tie_rank, device
+        hits = search_on_device(*asked, tile_rows=tile_rows)
     filled = truth.rows.shape[1]
     assert_same(Hits(hits.scores[:, :filled], hits.rows[:, :filled]), truth)
     assert (hits.rows[:, filled:] == -1).all()
@@ -163,15 +164,7 @@ def test_products_stay_within_their_bound(device, dtype):
     documents = rng.standard_normal((3000, 768)).astype(dtype)
     queries = np.vstack([rng.standard_normal((20, 768)), 10.0 ** rng.uniform(-6, 2, (20, 768))])
     queries = queries.astype(np.float32)
-    with ThreadPoolExecutor(1) as pool:
-        ranks = np.arange(len(documents))
-        search = DeviceSearch(queries, 5, ranks, device, pool, PhaseTimer())
-        tile = search.stage(0, documents)
-        proposed = search.propose(tile, slice(None), slice(None)).double().cpu().numpy()
-        proposed /= np.ldexp(1.0, search.exponents + tile.exponent)[:, None]
-        truth = queries.astype(np.float64) @ documents.astype(np.float64).T
-        off = np.abs(proposed - truth) / search.error(tile)[:, None]
-    assert 1e-5 < off.max() < 1
+    assert 1e-5 < error_ratio(documents, queries, device) < 1
 
 
 # Memory of the device

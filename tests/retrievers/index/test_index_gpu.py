@@ -160,7 +160,8 @@ def test_an_index_is_searched_on_a_gpu_as_deep_as_faiss_can_and_else_on_the_cpu(
         ("IVF2,SQfp16", 6144, 2048),
     ],
 )
-def test_ranges_and_candidates_fit_into_the_shared_memory_of_a_block(spec, dim, depth):
+def test_ranges_and_candidates_fit(spec, dim, depth):
+    """Into the shared memory of a thread block."""
     index = faiss.index_factory(dim, spec, faiss.METRIC_INNER_PRODUCT)
     assert largest_gpu_depth(index) == depth
     if depth and "fp16" not in spec:
