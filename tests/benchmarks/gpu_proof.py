@@ -70,14 +70,13 @@ COMPARED = 512  # documents whose vectors are compared
 LEAST_COSINE = 0.995  # of a centred vector in bfloat16 with float32's: random networks have 2 %
 SOME_QUERIES = 200
 TESTS = (
-    "tests/retrievers/index/test_index_conformance.py",
+    "tests/retrievers/index",
+    "tests/retrievers/encoders",
     "tests/bench/evaluation/test_device_search.py",
     "tests/bench/evaluation/test_exact_search.py",
-    "tests/retrievers/encoders/test_packed.py",
-    "tests/retrievers/encoders/test_tower_packed.py",
-    "tests/retrievers/encoders/test_transformer.py",
-    "tests/retrievers/training/objectives/test_objectives_train.py",
+    "tests/retrievers/training/objectives",
     "tests/retrievers/training/pretrain/test_pretrain.py",
+    "tests/retrievers/training/finetune/test_finetuning.py",
 )
 ONE_TEST = "tests/retrievers/index/test_index_gpu.py::test_ranges_and_candidates_fit"
 # Value at 9c6977b8 on an H200, and goal.
