@@ -268,7 +268,7 @@ class FaissIndex:
                 advised,
             )
         try:
-            with _silence_stderr(), _k_means_on_gpus(self._index, self._training_gpus):
+            with _k_means_on_gpus(self._index, self._training_gpus), _silence_stderr():
                 self._index.train(self._as_stored(sample))
         except FAISS_ERRORS as error:
             raise self._refusal("cannot be trained", error) from error
