@@ -15,11 +15,7 @@ const DATASETS = [
     main: true,
     title_track: "",
   })),
-  ...BOARD.columns.map((column) => ({
-    ...column,
-    kind: "collection",
-    title: column.about.title ?? "",
-  })),
+  ...BOARD.columns.map((column) => ({ ...column, kind: "collection", title: "" })),
 ].map((dataset, id) => ({ ...dataset, id }));
 
 function el(tag, attributes = {}, ...children) {

@@ -2,13 +2,10 @@
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bench.comparing.comparison import ChangedQueries, ChangedQuery, ShownDocument
-from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
+from bench.comparing.pairs import Comparison, ComparisonRow
 from bench.comparing.statistics import Difference
-from foundation.errors import make_printable
 from reports.comparison import changes_table, comparison_table
 from tests.support.markdown import notes_of, numbers, rows_of, tables_of
 
@@ -159,19 +156,6 @@ def test_a_comparison_without_changed_queries_states_so():
     assert (tables_of(none), none.count("\n")) == ([], 0)
 
 
-def test_recipes_that_differ_have_a_table_of_their_own():
-    text = table(
-        recipes=[
-            FieldDifference("dtype", "float32", "float16"),
-            FieldDifference("index", "", "IVF|8"),
-        ]
-    )
-    assert rows_of(text.split("\n\n")[-1]) == [
-        {"different settings": "dtype", "old": "float32", "new": "float16"},
-        {"different settings": "index", "old": "-", "new": "IVF|8"},
-    ]
-
-
 def test_a_changed_query_shows_its_documents_with_their_ranks():
     heading, query, documents = changes_table(CHANGES).split("\n\n")
     assert (heading.split(",")[0], numbers(heading)) == ("beir/tiny", ["1", "12"])
@@ -180,14 +164,3 @@ def test_a_changed_query_shows_its_documents_with_their_ranks():
         ["d1", "2", "1", "-", "Wings | lift"],
         ["d7", "", "30", "4", ""],
     ]
-
-
-@given(st.text(min_size=1))
-def test_no_text_breaks_a_table_or_reaches_the_terminal_as_a_control_character(text):
-    document = changed(QUERY.documents[0], doc_id=text, text=text)
-    shown = changes_table(
-        changed(CHANGES, queries=(changed(QUERY, documents=(document,), text=text),))
-    )
-    (row,) = rows_of(shown.split("\n\n")[2])
-    assert row["grade"] == "2"
-    assert make_printable(shown) == shown

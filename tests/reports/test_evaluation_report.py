@@ -2,8 +2,6 @@
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bench.evaluation.judging import suite_mean
 from bench.evaluation.result_record import Result
@@ -18,7 +16,6 @@ from reports.evaluation import (
     gaps_list,
     means_table,
 )
-from reports.format import duration, size
 from tests.support import results as records
 from tests.support.markdown import numbers, rows_of, tables_of
 
@@ -94,12 +91,6 @@ def test_the_published_score_of_the_collection_and_main_measure_is_shown():
     assert "published" not in row_of(RESULT, published)
 
 
-@given(st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size=1))
-def test_any_name_keeps_the_table_well_formed(name):
-    name = " ".join(name.split()) or "x"
-    assert row_of(changed(model=name))["model"] == name
-
-
 def test_the_heading_names_what_was_evaluated():
     heading = collection_table([RESULT], {}).splitlines()[0]
     assert heading.startswith("beir/tiny: ")
@@ -153,21 +144,6 @@ def test_findings_are_listed_with_their_counts_and_advice():
         "    remove them",
         "  note: harmless",
     ]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0.0 s"), (119.9, "119.9 s"), (3900, "1:05:00")]
-)
-def test_short_times_are_seconds_and_long_ones_hours(seconds, text):
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e9, "2.5 GB"), (4e15, "4000.0 TB")],
-)
-def test_sizes_are_in_decimal_units(number, text):
-    assert size(number) == text
 
 
 def test_costs_of_collections_are_summed():

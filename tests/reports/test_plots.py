@@ -9,7 +9,7 @@ from bench.comparing.statistics import Difference
 from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
 from foundation.errors import BenchError
-from tests.support.experiment_reports import BETTER, FULL, GAP, REFERENCE, report
+from tests.support.experiment_reports import FULL, GAP, report
 from tests.support.leaderboards import store
 from tests.support.speed_report import REPORT, point
 
@@ -18,7 +18,6 @@ pytest.importorskip("matplotlib")
 from reports.plots import (
     PAPER,
     _draw_panels,
-    _limits,
     draw_axes,
     draw_costs,
     draw_indexes,
@@ -37,14 +36,6 @@ def test_each_axis_is_drawn_as_svg_and_png(tmp_path):
 
 def test_an_axis_of_gaps_is_not_drawn(tmp_path):
     assert draw_axes(report(GAP), tmp_path) == []
-
-
-def test_a_bar_spans_the_interval_of_the_difference_about_the_row():
-    on = BETTER.on_collection("mean")
-    low, high = _limits(BETTER, "mean")
-    assert high - low == pytest.approx(on.difference.high - on.difference.low)
-    assert (low + high) / 2 == pytest.approx(on.score.mean)
-    assert _limits(REFERENCE, "mean") is None
 
 
 def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_points():

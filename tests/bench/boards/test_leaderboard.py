@@ -21,7 +21,7 @@ from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
 from datasets_cfg.catalogue import expand_names, suite_for
 from foundation.errors import BenchError
-from retrievers.models.card import Card, ExpectedScore, Prompts
+from retrievers.models.card import Card, Prompts
 from tests.support.examples import with_examples
 from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 
@@ -66,23 +66,6 @@ def test_a_suite_mean_is_the_mean_of_its_members_with_an_inner_suite_counted_onc
     expected = (sum(range(13)) / 20 + forums) / 14
     assert mean.score.value == pytest.approx(expected, abs=1e-12)
     assert mean.missing == ()
-
-
-def test_a_suite_with_a_gap_has_no_mean_and_names_what_is_missing(tmp_path):
-    for name in FORUMS[1:]:
-        store(tmp_path, "a", name, [0.5])
-    board = board_of(tmp_path, LeaderboardRequest(suite="beir/cqadupstack"))
-    mean = row_of(board, "a").means["beir/cqadupstack"][MEASURE]
-    assert (mean.score, mean.zero_shot, mean.missing) == (None, None, (FORUMS[0],))
-
-
-def test_the_zero_shot_mean_leaves_out_what_the_model_was_trained_on(tmp_path):
-    for number, name in enumerate(FORUMS):
-        store(tmp_path, "a", name, [number / 12], in_domain=number >= 10)
-    mean = row_of(board_of(tmp_path), "a").means["beir/cqadupstack"][MEASURE]
-    assert mean.score.value == pytest.approx(sum(range(12)) / 144)
-    assert mean.zero_shot == pytest.approx(sum(range(10)) / 120)
-    assert mean.zero_shot_members == 10
 
 
 def test_an_unofficial_collection_counts_in_no_mean(tmp_path):
@@ -181,19 +164,6 @@ def test_a_repeated_evaluation_is_shown_once_and_the_newest_is_kept(tmp_path):
     board = board_of(tmp_path)
     assert (names(board), board.results) == (["a"], 1)
     assert board.rows[0].cells["set"].facts["machine"].startswith("y")
-
-
-def test_published_scores_are_shown_next_to_measured_ones_with_their_source(tmp_path):
-    store(tmp_path, "a", "beir/scifact", {MEASURE: [0.5], "R@100": [0.75]})
-    expected = (
-        ExpectedScore(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper"),
-    )
-    card = Card(name="a", title="A", missing="x", expected=expected)
-    board = board_of(tmp_path, cards={"a": card})
-    row = row_of(board, "a")
-    score = row.score("beir/scifact", MEASURE)
-    assert (score.value, score.published, score.source) == (0.5, 0.625, "a paper")
-    assert row.score("beir/scifact", "R@100").published is None
 
 
 def test_speed_is_that_of_the_evaluation_that_encoded_most(tmp_path):

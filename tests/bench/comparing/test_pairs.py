@@ -174,17 +174,7 @@ def test_results_of_an_approximate_index_do_not_affect_other_checks(tmp_path, ca
 # Comparing
 
 
-def test_exchanging_the_models_exchanges_everything():
-    models = [model("a", 1), model("b", 2)]
-    there, back = (only(compare_models(order, FAST)) for order in (models, models[::-1]))
-    assert (there.mean_a, there.mean_b) == (back.mean_b, back.mean_a)
-    assert (
-        there.paired.difference
-        == -back.paired.difference
-        == pytest.approx(there.mean_a - there.mean_b)
-    )
-    assert there.paired.p == back.paired.p
-    assert there.paired.low == pytest.approx(-back.paired.high)
+def test_the_verdict_names_the_better_model_in_either_order():
     worse, better = model("a", 1), model("b", 1, shift=0.1)
     assert only(compare_models([worse, better], FAST)).verdict == "b"
     assert only(compare_models([better, worse], FAST)).verdict == "a"

@@ -101,7 +101,7 @@ def test_few_changed_queries_are_enumerated_exactly(values):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("queries", "zeros"), [(50, 0.5), (300, 0.9), (300, 0.0)])
+@pytest.mark.parametrize(("queries", "zeros"), [(50, 0.5), (300, 0.9)])
 def test_the_sampled_p_is_that_of_scipy_within_sampling_error(queries, zeros):
     values = sparse(RNG, queries, zeros, skewed=True)
     many = Resampling(resamples=19_999, seed=3)
@@ -184,14 +184,6 @@ def test_bootstrap_means_have_the_mean_and_the_variance_of_the_sample():
     assert part.bootstrap.std() == pytest.approx(error, rel=0.03)
 
 
-def test_flipped_means_have_mean_zero_and_the_second_moment_of_the_sample():
-    values = RNG.gamma(0.3, 1, 203)
-    part = differences(values, np.zeros(203), Resampling(19_999))
-    error = np.sqrt((values**2).mean() / 203)
-    assert part.flipped.mean() == pytest.approx(0, abs=5 * error / np.sqrt(19_999))
-    assert part.flipped.std() == pytest.approx(error, rel=0.03)
-
-
 def test_the_columns_of_one_matrix_are_what_each_pair_alone_would_give():
     values = RNG.random((60, 5))
     together = resample(values, FAST, stream=4)
@@ -229,7 +221,7 @@ def test_holm_is_that_of_statsmodels(p_values):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("queries", [10, 50, 300, 7000])
+@pytest.mark.parametrize("queries", [10, 7000])
 def test_the_detectable_effect_is_that_of_statsmodels_within_one_percent(queries):
     from statsmodels.stats.power import TTestPower
 
@@ -269,7 +261,7 @@ def test_few_changes_in_a_suite_are_enumerated_across_its_collections():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("queries", "zeros"), [(50, 0.5), (50, 0.9), (300, 0.8)])
+@pytest.mark.parametrize(("queries", "zeros"), [(50, 0.9), (300, 0.8)])
 def test_p_is_uniform_where_the_models_are_exchangeable(queries, zeros):
     """Never below its level, and near it: p of sparse differences is coarse."""
     rng = np.random.default_rng(11)
@@ -308,7 +300,7 @@ def test_p_of_a_suite_is_uniform_where_the_models_are_exchangeable():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("queries", "zeros", "skewed"),
-    [(50, 0.3, False), (50, 0.5, True), (300, 0.8, False), (300, 0.9, True)],
+    [(50, 0.5, True), (300, 0.8, False)],
 )
 def test_the_interval_holds_the_true_difference_as_often_as_it_says(queries, zeros, skewed):
     rng = np.random.default_rng(13)

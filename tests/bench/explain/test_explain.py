@@ -108,6 +108,11 @@ class Oracle:
         return "".join(lines)
 
 
+@pytest.fixture(autouse=True)
+def _few_rounds(monkeypatch):
+    monkeypatch.setattr("bench.explain.explain.ROUNDS", 3)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A checkpoint, its card and a collection."""

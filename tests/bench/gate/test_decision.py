@@ -139,7 +139,7 @@ LIMITS = st.builds(GateSettings, margin=st.floats(0, 0.1), floor=st.floats(0, 0.
 
 
 @given(st.data(), LIMITS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_candidate_with_lower_or_equal_scores_never_has_a_better_outcome(data, limits):
     names = ["a", "b", "c"][: data.draw(st.integers(1, 3))]
     losses = {name: data.draw(LOSSES) for name in names}
@@ -156,7 +156,7 @@ def test_a_candidate_with_lower_or_equal_scores_never_has_a_better_outcome(data,
 
 
 @given(st.data(), LIMITS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_order_of_queries_and_collections_has_no_influence(data, limits):
     losses = {name: data.draw(LOSSES) for name in ("a", "b")}
     weights = {"a": 0.3, "b": 0.7}

@@ -18,7 +18,8 @@ from safetensors.torch import save_file as save_torch_file
 
 from bench.__main__ import main
 from bench.gate import stack_probe
-from bench.gate.stack import Stack, judge_stacks, make_job, read_probe
+from bench.gate.check_record import Check
+from bench.gate.stack import Stack, judge_stacks, make_job, read_probe, run_probe
 from bench.requests.outcomes import ExitCode
 from tests.support.collections import write_words
 from tests.support.tiny_checkpoints import (
@@ -178,14 +179,13 @@ def test_equal_environments_are_equal(bert, llama, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_folder_without_a_transformer_is_refused(tmp_path, capsys):
+def test_a_folder_without_a_transformer_is_refused(tmp_path):
     library = pytest.importorskip("sentence_transformers")
     parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
     model = library.SentenceTransformer(modules=[parts.BoW(["river"])], device="cpu")
     model.save(str(tmp_path / "words"), create_model_card=False)
-    words = ["check", str(tmp_path / "words"), "--stack", sys.executable]
-    assert main(words) == ExitCode.BAD_INPUT
-    assert "it does not begin with a transformer" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="it does not begin with a transformer"):
+        probe(tmp_path / "words", tmp_path)
 
 
 def test_code_of_a_folder_is_not_run(bert, tmp_path, capsys):
@@ -214,43 +214,30 @@ def test_the_command_scores_a_collection_with_both_environments(
 
 
 @pytest.mark.slow
-def test_what_transformers_5_changes_is_named_between_two_real_environments(
-    bert, llama, tmp_path, capsys
-):
+def test_what_transformers_5_changes_is_named(bert, llama, tmp_path):
     other = os.environ.get("BENCH_OTHER_PYTHON", "")
     if not other:
         pytest.skip("BENCH_OTHER_PYTHON does not name the Python of another environment")
 
-    def check(model: Path) -> tuple[int, str]:
-        code = main(["check", str(model), "--stack", other])
-        printed = capsys.readouterr()
-        return code, printed.out + printed.err
+    def check(model: Path) -> Check:
+        here = probe(model, tmp_path)
+        job = make_job(model, None, [], "cpu") | {"tokens": here.facts["whole"]}
+        return judge_stacks("there", here, run_probe(Path(other), job))
 
-    code, shown = check(bert)
-    assert code == ExitCode.OK
-    assert f"here: transformers {transformers.__version__}" in shown
+    same = check(bert)
+    assert same.outcome == "OK"
+    assert f"here: transformers {transformers.__version__}" in " ".join(same.reasons)
     half = shutil.copytree(bert, tmp_path / "half")
     weights = {name: each.bfloat16() for name, each in load_file(half / WEIGHTS).items()}
     save_torch_file(weights, half / WEIGHTS, {"format": "pt"})
-    edit("config.json", dtype="bfloat16")(half)
-    code, shown = check(half)  # version 4 loads float32, version 5 what is stored
-    assert code == ExitCode.DRIFT
-    assert "dtype: bfloat16 there, float32 here" in shown
-    rotary = shutil.copytree(llama, tmp_path / "rotary")
-    edit("config.json", rope_parameters={"rope_type": "default", "rope_theta": 100.0})(rotary)
-    code, shown = check(rotary)  # a field that version 4 does not read
-    assert code == ExitCode.DRIFT
-    assert "rotary frequencies: " in shown
-    both_ways = shutil.copytree(llama, tmp_path / "both_ways")
-    edit("config.json", is_causal=False)(both_ways)
-    code, shown = check(both_ways)
-    assert code == ExitCode.DRIFT
-    assert "attention: bidirectional there, causal here" in shown
-    residual = shutil.copytree(bert, tmp_path / "residual")
-    edit("2_Dense/config.json", use_residual=True)(residual)
-    code, shown = check(residual)  # which sentence-transformers 5.7 does not know
-    assert code == ExitCode.BAD_INPUT
-    assert "use_residual" in shown
+    edit("config.json", dtype="bfloat16")(half)  # version 4 loads float32, 5 what is stored
+    assert "dtype: bfloat16 there, float32 here" in check(half).reasons
+    changed = shutil.copytree(llama, tmp_path / "changed")  # fields that version 4 does not read
+    rotary = {"rope_type": "default", "rope_theta": 100.0}
+    edit("config.json", rope_parameters=rotary, is_causal=False)(changed)
+    reasons = check(changed).reasons
+    assert any(reason.startswith("rotary frequencies: ") for reason in reasons)
+    assert "attention: bidirectional there, causal here" in reasons
 
 
 @pytest.mark.parametrize(
