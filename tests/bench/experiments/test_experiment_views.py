@@ -43,9 +43,8 @@ def test_bm25_is_not_multiplied_with_a_negative_similarity(evaluated):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("index", ["flat", "HNSW4?efSearch=8&seed=0"])
-def test_documents_are_encoded_once_for_all_views(evaluated, index):
-    first = evaluated("first", view=MEAN, index=index)
+def test_documents_are_encoded_once_for_all_views(evaluated):
+    first = evaluated("first", view=MEAN)
     views = [
         {**MEAN, "pooling": "cls"},
         {**MEAN, "normalize": False, "similarity": "euclidean"},
@@ -53,21 +52,11 @@ def test_documents_are_encoded_once_for_all_views(evaluated, index):
         {**MEAN, "precision": "int8"},
         {**MEAN, "precision": "binary"},
     ]
-    later = [
-        evaluated(f"later {number}", view=view, index=index) for number, view in enumerate(views)
-    ]
+    later = [evaluated(f"later {number}", view=view) for number, view in enumerate(views)]
     assert first.timings.encoded_documents > 0
     assert {one.timings.encoded_documents for one in later} == {0}
     fingerprints = {one.fingerprint for one in [first, *later]}
     assert len(fingerprints) == len(views) + 1
-
-
-@pytest.mark.slow
-def test_a_user_prompt_changes_what_is_encoded(evaluated):
-    plain = evaluated("plain", view=MEAN)
-    prompted = evaluated("prompted", view=MEAN, query_prompt="query: ")
-    assert prompted.recipe.prompts.query == "query: "
-    assert prompted.fingerprint != plain.fingerprint
 
 
 def test_more_dimensions_than_the_model_has_stop_before_anything_is_encoded(evaluated):

@@ -61,7 +61,7 @@ def test_processes_that_share_a_training_resume_together(tmp_path):
 
 
 OWN_NEGATIVES = (
-    REFRESHED.replace("= 2\n", "= 20\n")
+    REFRESHED.replace("refresh_steps = 2", "refresh_steps = 100")
     + """
 [loss]
 name = "contrastive"

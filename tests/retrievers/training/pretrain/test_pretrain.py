@@ -87,8 +87,8 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
     assert not np.array_equal(seen[8], encoder.encode_queries(TEXTS[:3]))
 
 
-SHARED = """
-import json, sys
+SHARED = r"""
+import json, os, signal, sys
 from pathlib import Path
 from retrievers.training.engine import run_folder
 from retrievers.training.engine.context import TrainingContext, is_first
@@ -98,34 +98,10 @@ from retrievers.training.preset import PRETRAIN_PRESETS
 from retrievers.training.pretrain.pretrain import pretrain
 table, texts, out = json.loads(Path(sys.argv[1]).read_text())
 preset = PRETRAIN_PRESETS.convert(table, "test")
-print(pretrain(preset, texts, TrainingContext(Path(out), device="cpu")).steps)
-"""
-
-
-@pytest.mark.slow
-def test_processes_share_each_step(tmp_path):
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    start = small.write_start(tmp_path / "start", TEXTS, **dropout)
-    train(small.preset(start, accumulate=2, steps=6), tmp_path / "alone")
-    job = [msgspec.to_builtins(small.preset(start, steps=6)), TEXTS, str(tmp_path / "shared")]
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    assert run_in_two(SHARED, tmp_path, str(tmp_path / "job.json")) == ["6", "6"]
-    one, other = weights(tmp_path / "alone"), weights(tmp_path / "shared")
-    assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
-
-
-INTERRUPTED = r"""
-import json, os, signal, sys
-from pathlib import Path
-from retrievers.training.engine.context import TrainingContext
-from retrievers.training.preset import PRETRAIN_PRESETS
-from retrievers.training.pretrain.pretrain import pretrain
-table, texts, out = json.loads(Path(sys.argv[1]).read_text())
 def interrupt(progress):  # called in the first process only
     if progress.done == 3:
         os.kill(os.getpid(), signal.SIGTERM)
 try:
-    preset = PRETRAIN_PRESETS.convert(table, "test")
     pretrain(preset, texts, TrainingContext(Path(out), "cpu", progress=interrupt))
 except SystemExit as stopped:
     sys.stdout.write(f"{stopped.code}\n")  # as a whole: two processes share a pipe
@@ -135,11 +111,16 @@ sys.stdout.write(f"{resumed_at}\n")
 
 
 @pytest.mark.slow
-def test_all_processes_stop_if_one_is_interrupted(start, tmp_path):
-    job = [msgspec.to_builtins(small.preset(start)), TEXTS, str(tmp_path / "out")]
+def test_processes_share_each_step_stop_if_one_is_interrupted_and_resume_together(tmp_path):
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    start = small.write_start(tmp_path / "start", TEXTS, **dropout)
+    train(small.preset(start, accumulate=2), tmp_path / "alone")
+    job = [msgspec.to_builtins(small.preset(start)), TEXTS, str(tmp_path / "shared")]
     (tmp_path / "job.json").write_text(json.dumps(job))
-    printed = run_in_two(INTERRUPTED, tmp_path, str(tmp_path / "job.json"))
+    printed = run_in_two(SHARED, tmp_path, str(tmp_path / "job.json"))
     assert sorted(printed) == ["10", "10", "143", "143"]
+    one, other = weights(tmp_path / "alone"), weights(tmp_path / "shared")
+    assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
 
 
 @pytest.mark.slow

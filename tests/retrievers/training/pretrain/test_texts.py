@@ -119,9 +119,8 @@ def start(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["retromae", "cocondenser"])
-def test_every_objective_reads_the_tokens_that_are_asked_for(start, tmp_path, name):
-    preset = small.preset(start, objective={"name": name}, steps=None, tokens=4_000)
+def test_a_training_reads_the_tokens_that_are_asked_for(start, tmp_path):
+    preset = small.preset(start, objective={"name": "cocondenser"}, steps=None, tokens=4_000)
     trained = pretrain(preset, SHORT, on_cpu(tmp_path))
     read = sum(point.tokens for point in read_curve(tmp_path / "losses.jsonl"))
     a_step = read / trained.steps
