@@ -486,11 +486,7 @@ FILES = TomlFiles("model card", Path(__file__).parent / "cards", Card)
 
 
 def load_card(name_or_path: str | Path) -> Card:
-    """Load a card by its name or ``.toml`` file.
-
-    Raises:
-        BenchError: there is no such card, it is not TOML, or a key or value is not valid.
-    """
+    """Load a card by its name or ``.toml`` file."""
     card = FILES.load(name_or_path)
     file = Path(name_or_path).name
     name = file.removesuffix(SUFFIX)

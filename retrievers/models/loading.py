@@ -100,9 +100,6 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
 
     Returns:
         Function from vectors ``(n, in)`` to ``(n, out)``.
-
-    Raises:
-        BenchError: the weights are missing, or have another width than the recipe.
     """
     where, _, name = stage.source.partition(":")
     if where == "key":

@@ -36,11 +36,7 @@ class Place:
 
 
 def locate_model(name: str) -> Place:
-    """Return the card, folder or repository that ``name`` stands for. Nothing is downloaded.
-
-    Raises:
-        BenchError: there is no such model, or its card is not valid.
-    """
+    """Return the card, folder or repository that ``name`` stands for. Nothing is downloaded."""
     folder = Path(name).expanduser()
     is_folder = folder.is_dir()  # which may have a name like that of a file
     if name.endswith(".toml") and not is_folder:
@@ -89,16 +85,9 @@ def locate_checkpoint(
 ) -> Path:
     """Return the folder of a checkpoint: local, in a package, in the Hub's cache, or downloaded.
 
-    Args:
-        checkpoint: Hub id, or folder relative to ``base``.
-        revision: revision on the Hub.
-        base: folder of the card.
-        package: ``package/folder`` of an installed package, used if its weights match ``sha``.
-        sha: sha256 of the weights, or empty.
-        with_weights: download weights, too, rather than settings and tokenizer alone.
-
-    Raises:
-        BenchError: it is not found and cannot be downloaded.
+    ``checkpoint`` is a Hub id, or a folder relative to ``base``, the card's. The weights in
+    ``package``, a folder of an installed package, are used if their sha256 is ``sha`` or it is "".
+    Without ``with_weights``, settings and tokenizer alone are downloaded.
     """
     local = base / Path(checkpoint).expanduser()
     if local.is_dir():

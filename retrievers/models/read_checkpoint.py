@@ -138,13 +138,7 @@ class Checkpoint:
 def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint:
     """Check and hash the files of a checkpoint, without loading it.
 
-    Args:
-        root: folder of the checkpoint.
-        stage_folders: folders of dense and layer-norm stages, relative to it.
-
-    Raises:
-        BenchError: weights, configuration or tokenizer are missing or damaged, or the folder has
-            its own code.
+    ``stage_folders``, relative to ``root``, are those of dense and layer-norm stages.
     """
     folder = root / find_inner_folder(root)
     if (folder / "adapter_config.json").exists():
@@ -167,12 +161,7 @@ def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint
 
 
 def read_library_folder(root: Path) -> Checkpoint:
-    """Hash all files that sentence-transformers may read in ``root``.
-
-    Raises:
-        BenchError: it did not save the folder, a folder in it is a link, or the base of an adapter
-            is another folder.
-    """
+    """Hash all files that sentence-transformers may read in ``root``, a folder that it saved."""
     if not is_st_folder(root):
         raise BenchError(f"{root} has no modules.json", "Give a folder of sentence-transformers.")
     files = {path.relative_to(root): path for path in list_files(root)}
@@ -235,12 +224,7 @@ def read_safetensors_header(path: Path) -> dict[str, Tensor]:
 def read_tensors(path: Path, names: Collection[str] | None = None) -> dict[str, Any]:
     """Read tensors from safetensors or a pickle, executing nothing.
 
-    Args:
-        path: file of tensors.
-        names: names to read, as far as they exist; None for all.
-
-    Raises:
-        BenchError: the file is damaged or holds more than tensors.
+    ``names`` are the names to read, as far as they exist; None for all.
     """
     import torch
     from safetensors import safe_open
@@ -371,15 +355,9 @@ def adapter_name(folder: Path) -> str:
 def identify_adapter(
     folder: Path, base: Checkpoint, kind: AdapterKind | Literal["auto"] = "auto"
 ) -> AdapterIdentity:
-    """Return an adapter's library and the sha256 of its files, without loading it.
+    """Return the library of the adapter in ``folder`` and the sha256 of its files, without loading.
 
-    Args:
-        folder: folder of the adapter.
-        base: checkpoint that the adapter must belong to.
-        kind: expected library.
-
-    Raises:
-        BenchError: files are missing or damaged, or the adapter belongs to another base or library.
+    Raise if it belongs to another checkpoint than ``base`` or another library than ``kind``.
     """
     found, files = _find_files(folder, base)
     if kind not in ("auto", found):

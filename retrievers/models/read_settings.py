@@ -280,16 +280,8 @@ def read_card(folder: Path, typed: str, *, may_classify: bool = False) -> Card |
     """Return the card in ``folder`` or one made from its sentence-transformers files, or None.
 
     Settings that this program does not know make a card of kind ``python``: sentence-transformers
-    itself encodes, and the card's warning says why.
-
-    Args:
-        folder: folder of a checkpoint.
-        typed: its name in messages.
-        may_classify: accept a plain checkpoint whose architecture is a classifier's.
-
-    Raises:
-        BenchError: a file is damaged, or the model does not make one vector per text, or ranks by a
-            distance.
+    itself encodes, and the card's warning says why. ``typed`` is the folder's name in messages.
+    ``may_classify`` accepts a plain checkpoint whose architecture is a classifier's.
     """
     saved_by_st = is_st_folder(folder)
     if saved_by_st or not may_classify:
@@ -376,9 +368,6 @@ def find_code(folder: Path) -> CodeReference | None:
     """Return the first reference in ``folder`` to custom code or outside files, or None.
 
     sentence-transformers and transformers would run the one and read the other without a hash.
-
-    Raises:
-        BenchError: a folder in it is a link.
     """
     found: list[str] = []
     hints: list[str] = []
@@ -414,11 +403,7 @@ def _is_other_class(name: object) -> bool:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return all files in ``folder``, sorted.
-
-    Raises:
-        BenchError: a folder in it is a link, which this program does not follow, but libraries do.
-    """
+    """Return all files in ``folder``, sorted, or raise if a folder in it is a link."""
     paths = sorted(folder.rglob("*"))
     for path in paths:
         if path.is_symlink() and path.is_dir():
@@ -427,12 +412,7 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def read_st_folder(folder: Path) -> Card:
-    """Read the modules, prompts, lengths and text processing of ``folder`` as a card.
-
-    Raises:
-        BenchError: a file is damaged, a module's class is not from sentence-transformers, or a
-            setting is not supported.
-    """
+    """Read the modules, prompts, lengths and text processing of ``folder`` as a card."""
     # Dropout is an identity when texts are encoded.
     modules = [module for module in _read_modules(folder) if module.name != "Dropout"]
     names = [module.name for module in modules]

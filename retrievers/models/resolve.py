@@ -206,11 +206,7 @@ def resolve_model(
 def read_compression(
     dimensions: int | None, precision: Precision, rescore: str | int | None
 ) -> Compression:
-    """Return a compression from options as users type them.
-
-    Raises:
-        BenchError: a value is unknown.
-    """
+    """Return a compression from options as users type them."""
     count, colon, by = str(rescore or "").partition(":")
     fields: dict[str, Any] = {"dimensions": dimensions, "precision": precision}
     if rescore is not None:
@@ -232,14 +228,7 @@ def resolve_card(
 ) -> tuple[Card, Path]:
     """Return the card to use for a model, and the folder that its paths are relative to.
 
-    Args:
-        model: card's name or file, folder, Hub id, or URL of an endpoint.
-        like: card that a checkpoint or endpoint is used like, or None.
-        endpoint_model: name of the model on the endpoint, or None.
-
-    Raises:
-        BenchError: there is no such model, a plain checkpoint without ``like``, a model without one
-            vector per text, or a folder that contradicts ``like``.
+    The arguments are those of `resolve_model`.
     """
     if is_url(model):
         usage = {name: getattr(load_card(like), name) for name in CLIENT_DECIDES} if like else {}
@@ -598,9 +587,6 @@ def count_parameters(model: Model) -> Parameters | None:
 
     Pre-training heads and buffers of positions are not counted. A pooler is, as in published sizes
     of BERT.
-
-    Raises:
-        BenchError: a file is damaged or holds more than tensors.
     """
     if model.recipe.encoder:
         return None
