@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from torch._dynamo.testing import CompileCounter
+from torch._dynamo.utils import counters
 
 from foundation.errors import BenchError
 from retrievers.encoders import packed
@@ -221,12 +222,21 @@ def test_compiling_is_deterministic_and_leaves_the_settings_of_pytorch_as_they_w
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for the CPU needs g++")
 @pytest.mark.parametrize("make", [bert, roberta])
 @torch.inference_mode()
-def test_the_compiled_network_gives_the_hidden_states_of_the_network(make: Any) -> None:
+def test_the_compiled_network_gives_the_hidden_states_of_the_network_and_is_found_again(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     variable_length_on_cpu.register()
-    network = make()
-    made, plain = CompiledNetwork(network), PackedEncoder(network, one_by_one)
-    for batch in batches(made)[:3]:
-        torch.testing.assert_close(made(batch), plain(batch), atol=1e-4, rtol=0)
+    network, plain = make(), PackedEncoder(make(), one_by_one)
+    found_again = []
+    for _ in range(2):
+        torch.compiler.reset()  # PyTorch forgets what it compiled, except on disk
+        counters.clear()
+        made = CompiledNetwork(network)
+        for batch in batches(made)[:3]:
+            torch.testing.assert_close(made(batch), plain(batch), atol=1e-4, rtol=0)
+        found_again.append(counters["inductor"]["fxgraph_cache_hit"])
+    assert found_again == [0, 1]
 
 
 @pytest.mark.slow
