@@ -1,6 +1,7 @@
 """Lists of pairs to judge as CSV, JSON lines and a page, and the scores after their import."""
 
 from importlib.resources import files
+from operator import attrgetter
 from pathlib import Path
 from string import Template
 
@@ -17,16 +18,9 @@ CSV_FILE, LINES_FILE, PAGE_FILE = "pairs.csv", "pairs.jsonl", "pairs.html"
 
 def write_list(report: JudgeReport, out: Path) -> None:
     """Write the three files of a list to the folder ``out``."""
-    columns: list[Column[PairToJudge]] = [
-        Column("query_id", lambda pair: pair.query_id),
-        Column("doc_id", lambda pair: pair.doc_id),
-        Column("grade", lambda pair: pair.grade),
-        Column("judge", lambda pair: pair.judge),
-        Column("query", lambda pair: pair.query),
-        Column("title", lambda pair: pair.title),
-        Column("text", lambda pair: pair.text),
-        Column("copies", lambda pair: " ".join(pair.copies)),
-    ]
+    names = ("query_id", "doc_id", "grade", "judge", "query", "title", "text")
+    columns: list[Column[PairToJudge]] = [Column(name, attrgetter(name)) for name in names]
+    columns.append(Column("copies", lambda pair: " ".join(pair.copies)))
     lines = b"".join(msgspec.json.encode(pair) + b"\n" for pair in report.pairs)
     with replace_files([out / name for name in (CSV_FILE, LINES_FILE, PAGE_FILE)]) as opened:
         opened[0].write(Table(report.pairs, columns).csv().encode())
@@ -64,7 +58,9 @@ def report_text(report: JudgeReport) -> str:
         Column("before", lambda row: row.before, fmt.score),
         Column("after", lambda row: row.after, fmt.score),
         Column("change", lambda row: row.after - row.before, fmt.signed),
-        Column("result", lambda row: row.folder),
     ]
-    head = f"{report.judgements:,} judgements on {report.collection}, overlay {report.overlay}"
+    head = (
+        f"{report.judgements:,} judgements on {report.collection}, overlay {report.overlay}, "
+        f"scores in {report.out}"
+    )
     return f"{escape(head)}\n\n{Table(report.rescored, columns).markdown()}"

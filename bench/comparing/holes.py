@@ -32,6 +32,7 @@ FIRST = ("RR", "Success")  # decided by the first relevant document
 STATES = 1_000_000  # numbers of relevant documents of one query that are enumerated
 BEYOND = 1 << 30  # rank of a document that was not retrieved
 UNJUDGED = -1  # grade of a hole
+SIDES = (0, 1)  # the first and the second ranking
 BOTH = 2  # side of a text that both rankings have
 
 
@@ -51,7 +52,6 @@ class HoleTable:
         weight: float64 ``(2, n)``, discount summed over copies; for RR and Success, the score if
             it is the first relevant text.
         rank: int64 ``(2, n)``, best rank from 1 in the complete rankings, or `BEYOND`.
-        score: float64 ``(n,)``, standardised score within the depth, averaged over rankings.
         grade: int64 ``(n,)``, at least 0, or `UNJUDGED`.
         imported: bool ``(n,)``, whether the grade is an imported judgement.
         outside: int64 ``(l, q)``, number of judged documents below the depth at each level.
@@ -67,12 +67,11 @@ class HoleTable:
     documents: Sequence[tuple[str, ...]]
     weight: Float64Array
     rank: Int64Array
-    score: Float64Array
     grade: Int64Array
     imported: BoolArray
     outside: Int64Array
-    shares: tuple[float, float]
-    short: tuple[int, int]
+    shares: tuple[float, ...]
+    short: tuple[int, ...]
     relevant_only: bool
 
     @cached_property
@@ -88,7 +87,7 @@ class HoleTable:
     @cached_property
     def side(self) -> Int64Array:
         """0 or 1 for texts within the depth of a or b only, or `BOTH`, int64 ``(n,)``."""
-        in_a, in_b = self.rank <= self.measure.cutoff
+        in_a, in_b = _is_within(self.measure, self.rank)
         return np.where(in_a & in_b, BOTH, in_b)
 
     @cached_property
@@ -276,57 +275,7 @@ def tabulate_holes(
     if parsed.kind == "nDCG":
         levels = np.unique([1, *qrels.grades[qrels.grades > 0]]).astype(np.int64)
     row_of = {query_id: row for row, query_id in enumerate(qrels.queries())}
-    judged = _tabulate_judgements(qrels, row_of, imported)
-    ranked = pd.concat([_read_ranking(run, row_of, parsed.cutoff, s) for s, run in enumerate(runs)])
-    retrieved = ranked[ranked["rank"] <= parsed.cutoff][["query", "document"]].drop_duplicates()
-    below = judged.merge(retrieved, "left", indicator="seen").query("seen == 'left_only'")
-    rows = ranked.merge(retrieved).sort_values(["query", "rank"], kind="stable")
-    for frame in (judged, rows):
-        frame["key"] = [keys.get(document, document) for document in frame["document"]]
-    of_text = judged.drop(columns="document").drop_duplicates(["query", "key"], keep="last")
-    rows = rows.merge(judged[["query", "document", "grade"]], "left", ["query", "document"])
-    rows = rows.merge(of_text, "left", ["query", "key"], suffixes=("", "_of_text"))
-    measured = rows[rows["rank"] <= parsed.cutoff]
-    covered = [_judged_share(measured[measured["side"] == s], parsed, len(row_of)) for s in (0, 1)]
-    rows["grade"] = rows["grade"].fillna(rows["grade_of_text"]).fillna(UNJUDGED).astype(np.int64)
-    texts = rows.groupby(["query", "key", "grade"], sort=False)
-    place = (rows["side"], texts.ngroup())
-    weight, rank = np.zeros((2, texts.ngroups)), np.full((2, texts.ngroups), BEYOND)
-    combine = np.maximum if parsed.kind in FIRST else np.add
-    combine.at(weight, place, _discount(parsed, rows["rank"].to_numpy()))
-    np.minimum.at(rank, place, rows["rank"])
-    documents: list[dict[str, None]] = [{} for _ in range(texts.ngroups)]
-    for text, document in zip(place[1], rows["document"], strict=True):
-        documents[text][document] = None
-    first = texts.first().reset_index()
-    return HoleTable(
-        measure=parsed,
-        query_ids=tuple(row_of),
-        levels=levels,
-        query=first["query"].to_numpy(np.int64),
-        documents=list(map(tuple, documents)),
-        weight=weight,
-        rank=rank,
-        score=texts["score"].mean().to_numpy(np.float64),
-        grade=first["grade"].to_numpy(np.int64),
-        imported=first["imported"].eq(True).to_numpy(bool),
-        outside=np.stack(
-            [
-                np.bincount(below["query"][below["grade"] >= level], minlength=len(row_of))
-                for level in levels
-            ]
-        ),
-        shares=(covered[0][0], covered[1][0]),
-        short=(covered[0][1], covered[1][1]),
-        relevant_only=2 * int((qrels.grades <= 0).sum()) < int((qrels.grades > 0).sum()),
-    )
-
-
-def _tabulate_judgements(qrels: Qrels, row_of: Mapping[str, int], imported: int) -> "pd.DataFrame":
-    """Return the last grade of each judged pair, at least 0, and whether it was imported."""
-    import pandas as pd
-
-    return pd.DataFrame(
+    judged = pd.DataFrame(
         {
             "query": [row_of[query_id] for query_id in qrels.query_ids],
             "document": qrels.doc_ids,
@@ -334,37 +283,70 @@ def _tabulate_judgements(qrels: Qrels, row_of: Mapping[str, int], imported: int)
             "imported": np.arange(len(qrels)) >= len(qrels) - imported,
         }
     ).drop_duplicates(["query", "document"], keep="last")
+    rows = _read_ranks(runs, row_of, parsed.cutoff)
+    seen = judged.merge(rows, "left", indicator="seen")["seen"].to_numpy() == "both"
+    for frame in (judged, rows):
+        frame["key"] = [keys.get(document, document) for document in frame["document"]]
+    of_text = judged.drop(columns="document").drop_duplicates(["query", "key"], keep="last")
+    rows = rows.merge(judged[["query", "document", "grade"]], "left", ["query", "document"])
+    rows = rows.merge(of_text, "left", ["query", "key"], suffixes=("", "_of_text"))
+    is_judged, ranks = rows["grade"].notna().to_numpy(), rows[list(SIDES)].to_numpy()
+    within = _is_within(parsed, ranks)
+    lengths = [np.bincount(rows["query"][side], minlength=len(row_of)) for side in within.T]
+    depth = 0 if parsed.cutoff == NO_CUTOFF else parsed.cutoff
+    rows["grade"] = rows["grade"].fillna(rows["grade_of_text"]).fillna(UNJUDGED).astype(np.int64)
+    texts = rows.groupby(["query", "key", "grade"], sort=False)
+    first, text = texts.first().reset_index(), texts.ngroup().to_numpy()
+    discounts = pd.DataFrame(_discount(parsed, ranks)).groupby(text)
+    weight = discounts.max() if parsed.kind in FIRST else discounts.sum()
+    below = judged[~seen]
+    outside = [
+        np.bincount(below["query"][below["grade"] >= level], minlength=len(row_of))
+        for level in levels
+    ]
+    return HoleTable(
+        measure=parsed,
+        query_ids=tuple(row_of),
+        levels=levels,
+        query=first["query"].to_numpy(np.int64),
+        documents=texts["document"].agg(tuple).tolist(),
+        weight=weight.to_numpy().T,
+        rank=texts[list(SIDES)].min().to_numpy().T,
+        grade=first["grade"].to_numpy(np.int64),
+        imported=first["imported"].eq(True).to_numpy(bool),
+        outside=np.stack(outside),
+        shares=tuple((within.T & is_judged).sum(axis=1) / np.maximum(1, within.sum(axis=0))),
+        short=tuple(int((each < depth).sum()) for each in lengths),
+        relevant_only=2 * int((qrels.grades <= 0).sum()) < int((qrels.grades > 0).sum()),
+    )
 
 
-def _judged_share(measured: "pd.DataFrame", measure: Measure, queries: int) -> tuple[float, int]:
-    """Return the mean share of judged documents in a ranking, and the number of short rankings."""
-    sizes = measured.groupby("query")["grade"].agg(["count", "size"])
-    share = float((sizes["count"] / sizes["size"]).sum()) / queries
-    if measure.cutoff == NO_CUTOFF:
-        return share, 0
-    return share, queries - int((sizes["size"] >= measure.cutoff).sum())
-
-
-def _read_ranking(run: Run, row_of: Mapping[str, int], cutoff: int, side: int) -> "pd.DataFrame":
-    """Return the documents of judged queries, with ranks from 1 and standardised scores."""
+def _read_ranks(runs: tuple[Run, Run], row_of: Mapping[str, int], cutoff: int) -> "pd.DataFrame":
+    """Return the documents within the depth of either ranking, with both ranks or `BEYOND`."""
     import pandas as pd
 
-    lengths = np.diff(run.offsets)
-    frame = pd.DataFrame(
-        {
-            "query": np.repeat([row_of.get(query_id, -1) for query_id in run.query_ids], lengths),
-            "document": run.doc_ids.to_pylist(),
-            "side": side,
-            "rank": np.arange(1, len(run) + 1) - np.repeat(run.offsets[:-1], lengths),
-            "score": run.scores.astype(np.float64),
-        }
-    )
-    frame = frame[frame["query"] >= 0]
-    top = frame[frame["rank"] <= cutoff].groupby("query")["score"]
-    frame["score"] = (frame["score"] - top.transform("mean")) / top.transform(
-        "std", ddof=0
-    ).replace(0.0, 1.0)
-    return frame
+    frames = []
+    for side, run in zip(SIDES, runs, strict=True):
+        lengths = np.diff(run.offsets)
+        frames.append(
+            pd.DataFrame(
+                {
+                    "query": np.repeat([row_of.get(one, -1) for one in run.query_ids], lengths),
+                    "document": run.doc_ids.to_pylist(),
+                    side: np.arange(1, len(run) + 1) - np.repeat(run.offsets[:-1], lengths),
+                }
+            )
+        )
+    rows = frames[0].merge(frames[1], "outer", ["query", "document"])
+    rows[list(SIDES)] = rows[list(SIDES)].fillna(BEYOND).astype(np.int64)
+    rows["best"] = rows[list(SIDES)].min(axis=1)
+    kept = rows[(rows["query"] >= 0) & (rows["best"] <= cutoff)]
+    return kept.sort_values(["query", "best"], kind="stable")
+
+
+def _is_within(measure: Measure, ranks: Int64Array) -> BoolArray:
+    """Return whether ``measure`` reads documents at ``ranks``."""
+    return (ranks <= measure.cutoff) & (ranks < BEYOND)
 
 
 def _discount(measure: Measure, ranks: Int64Array) -> Float64Array:
@@ -372,5 +354,5 @@ def _discount(measure: Measure, ranks: Int64Array) -> Float64Array:
     if measure.kind == "nDCG":
         gain = 1 / np.log2(ranks + 1.0)
     else:
-        gain = 1.0 / ranks if measure.kind == "RR" else np.ones(len(ranks))
-    return np.where(ranks <= measure.cutoff, gain, 0.0)
+        gain = 1.0 / ranks if measure.kind == "RR" else np.ones(ranks.shape)
+    return np.where(_is_within(measure, ranks), gain, 0.0)

@@ -25,8 +25,8 @@ from bench.comparing.settling import (
     Holes,
     estimate_relevance,
     examine_holes,
+    expected_effects,
     open_holes,
-    order_holes,
 )
 from bench.evaluation.judging import score_run
 from bench.evaluation.result_record import Evaluation, ImportedJudgement, as_qrels
@@ -49,7 +49,6 @@ class PairToJudge(Record, kw_only=True):
 
     Attributes:
         copies: ids of other retrieved documents with the same text, which get the same grade.
-        change: expected change of the test statistic if this pair is judged.
         grade, judge: empty until it is judged.
     """
 
@@ -59,7 +58,6 @@ class PairToJudge(Record, kw_only=True):
     title: str
     text: str
     copies: tuple[str, ...] = ()
-    change: float = 0.0
     grade: int | None = None
     judge: str = ""
 
@@ -71,7 +69,6 @@ class RescoredResult(Record, kw_only=True):
     measure: str
     before: float
     after: float
-    folder: str
 
 
 class JudgeReport(Record, kw_only=True):
@@ -129,8 +126,8 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
     check_scores_against_rankings([a, b], workspace)
     dataset = _open(a, workspace)
     table = open_holes((a, b), measure, dataset, thorough=True)
-    order, change = order_holes(table, estimate_relevance(table)[0])
-    chosen = order[: request.budget]
+    effects = expected_effects(table, estimate_relevance(table)[0])
+    chosen = np.argsort(-effects, kind="stable")[: request.budget]
     documents = [table.documents[row] for row in table.holes[chosen]]
     rows = dataset.corpus.rows_of([copies[0] for copies in documents])
     if (rows < 0).any():
@@ -146,10 +143,9 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
             title=title,
             text=text,
             copies=copies[1:],
-            change=float(moved),
         )
-        for query_id, copies, moved, title, text in zip(
-            query_ids, documents, change[chosen], *dataset.corpus.documents_at(rows), strict=True
+        for query_id, copies, title, text in zip(
+            query_ids, documents, *dataset.corpus.documents_at(rows), strict=True
         )
     ]
     return JudgeReport(
@@ -184,6 +180,11 @@ class _Row(NamedTuple):
     judge: str
     copies: tuple[str, ...]
 
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Judged pairs of query and document."""
+        return [(self.query_id, doc_id) for doc_id in (self.doc_id, *self.copies)]
+
 
 def _read_list(path: Path) -> Iterator[_Row]:
     """Yield the rows with a grade of a list: CSV with commas or semicolons, or JSON lines."""
@@ -192,24 +193,23 @@ def _read_list(path: Path) -> Iterator[_Row]:
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"cannot read {path}: {error}", "name a list of `judge export`") from error
     read = _read_json_lines if text.lstrip().startswith("{") else _read_csv
-    for number, fields in read(text, path):
-        query_id, doc_id, grade, judge = (
-            "" if fields.get(name) is None else str(fields[name]).strip() for name in CELLS
-        )
-        copies = fields.get("copies") or []
+    for source, fields in read(text, path):
+        cells = ["" if fields.get(name) is None else str(fields[name]).strip() for name in CELLS]
+        copies = fields.get("copies") or ""
         copies = copies if isinstance(copies, list) else str(copies).split()
-        if grade:
-            source = f"{path}, line {number}"
-            yield _Row(source, query_id, doc_id, grade, judge, tuple(map(str, copies)))
+        row = _Row(source, *cells, tuple(map(str, copies)))
+        if row.grade:
+            yield row
 
 
-def _read_json_lines(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_json_lines(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            yield number, decode_json(line.encode(), dict[str, Any], f"{path}, line {number}")
+            source = f"{path}, line {number}"
+            yield source, decode_json(line.encode(), dict[str, Any], source)
 
 
-def _read_csv(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_csv(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     delimiter = ";" if ";" in text.partition("\n")[0] else ","
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     if lacking := {*CELLS} - {*(rows.fieldnames or ())}:
@@ -218,10 +218,10 @@ def _read_csv(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             "import a file of `judge export`, with its header",
         )
     for row in rows:
+        source = f"{path}, line {rows.line_num}"
         if None in row:
-            raise BenchError(f"{path}, line {rows.line_num} has more cells than the header")
-        cells = {name: COMPUTED.sub(r"\1", cell) for name, cell in row.items() if cell}
-        yield rows.line_num, cells
+            raise BenchError(f"{source} has more cells than the header")
+        yield source, {name: COMPUTED.sub(r"\1", cell) for name, cell in row.items() if cell}
 
 
 def _import_judgements(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
@@ -270,41 +270,31 @@ def _score_again(stored: Evaluation, judged: Dataset, out: Path, content: bytes)
     means = {name: scores.mean(name) for name in names}
     changes = {"protocol": protocol, "measures": means, "unanswered": scores.unanswered}
     new = msgspec.structs.replace(record, **changes, **quality)
-    saved = save(Evaluation(new, scores, stored.run), out, content)
+    save(Evaluation(new, scores, stored.run), out, content)
     return RescoredResult(
         model=record.model,
         measure=record.main_measure,
         before=record.measures[record.main_measure],
         after=means[record.main_measure],
-        folder=str(saved.folder),
     )
 
 
 def _check_rows(rows: Sequence[_Row], dataset: Dataset) -> list[ImportedJudgement]:
     """Return the judgements of the rows, each pair once, and raise with all wrong rows."""
-    documents = [doc_id for row in rows for doc_id in (row.doc_id, *row.copies)]
-    found = dataset.corpus.rows_of(documents).tolist()
-    unknown = {doc_id for doc_id, place in zip(documents, found, strict=True) if place < 0}
+    documents = [doc_id for row in rows for _, doc_id in row.pairs]
+    unknown = {documents[place] for place in np.flatnonzero(dataset.corpus.rows_of(documents) < 0)}
     # grade of each judged pair, and where it is stated
     stated = {(query, doc_id): (grade, "the collection") for query, doc_id, grade in dataset.qrels}
     kept: list[ImportedJudgement] = []
     wrong: list[str] = []
     for row in rows:
-        pairs = [(row.query_id, doc_id) for doc_id in (row.doc_id, *row.copies)]
-        known = [stated[pair] for pair in pairs if pair in stated]
-        problem = _find_problem(row, dataset, unknown)
-        for grade, source in known:
-            if not problem and grade != int(row.grade):
-                problem = (
-                    f"document {row.doc_id!r} of query {row.query_id!r} has grade {grade} in "
-                    f"{source}, {row.grade} here"
-                )
-        if problem:
+        known = [stated[pair] for pair in row.pairs if pair in stated]
+        if problem := _find_problem(row, dataset, unknown, known):
             wrong.append(f"{row.source}: {problem}")
-        elif len(known) < len(pairs):
+        elif len(known) < len(row.pairs):
             grade = int(row.grade)
             kept.append(ImportedJudgement(row.query_id, row.doc_id, grade, row.judge, row.copies))
-            stated |= dict.fromkeys(pairs, (grade, row.source))
+            stated |= dict.fromkeys(row.pairs, (grade, row.source))
     if wrong:
         more = f"\nand {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
         reasons = "\n".join(wrong[:LISTED])
@@ -318,9 +308,14 @@ def _check_rows(rows: Sequence[_Row], dataset: Dataset) -> list[ImportedJudgemen
     return sorted(kept, key=lambda judgement: (judgement.query_id, judgement.doc_id))
 
 
-def _find_problem(row: _Row, dataset: Dataset, unknown: set[str]) -> str:
-    """Describe what is wrong with a judged row on its own, or return ""."""
-    grades = list(map(str, _grades(dataset)))
+def _find_problem(
+    row: _Row, dataset: Dataset, unknown: set[str], known: Sequence[tuple[int, str]]
+) -> str:
+    """Describe what is wrong with a judged row, or return "".
+
+    ``known`` are the grades of its pairs that are stated elsewhere, and where.
+    """
+    grades, pair = list(map(str, _grades(dataset))), f"{row.doc_id!r} of query {row.query_id!r}"
     if row.query_id not in dataset.queries.ids:
         return f"{dataset.name} has no query {row.query_id!r}"
     if lost := unknown.intersection((row.doc_id, *row.copies)):
@@ -328,5 +323,8 @@ def _find_problem(row: _Row, dataset: Dataset, unknown: set[str]) -> str:
     if row.grade not in grades:
         return f"grade {row.grade} is not one of {format_names(grades, 9)}"
     if not row.judge:
-        return f"document {row.doc_id!r} of query {row.query_id!r} has a grade, but no judge"
+        return f"document {pair} has a grade, but no judge"
+    for grade, source in known:
+        if grade != int(row.grade):
+            return f"document {pair} has grade {grade} in {source}, {row.grade} here"
     return ""

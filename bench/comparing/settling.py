@@ -11,7 +11,6 @@ from functools import cache
 from statistics import NormalDist
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from bench.comparing.holes import BOTH, UNJUDGED, HoleTable, tabulate_holes
@@ -37,7 +36,7 @@ MOST_ROWS, MOST_HOLES = 2_000_000, 60_000  # of both rankings, examined without 
 def estimate_relevance(table: HoleTable) -> tuple[Float64Array, Int64Array]:
     """Estimate how likely each hole is relevant, and draw labels.
 
-    A logistic regression on the best rank, the standardised score, whether both models retrieved
+    A logistic regression on the best rank, whether both models retrieved
     the document, and the number of other relevant documents of its query, fitted to the judged
     documents in the measured depth.
 
@@ -66,7 +65,6 @@ def estimate_relevance(table: HoleTable) -> tuple[Float64Array, Int64Array]:
             np.ones(len(judged)),
             np.log2(table.rank.min(axis=0) + 1.0),
             table.side == BOTH,
-            table.score,
             np.log(others + 1.0),
         ],
         axis=1,
@@ -171,15 +169,12 @@ def _cannot_exceed(ends: Float64Array, z: float) -> bool:
     return False
 
 
-def order_holes(table: HoleTable, chance: Float64Array) -> tuple[Int64Array, Float64Array]:
-    """Order holes by the expected effect of their judgements on the verdict, the largest first.
+def expected_effects(table: HoleTable, chance: Float64Array) -> Float64Array:
+    """Return the expected effect of the judgement of each hole on the verdict, float64 ``(u,)``.
 
     The verdict depends on the sum of the differences divided by the root of the sum of their
     squares. The effect of a hole is the change of this statistic if the hole alone is relevant,
     times its ``chance`` of relevance, float64 ``(u,)``.
-
-    Returns:
-        The order, int64 ``(u,)``, and the expected effects, float64 ``(u,)``.
     """
     (differences,) = table.differences()
     before = differences[table.query[table.holes]]
@@ -187,8 +182,7 @@ def order_holes(table: HoleTable, chance: Float64Array) -> tuple[Int64Array, Flo
     total = differences.sum() + np.append(0, after - before)  # first without judgements
     squares = (differences**2).sum() + np.append(0, after**2 - before**2)
     statistic = total / np.sqrt(np.maximum(squares, SAME_MEAN))
-    change = np.abs(statistic[1:] - statistic[0]) * chance
-    return np.argsort(-change, kind="stable"), change
+    return np.asarray(np.abs(statistic[1:] - statistic[0]) * chance)
 
 
 class Holes(Record):
@@ -196,7 +190,6 @@ class Holes(Record):
 
     Attributes:
         a, b: names of the models; differences are a minus b.
-        queries: number of queries.
         holes: number of unjudged pairs of query and document within ``depth`` of either ranking,
             copies of a text counted once.
         depth: documents per query that the measure reads.
@@ -217,7 +210,6 @@ class Holes(Record):
     b: str
     collection: str
     measure: str
-    queries: int = 0
     holes: int = 0
     depth: int | None = None
     low: float = 0.0
@@ -264,51 +256,55 @@ def examine_holes(
     ``level`` is the significance level of the verdict.
     """
     low, high, exact = table.bounds()
-    cutoff, (judged_a, judged_b) = table.measure.cutoff, table.shares
-    found = Holes(
+    ends, chance, needed = [float(low.mean()), float(high.mean())], 0.0, None
+    verdict, probable = int(find_verdicts(table.differences(), level)[0]), ends
+    certain = is_certain(low, high, verdict, level)
+    if not certain:
+        relevance, labels = estimate_relevance(table)
+        differences = table.differences(labels)
+        final = find_verdicts(differences, level)
+        chance = float(np.mean(final != verdict))
+        probable = np.quantile(differences.mean(axis=1), [0.025, 0.975]).tolist()
+        if chance >= OPEN:
+            needed = _count_needed(table, expected_effects(table, relevance), labels, final, level)
+    cutoff = table.measure.cutoff
+    return Holes(
         a=a,
         b=b,
         collection=collection,
         measure=table.measure.name,
-        queries=len(table.query_ids),
         holes=len(table.holes),
         depth=None if cutoff == NO_CUTOFF else cutoff,
-        low=float(low.mean()),
-        high=float(high.mean()),
+        low=ends[0],
+        high=ends[1],
         exact=exact,
-        probable_low=float(low.mean()),
-        probable_high=float(high.mean()),
-        outcome="settled",
-        judged_a=judged_a,
-        judged_b=judged_b,
+        probable_low=probable[0],
+        probable_high=probable[1],
+        chance=chance,
+        outcome="settled" if certain else "open" if needed else "probably",
+        needed=needed,
+        judged_a=table.shares[0],
+        judged_b=table.shares[1],
         warnings=tuple(_find_doubts(table, (a, b))),
     )
-    verdict = int(find_verdicts(table.differences(), level)[0])
-    if is_certain(low, high, verdict, level):
-        return found
-    relevance, labels = estimate_relevance(table)
-    differences = table.differences(labels)
-    final = find_verdicts(differences, level)
-    ends = np.quantile(differences.mean(axis=1), [0.025, 0.975]).tolist()
-    chance, needed = float(np.mean(final != verdict)), None
-    if chance >= OPEN:
-        order, _ = order_holes(table, relevance)
 
-        def is_enough(judged: int) -> bool:
-            known = labels.copy()
-            known[:, order[judged:]] = 0
-            return float(np.mean(find_verdicts(table.differences(known), level) != final)) < OPEN
 
-        numbers = range(1, len(order) + 1)
-        needed = numbers[bisect_left(numbers, True, key=is_enough)]
-    return msgspec.structs.replace(
-        found,
-        probable_low=ends[0],
-        probable_high=ends[1],
-        chance=chance,
-        outcome="probably" if needed is None else "open",
-        needed=needed,
-    )
+def _count_needed(
+    table: HoleTable,
+    effects: Float64Array,
+    labels: Int64Array,
+    final: Int64Array,
+    level: float,
+) -> int:
+    """Return how many holes give the ``final`` verdict of most labelings if they are judged."""
+    order = np.argsort(-effects, kind="stable")
+
+    def is_enough(judged: int) -> bool:
+        known = labels.copy()
+        known[:, order[judged:]] = 0
+        return float(np.mean(find_verdicts(table.differences(known), level) != final)) < OPEN
+
+    return 1 + bisect_left(range(1, len(order) + 1), True, key=is_enough)
 
 
 def _find_doubts(table: HoleTable, names: tuple[str, str]) -> Iterator[str]:

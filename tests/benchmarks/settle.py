@@ -36,8 +36,8 @@ from bench.comparing.holes import BEYOND, UNJUDGED, HoleTable, tabulate_holes
 from bench.comparing.settling import (
     OPEN,
     estimate_relevance,
+    expected_effects,
     find_verdicts,
-    order_holes,
 )
 from bench.evaluation.runs import Run
 from bench.requests.fields import FolderFields
@@ -140,7 +140,7 @@ Order = Callable[[Pair, HoleTable, int], np.ndarray]
 
 
 def by_model(pair: Pair, table: HoleTable, target: int) -> np.ndarray:
-    return order_holes(table, estimate_relevance(table)[0])[0]
+    return np.argsort(-expected_effects(table, estimate_relevance(table)[0]), kind="stable")
 
 
 def by_rank(pair: Pair, table: HoleTable, target: int) -> np.ndarray:

@@ -11,10 +11,10 @@ from bench.comparing.holes import HoleTable, tabulate_holes
 from bench.comparing.settling import (
     estimate_relevance,
     examine_holes,
+    expected_effects,
     find_not_pooled,
     find_verdicts,
     is_certain,
-    order_holes,
 )
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import score
@@ -136,9 +136,10 @@ def test_a_clear_difference_is_settled_and_a_close_one_is_open():
 
 def test_holes_are_ordered_by_what_their_label_changes():
     table = many_queries()
-    order, change = order_holes(table, estimate_relevance(table)[0])
-    assert table.documents[table.holes[order[0]]] == ("z",)  # its label moves b from 1/2 to 1
-    moved = {table.documents[table.holes[each]][0]: change[each] for each in range(3)}
+    effects = expected_effects(table, estimate_relevance(table)[0])
+    first = table.holes[effects.argmax()]
+    assert table.documents[first] == ("z",)  # its label moves b from 1/2 to 1
+    moved = {table.documents[table.holes[each]][0]: effects[each] for each in range(3)}
     assert moved["z"] > 0
     assert moved["y"] == moved["x"] == 0  # the relevant document comes first
 
@@ -154,12 +155,12 @@ def test_the_effect_of_a_hole_is_the_change_of_the_statistic_times_its_chance():
     table = tabulate_holes((a, b), qrels, "nDCG@3")
     assert [table.documents[hole] for hole in table.holes] == [("b1",)]
     chance, _ = estimate_relevance(table)
-    _, change = order_holes(table, chance)
+    effects = expected_effects(table, chance)
     statistics = []
     for label in (0, 1):
         (d,) = table.differences(np.array([[label]]))
         statistics.append(d.sum() / np.sqrt((d**2).sum()))
-    assert change[0] == pytest.approx(chance[0] * abs(statistics[1] - statistics[0]))
+    assert effects[0] == pytest.approx(chance[0] * abs(statistics[1] - statistics[0]))
 
 
 def simulated(seed: int = 0) -> tuple[dict[tuple[str, str], int], Run]:
