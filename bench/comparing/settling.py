@@ -25,8 +25,10 @@ from foundation.records import Record
 LABELINGS = 200  # drawn for all holes
 CELLS = 6_000_000  # of labels drawn at once
 FLIPS = 1_999  # of signs, for the verdict on each labeling
+FAR = 100  # ranks beyond are alike
 SPREAD = 0.5  # standard deviation of the log-odds that all holes of one kind share
-HIDDEN = 0.1  # unjudged relevant documents for each judged one, if only relevant ones are listed
+HIDDEN = 0.2  # unjudged relevant documents for each judged one, if only relevant ones are listed
+SHARED = 0.7  # standard deviation of its logarithm
 POOLED = 5  # relevant documents of one model from which none of the other is suspicious
 OPEN = 0.1  # chance of another verdict from which a comparison is open
 POOL_GAP = 0.1  # difference of the judged shares that suggests that only one run was pooled
@@ -36,8 +38,8 @@ MOST_ROWS, MOST_HOLES = 2_000_000, 60_000  # of both rankings, examined without 
 def estimate_relevance(table: HoleTable) -> tuple[Float64Array, Int64Array]:
     """Estimate how likely each hole is relevant, and draw labels.
 
-    A logistic regression on the best rank, whether both models retrieved
-    the document, and the number of other relevant documents of its query, fitted to the judged
+    A logistic regression on the ranks in both rankings, which of them retrieved the document within
+    the depth, and the number of other relevant documents of its query, fitted to the judged
     documents in the measured depth.
 
     Most collections list hardly any document that is not relevant. There, it is fitted to all
@@ -45,9 +47,9 @@ def estimate_relevance(table: HoleTable) -> tuple[Float64Array, Int64Array]:
     (Elkan and Noto, KDD 2008, with an assumed share of labelled documents), or all of it for the
     holes of a model that was not pooled, see `find_not_pooled`.
 
-    Models are wrong for whole kinds of documents, those of a, of b and of both, not for each one
-    independently. The error of the log-odds of each kind has a normal prior, from which imported
-    judgements take it. Each draw of labels has errors of its own.
+    The weights are uncertain: they have the covariance of the fit, and the model is wrong for whole
+    kinds of documents, those of a, of b and of both, not for each one independently. Imported
+    judgements correct them, and each draw of labels has weights of its own.
 
     Returns:
         Chance of each hole to be relevant, float64 ``(u,)``, and up to `LABELINGS` labelings, int64
@@ -55,36 +57,28 @@ def estimate_relevance(table: HoleTable) -> tuple[Float64Array, Int64Array]:
     """
     relevant = table.grade >= table.levels[0]
     judged = (table.grade != UNJUDGED) & ~table.imported
+    others = table.known[1][0][table.query] - relevant * table.size
+    kind = np.eye(BOTH + 1)[table.side]
+    x = np.column_stack([kind, np.log2(np.minimum(table.rank.T, FAR) + 1.0), np.log(others + 1.0)])
     fitted, prior = judged, np.zeros(len(judged))
     if table.relevant_only:
-        not_pooled = find_not_pooled(table) & ~judged
+        not_pooled = find_not_pooled(table)
         fitted, prior = ~not_pooled, np.where(not_pooled, 0.0, np.log(HIDDEN))
-    others = table.known[1][0][table.query] - relevant * table.size
-    x = np.stack(
-        [
-            np.ones(len(judged)),
-            np.log2(table.rank.min(axis=0) + 1.0),
-            table.side == BOTH,
-            np.log(others + 1.0),
-        ],
-        axis=1,
-    )
-    weights, _ = _fit_logistic(x[fitted], (relevant & judged)[fitted], np.eye(x.shape[1]))
-    log_odds, kind = np.clip(x @ weights, -20, 20) + prior, np.eye(BOTH + 1)[table.side]
+    weights, covariance = _fit_logistic(x[fitted], (relevant & judged)[fitted], np.eye(x.shape[1]))
+    shared = SHARED if table.relevant_only else 0.0
+    covariance[: BOTH + 1, : BOTH + 1] += SPREAD**2 * np.eye(BOTH + 1) + shared**2
+    log_odds, seen = np.clip(x @ weights, -20, 20) + prior, table.imported
     error, covariance = _fit_logistic(
-        kind[table.imported],
-        relevant[table.imported],
-        np.eye(BOTH + 1) / SPREAD**2,
-        log_odds[table.imported],
+        x[seen], relevant[seen], np.linalg.inv(covariance), log_odds[seen]
     )
+    x, log_odds, rng = x[table.holes], log_odds[table.holes], np.random.default_rng(0)
+    count = max(20, min(LABELINGS, CELLS // max(1, len(log_odds))))
+    errors = rng.multivariate_normal(error, covariance, count) @ x.T
+    drawn = rng.random(errors.shape) < _logistic(log_odds + errors)
     reached = np.array([np.count_nonzero(table.grade >= level) for level in table.levels])
     exactly = reached - np.append(reached[1:], 0) + 0.5
-    log_odds, kind, rng = log_odds[table.holes], kind[table.holes], np.random.default_rng(0)
-    count = max(20, min(LABELINGS, CELLS // max(1, len(log_odds))))
-    errors = rng.multivariate_normal(error, covariance, count) @ kind.T
-    drawn = rng.random(errors.shape) < _logistic(log_odds + errors)
     labels = drawn * rng.choice(table.levels, p=exactly / exactly.sum(), size=drawn.shape)
-    return _logistic(log_odds + kind @ error), labels
+    return _logistic(log_odds + x @ error), labels
 
 
 def find_not_pooled(table: HoleTable) -> BoolArray:
