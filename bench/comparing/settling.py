@@ -29,7 +29,8 @@ FAR = 100  # ranks beyond are alike
 SPREAD = 0.5  # standard deviation of the log-odds that all holes of one kind share
 HIDDEN = 0.2  # unjudged relevant documents for each judged one, if only relevant ones are listed
 SHARED = 0.7  # standard deviation of its logarithm
-POOLED = 5  # relevant documents of one model from which none of the other is suspicious
+POOLED, RARE = 10, 5  # relevant documents of one model alone, for each of the other alone
+SWAPPED = [1, 0, 2, 4, 3, 5]  # order of the facts about a document if a and b are swapped
 OPEN = 0.1  # chance of another verdict from which a comparison is open
 POOL_GAP = 0.1  # difference of the judged shares that suggests that only one run was pooled
 MOST_ROWS, MOST_HOLES = 2_000_000, 60_000  # of both rankings, examined without being asked
@@ -64,6 +65,10 @@ def estimate_relevance(table: HoleTable) -> tuple[Float64Array, Int64Array]:
     if table.relevant_only:
         not_pooled = find_not_pooled(table)
         fitted, prior = ~not_pooled, np.where(not_pooled, 0.0, np.log(HIDDEN))
+        if not np.isin(table.side[not_pooled], table.side[fitted]).any():
+            x[not_pooled] = x[not_pooled][:, SWAPPED]
+            agreement = np.mean(table.side[relevant] == BOTH)
+            prior[not_pooled] = np.log(np.clip(2 * agreement, HIDDEN, 1.0))
     weights, covariance = _fit_logistic(x[fitted], (relevant & judged)[fitted], np.eye(x.shape[1]))
     shared = SHARED if table.relevant_only else 0.0
     covariance[: BOTH + 1, : BOTH + 1] += SPREAD**2 * np.eye(BOTH + 1) + shared**2
@@ -85,14 +90,13 @@ def find_not_pooled(table: HoleTable) -> BoolArray:
     """Return the texts of a model that was probably not pooled, while the other one was, ``(n,)``.
 
     Of the documents in the measured depth of one model that the other does not have in its first
-    ``d``, none, or one for 20, are known to be relevant for one model, and at least `POOLED` for
-    the other.
+    ``d``, hardly any are known to be relevant for one model, and at least `POOLED` for the other.
     """
     relevant = (table.grade >= table.levels[0]) & ~table.imported
     for factor in (1, 10):
         beyond = table.rank.max(axis=0) > min(table.measure.cutoff, 100) * factor
         counts = [np.count_nonzero(relevant & beyond & (table.side == side)) for side in (0, 1)]
-        if max(counts) >= POOLED and 20 * min(counts) <= max(counts):
+        if max(counts) >= POOLED and RARE * min(counts) <= max(counts):
             return np.asarray(beyond & (table.side == int(np.argmin(counts))))
     return np.zeros(len(relevant), dtype=bool)
 
