@@ -315,7 +315,7 @@ def tabulate_holes(
         grade=first["grade"].to_numpy(np.int64),
         imported=first["imported"].eq(True).to_numpy(bool),
         outside=np.stack(outside),
-        shares=tuple((within.T & is_judged).sum(axis=1) / np.maximum(1, within.sum(axis=0))),
+        shares=tuple(float(is_judged[side].mean()) if side.any() else 0.0 for side in within.T),
         short=tuple(int((each < depth).sum()) for each in lengths),
         relevant_only=2 * int((qrels.grades <= 0).sum()) < int((qrels.grades > 0).sum()),
     )

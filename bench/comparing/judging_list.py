@@ -194,12 +194,13 @@ def _read_list(path: Path) -> Iterator[_Row]:
         raise BenchError(f"cannot read {path}: {error}", "name a list of `judge export`") from error
     read = _read_json_lines if text.lstrip().startswith("{") else _read_csv
     for source, fields in read(text, path):
-        cells = ["" if fields.get(name) is None else str(fields[name]).strip() for name in CELLS]
+        query_id, doc_id, grade, judge = (
+            "" if fields.get(name) is None else str(fields[name]).strip() for name in CELLS
+        )
         copies = fields.get("copies") or ""
         copies = copies if isinstance(copies, list) else str(copies).split()
-        row = _Row(source, *cells, tuple(map(str, copies)))
-        if row.grade:
-            yield row
+        if grade:
+            yield _Row(source, query_id, doc_id, grade, judge, tuple(map(str, copies)))
 
 
 def _read_json_lines(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -73,9 +73,7 @@ def estimate_relevance(table: HoleTable) -> tuple[Float64Array, Int64Array]:
     shared = SHARED if table.relevant_only else 0.0
     covariance[: BOTH + 1, : BOTH + 1] += SPREAD**2 * np.eye(BOTH + 1) + shared**2
     log_odds, seen = np.clip(x @ weights, -20, 20) + prior, table.imported
-    error, covariance = _fit_logistic(
-        x[seen], relevant[seen], np.linalg.inv(covariance), log_odds[seen]
-    )
+    error, covariance = _fit_logistic(x[seen], relevant[seen], covariance, log_odds[seen])
     x, log_odds, rng = x[table.holes], log_odds[table.holes], np.random.default_rng(0)
     count = max(20, min(LABELINGS, CELLS // max(1, len(log_odds))))
     errors = rng.multivariate_normal(error, covariance, count) @ x.T
@@ -106,14 +104,14 @@ def _logistic(x: Float64Array) -> Float64Array:
 
 
 def _fit_logistic(
-    x: Float64Array, y: BoolArray, precision: Float64Array, offset: Float64Array | float = 0.0
+    x: Float64Array, y: BoolArray, prior: Float64Array, offset: Float64Array | float = 0.0
 ) -> tuple[Float64Array, Float64Array]:
-    """Fit a logistic regression with a normal prior by Newton's method.
+    """Fit a logistic regression with a normal prior, of covariance ``prior``, by Newton's method.
 
     Returns:
         The weights and their covariance.
     """
-    weights = np.zeros(x.shape[1])
+    weights, precision = np.zeros(x.shape[1]), np.linalg.inv(prior)
     for _ in range(25):
         p = _logistic(x @ weights + offset)
         curvature = (x * (p * (1 - p))[:, None]).T @ x + precision
