@@ -18,11 +18,13 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
+from foundation.machine import count_threads
 from retrievers.encoders.protocol import Segments
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 
 TEXTS_PER_REQUEST = 128  # some tens of milliseconds, so that all workers finish together
 MOST_WORKERS = 32  # of about 100 MB each
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +36,11 @@ class TokenWorkers:
 
     Args:
         tokenizer: tokenizer to copy.
-        count: number of processes; more than `MOST_WORKERS` are not started.
+        count: number of processes; None for one for each core, up to `MOST_WORKERS`.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, count: int) -> None:
-        count = min(count, MOST_WORKERS)
+    def __init__(self, tokenizer: TextTokenizer, count: int | None = None) -> None:
+        count = count or min(count_threads(), MOST_WORKERS)
         self._tokenizer, self._threads = tokenizer, ThreadPoolExecutor(count)
         self._idle: SimpleQueue[Any] = SimpleQueue()  # None for a worker that has died
         workers: list[Any] = []
@@ -79,12 +81,7 @@ def _start(content: Future[bytes], workers: list[Any], idle: SimpleQueue[Any]) -
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # what fails there fails again in this process
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(sys.path),
-                "OMP_NUM_THREADS": "1",
-                "TOKENIZERS_PARALLELISM": "false",
-            },
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **ONE_THREAD},
             process_group=0,  # Ctrl-C is for the parent
         )
         workers.append(worker)

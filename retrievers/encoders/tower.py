@@ -4,7 +4,6 @@ It imports torch and transformers, so it is imported when vectors are first need
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,6 @@ import torch
 
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, is_out_of_memory
-from foundation.machine import count_threads
 from retrievers.adapters.adapter import attach
 from retrievers.encoders.device import (
     map_in_threads,
@@ -45,7 +43,6 @@ from retrievers.models.read_checkpoint import Checkpoint, check_adapter_unchange
 
 FEW_TOKENS = 128  # which one thread computes in some tens of milliseconds
 MANY_TEXTS = 8_192  # so many keep a GPU busy for longer than workers take to start
-CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back
 
 
 Vectors = Iterator[tuple[Int64Array, Float32Array]]
@@ -152,14 +149,13 @@ class Tower:
 
     @cached_property
     def _token_workers(self) -> TokenWorkers:
-        return TokenWorkers(self.text_tokenizer, count_threads())
+        return TokenWorkers(self.text_tokenizer)
 
     def vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Yield the rows of each batch with their vectors, float32 ``(len(rows), dim)``, in order.
 
         On the CPU, batches are computed in parallel threads. Few tokens, such as one query, take a
-        single thread, since threads on a busy machine wait longer than they compute. On CUDA, the
-        next batches run while vectors are copied back.
+        single thread, since threads on a busy machine wait longer than they compute.
 
         Args:
             tokens: token ids of all texts.
@@ -169,21 +165,15 @@ class Tower:
             BenchError: a vector is not finite or has an unexpected dimension, or the device's
                 memory does not hold one text.
         """
+        if self.is_asynchronous:
+            yield from self.launch(tokens, batches)
+            return
         with use_full_precision():
-            if not self.is_asynchronous:
-                done = map_in_threads(lambda rows: list(self._launch_parts(tokens, rows)), batches)
-                if len(tokens.ids) <= FEW_TOKENS:
-                    with use_one_thread():
-                        done = iter(list(done))
-                yield from (self._receive(pending) for flights in done for pending in flights)
-                return
-            flying: deque[_PendingBatch] = deque()
-            for rows in batches:
-                for pending in self._launch_parts(tokens, rows):
-                    flying.append(pending)
-                    if len(flying) == CUDA_IN_FLIGHT:
-                        yield self._receive(flying.popleft())
-            yield from map(self._receive, flying)
+            done = map_in_threads(lambda rows: list(self._launch_parts(tokens, rows)), batches)
+            if len(tokens.ids) <= FEW_TOKENS:
+                with use_one_thread():
+                    done = iter(list(done))
+            yield from (self._receive(pending) for flights in done for pending in flights)
 
     def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Start all ``batches`` of ``tokens``, then yield their vectors as ``vectors`` does."""
