@@ -7,9 +7,8 @@ from string import Template
 
 import msgspec
 
-from bench.comparing.judging_list import JudgeReport, PairToJudge, RescoredResult
+from bench.comparing.judging_list import JudgeReport, PairToJudge
 from foundation.files import replace_files
-from reports import format as fmt
 from reports.leaderboard import csp_source, read_asset, script_json
 from reports.table import Column, Table, code, escape
 
@@ -52,15 +51,9 @@ def report_text(report: JudgeReport) -> str:
         command = f"python -m bench judge import FILE --on {report.collection}"
         hint = f"Judge them in one of these, then run {code(command)}."
         return "\n\n".join([head, escape(str(report.holes)), hint])
-    columns: list[Column[RescoredResult]] = [
-        Column("model", lambda row: row.model),
-        Column("measure", lambda row: row.measure),
-        Column("before", lambda row: row.before, fmt.score),
-        Column("after", lambda row: row.after, fmt.score),
-        Column("change", lambda row: row.after - row.before, fmt.signed),
-    ]
-    head = (
-        f"{report.judgements:,} judgements on {report.collection}, overlay {report.overlay}, "
-        f"scores in {report.out}"
+    command = f"python -m bench compare MODEL OTHER --results {report.out} --holes"
+    return (
+        f"{report.judgements:,} judgements on {escape(report.collection)} (overlay "
+        f"{report.overlay}) count in {report.rescored:,} results in {escape(report.out)}. Compare "
+        f"them with {code(command)}."
     )
-    return f"{escape(head)}\n\n{Table(report.rescored, columns).markdown()}"

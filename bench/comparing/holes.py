@@ -100,17 +100,11 @@ class HoleTable:
     @cached_property
     def ideal(self) -> Float64Array:
         """Best possible gain of 0, 1, ... documents at a level, the denominator of a score."""
-        most = int(self.outside.max(initial=0) + self.size.sum()) + 1
+        counts = np.arange(int(self.outside.max(initial=0) + self.size.sum()) + 1)
         if self.measure.kind == "nDCG":
-            ranks = np.arange(min(self.measure.cutoff, most)) + 1
-            return np.concatenate([[0.0], np.cumsum(1 / np.log2(ranks + 1))])
-        if self.measure.kind == "P":
-            return np.full(1, float(self.measure.cutoff))
-        return np.arange(most + 1.0)
-
-    def ideal_of(self, counts: Int64Array) -> Float64Array:
-        """Return the best possible gain of ``counts`` documents at a level."""
-        return np.asarray(self.ideal[np.minimum(counts, len(self.ideal) - 1)])
+            return np.append(0.0, np.cumsum(_discount(self.measure, counts[1:])))
+        best = np.full(len(counts), self.measure.cutoff) if self.measure.kind == "P" else counts
+        return best.astype(np.float64)
 
     @cached_property
     def known(self) -> tuple[Float64Array, Int64Array]:
@@ -131,7 +125,7 @@ class HoleTable:
     def _normalise(self, gain: Any, count: Any) -> Float64Array:
         if self.measure.kind in FIRST:
             return np.asarray(gain)
-        best = np.tensordot(self.gains, self.ideal_of(count), 1)
+        best = np.tensordot(self.gains, self.ideal[count], 1)
         return np.asarray(np.divide(gain, best, out=np.zeros_like(gain), where=best > 0))
 
     def differences(self, labels: Int64Array | None = None) -> Float64Array:
@@ -217,7 +211,7 @@ class HoleTable:
             chosen = np.concatenate([[0.0], np.cumsum(-np.sort(-weights[sizes == size]))])
             gain = gain[..., None] + chosen
             count = count[..., None] + size * np.arange(len(chosen))
-        ideals = [self.ideal_of(number + count) for number in judged]
+        ideals = [self.ideal[number + count] for number in judged]
         known = float(np.dot(self.gains, [ideal.min() for ideal in ideals]))
         ratio = base / known if known else -2.0
         while True:

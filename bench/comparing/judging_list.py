@@ -62,34 +62,26 @@ class PairToJudge(Record, kw_only=True):
     judge: str = ""
 
 
-class RescoredResult(Record, kw_only=True):
-    """A stored result before and after judgements were imported, by its main measure."""
-
-    model: str
-    measure: str
-    before: float
-    after: float
-
-
 class JudgeReport(Record, kw_only=True):
     """List of pairs to judge, or results that were scored with imported judgements.
 
     Attributes:
-        grades: grades that the collection uses, and 0.
+        grades: grades that the collection uses, and 0, for a list.
         holes: what the unjudged documents can change.
         out: folder that was written.
         overlay: hash of the imported judgements.
         judgements: number of imported judgements.
+        rescored: number of results that were scored with them.
     """
 
     collection: str
     out: str
-    grades: tuple[int, ...]
+    grades: tuple[int, ...] = ()
     pairs: tuple[PairToJudge, ...] = ()
     holes: Holes | None = None
     overlay: str = ""
     judgements: int = 0
-    rescored: tuple[RescoredResult, ...] = ()
+    rescored: int = 0
 
 
 def judge(request: JudgeRequest, write_list: Callable[[JudgeReport, Path], None]) -> JudgeReport:
@@ -252,18 +244,19 @@ def _import_judgements(request: JudgeRequest, workspace: Workspace) -> JudgeRepo
     content = b"".join(msgspec.json.encode(each) + b"\n" for each in judgements)
     same = [each for each in stored if each.record.protocol.qrels_sha256 == dataset.qrels_sha256]
     check_scores_against_rankings(same, workspace)
+    for each in same:
+        save(_score_again(each, judged), out, content)
     return JudgeReport(
         collection=collection,
         out=str(out),
-        grades=_grades(dataset),
         overlay=judged.overlay,
         judgements=len(judgements),
-        rescored=tuple(_score_again(each, judged, out, content) for each in same),
+        rescored=len(same),
     )
 
 
-def _score_again(stored: Evaluation, judged: Dataset, out: Path, content: bytes) -> RescoredResult:
-    """Score a stored ranking with the judgements of an overlay, and save the result."""
+def _score_again(stored: Evaluation, judged: Dataset) -> Evaluation:
+    """Score a stored ranking with the judgements of an overlay."""
     record = stored.record
     protocol = msgspec.structs.replace(record.protocol, overlay=judged.overlay)
     names = list(record.measures)  # the main one first
@@ -271,13 +264,7 @@ def _score_again(stored: Evaluation, judged: Dataset, out: Path, content: bytes)
     means = {name: scores.mean(name) for name in names}
     changes = {"protocol": protocol, "measures": means, "unanswered": scores.unanswered}
     new = msgspec.structs.replace(record, **changes, **quality)
-    save(Evaluation(new, scores, stored.run), out, content)
-    return RescoredResult(
-        model=record.model,
-        measure=record.main_measure,
-        before=record.measures[record.main_measure],
-        after=means[record.main_measure],
-    )
+    return Evaluation(new, scores, stored.run)
 
 
 def _check_rows(rows: Sequence[_Row], dataset: Dataset) -> list[ImportedJudgement]:
