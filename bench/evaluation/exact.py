@@ -36,7 +36,7 @@ from bench.evaluation.certificate import (
 )
 from foundation.arrays import Float32Array, Float64Array, Int64Array, IntArray, UInt64Array
 from foundation.errors import BenchError
-from foundation.machine import count_threads
+from foundation.machine import count_threads, keep_freed_memory
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.hits import Hits, hits_of_keys, order_keys, scores_of_keys
 
@@ -181,6 +181,23 @@ def block_bytes(queries: int, k: int) -> int:
     return max(2 * candidates, min(BLOCK_BYTES, wanted))
 
 
+def read_tiles(vectors: Any, rows: int) -> Iterator[tuple[int, Float32Array]]:
+    """Yield the first row and the vectors of tiles of `StoredVectors`, at most ``rows`` rows each.
+
+    A tile is overwritten by the one after the next: clearing new memory would take a tenth of the
+    time of a search.
+    """
+    (total, dim), step = vectors.shape, min(rows, PRODUCT_ROWS)
+    rows -= rows % step
+    memory = np.empty((2, min(rows, total), dim), np.float32)
+    for start, part in vectors.stored_tiles(step):
+        tile, first = memory[start // rows % 2], start % rows
+        end = first + len(part)
+        tile[first:end] = part
+        if end == rows or start + len(part) == total:
+            yield start - first, tile[:end]
+
+
 class CpuSearch:
     """Top k of each query so far, as unsorted keys. Key 0 is an unfilled rank."""
 
@@ -196,10 +213,13 @@ class CpuSearch:
         self.tie_rank, self.pool, self.timer = tie_rank, pool, timer
         self.top: UInt64Array = np.zeros((len(queries), k), np.uint64)
         self._blas = ThreadpoolController()
+        keep_freed_memory()
 
     def tiles(self, vectors: Vectors, rows: int) -> Iterator[tuple[Tile, int]]:
         """Yield tiles of at most ``rows`` rows as float32, and their numbers of rows."""
-        for start, array in vectors.tiles(rows):
+        is_stored = hasattr(vectors, "stored_tiles")
+        tiles = read_tiles(vectors, min(rows, TILE_ROWS)) if is_stored else vectors.tiles(rows)
+        for start, array in tiles:
             values = np.ascontiguousarray(array, np.float32)  # a copy of float16
             norm = float(norm_bounds(values, "document", start).max(initial=0.0))
             yield Tile(start, values, norm), len(values)

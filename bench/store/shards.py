@@ -400,7 +400,7 @@ def _read_rows(shard: Shard, local: Int64Array, into: Int64Array, vectors: Store
                     f"{shard.path} was cut short while it was read", "repeat the command"
                 )
             if not same:
-                vectors[place if direct else targets] = span[rows - first]
+                vectors[place if direct else targets] = span if direct else span[rows - first]
     finally:
         os.close(handle)
 

@@ -1,6 +1,5 @@
 """Devices by name, the precision of matrix products, and batches in threads."""
 
-import ctypes
 import logging
 import re
 from collections import deque
@@ -20,10 +19,6 @@ HALF_SUMS = (
     "allow_bf16_reduced_precision_reduction",
     "allow_fp16_accumulation",
 )
-
-# Parameters of glibc's mallopt, and their values: tensors of a batch on the CPU are smaller.
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-KEPT_BYTES, LARGEST_KEPT = 128 << 20, 32 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -45,17 +40,6 @@ def pick_device(name: str) -> torch.device:
             "Use --device cpu, or install a CUDA build of torch.",
         )
     return device
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep memory that was freed, up to `KEPT_BYTES`, for the next tensors.
-
-    Otherwise the system clears every page again: up to a third of the time of layers in int8.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(MMAP_THRESHOLD, LARGEST_KEPT)
-        mallopt(TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def warn_if_bfloat16_is_slow(dtype: str, device: torch.device) -> None:

@@ -42,8 +42,8 @@ from transformers.activations import GELUActivation
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError, first_line
-from foundation.machine import cpu_instructions, emulates_bfloat16
-from retrievers.encoders.device import keep_freed_memory, use_full_precision, use_one_thread
+from foundation.machine import cpu_instructions, emulates_bfloat16, keep_freed_memory
+from retrievers.encoders.device import use_full_precision, use_one_thread
 from retrievers.encoders.tokens import Tokens
 from retrievers.models.card import EVERY_POOLING, StoredPooling
 

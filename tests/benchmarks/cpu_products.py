@@ -32,8 +32,8 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import GELUActivation
 
-from foundation.machine import processor_name
-from retrievers.encoders.device import keep_freed_memory, use_one_thread
+from foundation.machine import keep_freed_memory, processor_name
+from retrievers.encoders.device import use_one_thread
 from retrievers.encoders.packed import FusedLinear, OneDNNLinear
 from retrievers.encoders.transformer import CPU_TOKENS
 

@@ -216,7 +216,8 @@ def test_vectors_stored_as_float16_are_ranked_by_what_is_stored(tmp_path, search
     truth = brute_force(halves.astype(np.float32), vectors[:5], 100, tie_rank)
     for stored in (StoredVectors((shard,), np.arange(3000), 48), ArrayVectors(halves)):
         asked = stored, vectors[:5], 100, tie_rank
-        assert_same(search(*asked, tile_rows=999), truth)
+        for tile_rows in (999, exact.PRODUCT_ROWS + 500):
+            assert_same(search(*asked, tile_rows=tile_rows), truth)
 
 
 def test_an_error_while_the_next_tile_is_read_is_raised():
