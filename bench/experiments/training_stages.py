@@ -326,8 +326,6 @@ class FinetuneStage(ExperimentStage):
         for dataset in self._held_out(settings):
             read[f"{dataset.name} held out"] = dataset.queries_sha256
         preset = read_finetuning(settings)
-        if preset.adapter:
-            read |= preset.adapter.hashes_below()
         if teacher := preset.teacher and (preset.teacher.model or preset.teacher.start):
             read |= hash_checkpoint(teacher, "teacher ")
         return read

@@ -157,11 +157,8 @@ class ComposeRequest(FolderFields):
     """Combine trained adapters of one base model.
 
     average: one adapter with the mean of the weights (AdapterSoup). All adapters need one method
-    and size. stack: adapters on top of each other, the first at the bottom, such as a task adapter
-    on a domain adapter (MAD-X). route: each query uses the adapter of the closest domain, by the
-    distance of its base embedding to the mean training query of each domain; documents are encoded
-    with every adapter. To learn the weights of a combination, run `finetune` with adapter.method =
-    "fusion".
+    and size. route: each query uses the adapter of the closest domain, by the distance of its base
+    embedding to the mean training query of each domain; documents are encoded with every adapter.
 
     Attributes:
         how: Method of combination.
@@ -172,12 +169,10 @@ class ComposeRequest(FolderFields):
 
     Examples:
         python -m bench compose average models/a models/b --out models/mean
-        python -m bench compose stack models/domain models/task --out models/both
         python -m bench compose route models/a models/b --on beir/nfcorpus beir/scifact --out models/routed
-        python -m bench finetune adapter-small --model minilm --on beir/nfcorpus --out models/fused --set 'adapter={method="fusion", over=["models/a", "models/b"]}'
     """
 
-    how: Literal["average", "stack", "route"] = field(kw_only=False)
+    how: Literal["average", "route"] = field(kw_only=False)
     adapters: tuple[Path, ...] = field(kw_only=False, converter=to_paths)
     out: Path = field(converter=to_path)
     on: tuple[str, ...] = field(default=(), converter=to_names)

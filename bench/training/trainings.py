@@ -49,7 +49,6 @@ from retrievers.adapters.compose import (
     average_adapters,
     find_adapter_base,
     route_adapters,
-    stack_adapters,
 )
 from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.protocol import PhaseTimer
@@ -340,9 +339,7 @@ def compose(request: ComposeRequest) -> ComposedAdapter:
             "python -m bench compose route ADAPTERS --on COLLECTIONS --out OUT",
         )
     base = find_adapter_base(adapters)
-    if request.how == "stack":
-        stack_adapters(base, adapters, out)
-    elif request.how == "route":
+    if request.how == "route":
         workspace = open_workspace(request)
         training = [workspace.dataset(name, TRAIN) for name in workspace.expand_names(request.on)]
         if len(training) != len(adapters):

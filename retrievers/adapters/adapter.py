@@ -7,7 +7,7 @@ base's weights in ``base.json``. The base is not copied.
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean, first_line, import_package
-from foundation.files import replace_entries, resolve_inside, sha256_of_file
+from foundation.files import replace_entries
 from foundation.records import Record, write_json
 from retrievers.models.card import (
     CARD_FILE,
@@ -33,19 +33,15 @@ from retrievers.models.read_checkpoint import (
     ADAPTER_FOLDER,
     BASE,
     ROUTING,
-    SETUP,
     SHARED,
-    Composition,
     adapter_folder,
     identify_adapter,
-    read_composition,
 )
 from retrievers.models.resolve import Model
 
 Library = Literal["adapterhub", "peft"]
 Write = Callable[[Path], None]  # writes a trained adapter to a folder
 ADAPTER_NAME = "bench"
-FUSION = "fusion"
 UNSUPPORTED = {
     # AdapterHub 1.3 does not save or load these whole, or computes them in float32 alone. UniPELT
     # has gates, by which a vector depends on the other texts of its batch.
@@ -74,12 +70,8 @@ class AdapterSettings(Record, kw_only=True):
 
     Attributes:
         library: library of the method.
-        method: name of the method in that library. ``fusion`` is AdapterFusion (Pfeiffer et al.,
-            EACL 2021): the adapters of ``over`` stay fixed, and their weight for each token and
-            layer is learned.
+        method: name of the method in that library.
         options: options of the method, by the library's names; others have its defaults.
-        over: folders of adapters of the same base, which are frozen too. The new adapter is stacked
-            on them, the first at the bottom (MAD-X: Pfeiffer et al., EMNLP 2020).
         lr: learning rate instead of the optimizer's, since adapters need a higher one than
             encoders.
     """
@@ -87,20 +79,7 @@ class AdapterSettings(Record, kw_only=True):
     library: Library = "adapterhub"
     method: str
     options: dict[str, Any] = {}
-    over: tuple[str, ...] = ()
     lr: Annotated[float, msgspec.Meta(gt=0)] | None = None
-
-    def __post_init__(self) -> None:
-        if self.library == "peft" and self.over:
-            raise ValueError("over needs library = adapterhub: PEFT stacks and fuses no adapters")
-        if self.method == FUSION and len(self.over) < 2:
-            raise ValueError("fusion needs two or more adapters in over")
-
-    def hashes_below(self) -> dict[str, str]:
-        """Return the sha256 of all files in the folders of ``over``, by path."""
-        folders = [Path(folder).expanduser() for folder in self.over]
-        paths = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
-        return {str(path): sha256_of_file(path) for path in paths}
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,8 +119,7 @@ def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int)
     network.config._name_or_path = base.card.name
     problem = f"the adapter {settings.method} cannot be put into {base.card.name}"
     with _explain_errors(problem, "Check adapter.options of the preset."), _silence_adapterhub():
-        below = [find_adapter(Path(name), base, "adapterhub")[0] for name in settings.over]
-        write = _insert_adapter(network, settings, configuration, below)
+        write = _insert_adapter(network, settings, configuration)
         if settings.library == "peft":
             _try_training_step(network)
     return AdaptedNetwork(base, settings.library, write)
@@ -172,35 +150,23 @@ def _try_training_step(network: Any) -> None:
     network.train(was_training)
 
 
-def find_adapter(
-    folder: Path,
-    base: Model,
-    kind: AdapterKind | Literal["auto"] = "auto",
-    *,
-    composed: bool = False,
-) -> tuple[Path, AdapterIdentity]:
-    """Find an adapter of ``base`` in ``folder``, or in the folder that its card names.
-
-    ``kind`` is the expected library. Compositions are refused unless ``composed``.
-    """
+def find_adapter(folder: Path, base: Model) -> tuple[Path, AdapterIdentity]:
+    """Find an adapter of ``base`` in ``folder``, or in the folder that its card names."""
     where = folder.expanduser().resolve()
     has_card = (where / CARD_FILE).is_file()
     stated = load_card(where / CARD_FILE).adapter if has_card else CardAdapter(path=".")
     if stated is None:
         raise BenchError(f"{folder} is a complete model, not an adapter")
     inner = adapter_folder(stated, where)
-    if (inner / SETUP).is_file() and not composed:
-        names = ", ".join(str(inner / name) for name in read_composition(inner).names)
-        raise BenchError(f"{folder} is a composition of adapters", f"Give its parts: {names}")
-    if not any((inner / name).is_file() for name in (ADAPTER_CONFIG, SETUP, ROUTING)):
+    if not any((inner / name).is_file() for name in (ADAPTER_CONFIG, ROUTING)):
         raise BenchError(f"{folder} has no adapter", "Give the folder of a trained adapter")
-    return inner, identify_adapter(inner, base.checkpoint, kind)
+    return inner, identify_adapter(inner, base.checkpoint)
 
 
 def list_methods(library: Library) -> tuple[str, ...]:
     """Return the names of a library's methods, without PEFT's prompt learning and `UNSUPPORTED`."""
     if library == "adapterhub":
-        known = (*_import_library("adapters").ADAPTER_CONFIG_MAP, FUSION)
+        known = tuple(_import_library("adapters").ADAPTER_CONFIG_MAP)
     else:
         learning = _import_library("peft").PromptLearningConfig
         kinds = _peft_configurations().items()
@@ -219,15 +185,7 @@ def make_configuration(adapter: AdapterSettings) -> Any:
     with _explain_errors(f"the options of the adapter method {method}", "Check adapter.options."):
         if adapter.library == "peft":
             return _peft_configurations()[method.upper()](**options)
-        return _hub_defaults(method).replace(**options)
-
-
-def _hub_defaults(method: str) -> Any:
-    import adapters
-
-    if method == FUSION:
-        return adapters.ADAPTERFUSION_CONFIG_MAP[adapters.DEFAULT_ADAPTERFUSION_CONFIG]
-    return adapters.ADAPTER_CONFIG_MAP[method]
+        return _import_library("adapters").ADAPTER_CONFIG_MAP[method].replace(**options)
 
 
 def _import_library(name: Literal["adapters", "peft"]) -> Any:
@@ -241,33 +199,17 @@ def _peft_configurations() -> Any:
     return PEFT_TYPE_TO_CONFIG_MAPPING
 
 
-def _insert_adapter(
-    network: Any, adapter: AdapterSettings, configuration: Any, below: Sequence[Path]
-) -> Write:
-    """Insert a trainable adapter over those in ``below``, and return what writes it to a folder."""
+def _insert_adapter(network: Any, adapter: AdapterSettings, configuration: Any) -> Write:
+    """Insert a trainable adapter, and return what writes it to a folder."""
     if adapter.library == "peft":
         return _insert_peft(network, configuration)
     import adapters
 
     adapters.init(network)
-    names = tuple(f"below_{place}" for place in range(1, len(below) + 1))
-    for name, folder in zip(names, below, strict=True):
-        _load_adapter(network, folder, name)
-    if adapter.method == FUSION:
-        setup = Composition("Fuse", names)
-        check_composition(network, setup)
-        network.add_adapter_fusion(setup.block(), configuration)
-        network.train_adapter_fusion(setup.block())
-        return lambda folder: _save_composition(network, folder, setup)
     network.add_adapter(ADAPTER_NAME, config=configuration)
-    _check_supported(network, ADAPTER_NAME, f"the adapter method {adapter.method}")
+    _check_supported(network, f"the adapter method {adapter.method}")
     network.train_adapter(ADAPTER_NAME)
-    if not names:
-        return lambda folder: _save_adapter(network, folder)
-    setup = Composition("Stack", (*names, ADAPTER_NAME))
-    check_composition(network, setup)
-    network.set_active_adapters(setup.block())
-    return lambda folder: _save_composition(network, folder, setup)
+    return lambda folder: _save_adapter(network, folder)
 
 
 def _insert_peft(network: Any, configuration: Any) -> Write:
@@ -283,31 +225,15 @@ def _insert_peft(network: Any, configuration: Any) -> Write:
 
 
 def _save_adapter(network: Any, folder: Path) -> None:
-    """Save the trained adapter in AdapterHub's layout."""
-    safe = not _shares_tensors(network, ADAPTER_NAME)
-    network.save_adapter(str(folder), ADAPTER_NAME, with_head=False, use_safetensors=safe)
-    _save_shared_tensors(network, folder, ADAPTER_NAME)
-
-
-def _save_composition(network: Any, folder: Path, setup: Composition) -> None:
-    safe = not any(_shares_tensors(network, name) for name in setup.names)
-    network.save_adapter_setup(str(folder), setup.block(), use_safetensors=safe)
-    for name in setup.names:
-        _save_shared_tensors(network, folder / name, name)
-
-
-def _shares_tensors(network: Any, name: str) -> bool:
-    """Return whether all layers hold the same tensors, which safetensors cannot store once."""
-    pool = getattr(network, "prefix_tuning", None)
-    return pool is not None and name in pool.prefix_tunings
-
-
-def _save_shared_tensors(network: Any, folder: Path, name: str) -> None:
-    """Save tensors that all layers share (Compacter), which AdapterHub 1.3 omits."""
+    """Save the trained adapter in AdapterHub's layout, and what AdapterHub 1.3 omits."""
     from safetensors.torch import save_file
 
-    if name in network.shared_parameters:
-        shared = network.shared_parameters[name].items()
+    # All layers hold the tensors of a prefix, which safetensors cannot store once.
+    pool = getattr(network, "prefix_tuning", None)
+    safe = pool is None or ADAPTER_NAME not in pool.prefix_tunings
+    network.save_adapter(str(folder), ADAPTER_NAME, with_head=False, use_safetensors=safe)
+    if ADAPTER_NAME in network.shared_parameters:  # of Compacter
+        shared = network.shared_parameters[ADAPTER_NAME].items()
         tensors = {key: value.detach().cpu().contiguous() for key, value in shared}
         save_file(tensors, str(folder / SHARED))
 
@@ -328,19 +254,9 @@ def _attach_hub(network: Any, folder: Path) -> Any:
 
     of_base = {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
     adapters.init(network)
-    if (folder / SETUP).is_file():
-        setup = read_composition(folder)
-        for name in setup.names:
-            _load_adapter(network, resolve_inside(folder, name), name)
-        if setup.kind == "Fuse":
-            fused = resolve_inside(folder, ",".join(setup.names))
-            network.load_adapter_fusion(str(fused), use_safetensors=True)
-    else:
-        _load_adapter(network, folder, ADAPTER_NAME)
-        setup = Composition("Stack", (ADAPTER_NAME,))
-    check_composition(network, setup)
+    _load_adapter(network, folder)
     with _silence_adapterhub():
-        network.set_active_adapters(setup.block())
+        network.set_active_adapters(ADAPTER_NAME)
     for tensor in (*network.parameters(), *network.buffers()):
         if id(tensor) not in of_base and tensor.is_floating_point():
             tensor.data = tensor.data.to(network.dtype)
@@ -385,38 +301,34 @@ def _silence_adapterhub() -> Iterator[None]:
         notices.setLevel(level)
 
 
-def _load_adapter(network: Any, folder: Path, name: str) -> None:
-    """Load the adapter in ``folder`` as ``name`` into a network that AdapterHub has prepared."""
+def _load_adapter(network: Any, folder: Path) -> None:
+    """Load the adapter in ``folder`` into a network that AdapterHub has prepared."""
+    from safetensors.torch import load_file
+
     report: dict[str, list[str]] = {}
-    network.load_adapter(
-        str(folder), load_as=name, use_safetensors=True, with_head=False, loading_info=report
-    )
+    fixed = {"load_as": ADAPTER_NAME, "use_safetensors": True, "with_head": False}
+    network.load_adapter(str(folder), **fixed, loading_info=report)
     missing, extra = (set(report.get(f"{kind}_keys", [])) for kind in ("missing", "unexpected"))
-    _check_supported(network, name, f"the adapter {folder}")
+    _check_supported(network, f"the adapter {folder}")
     _refuse_misfit(folder, missing, extra)
     if os.path.lexists(folder / SHARED):
-        _load_shared_tensors(network, folder, name)
+        tensors, shared = load_file(str(folder / SHARED)), network.shared_parameters
+        parameters = dict(shared[ADAPTER_NAME].items()) if ADAPTER_NAME in shared else {}
+        _refuse_misfit(folder, set(parameters) - set(tensors), set(tensors) - set(parameters))
+        for key, value in tensors.items():
+            parameters[key].data.copy_(value)
 
 
-def _check_supported(network: Any, name: str, what: str) -> None:
-    """Raise if AdapterHub cannot load an adapter completely, or its vectors depend on the batch."""
-    for part in _list_configurations(network, name):
+def _check_supported(network: Any, what: str) -> None:
+    """Raise if AdapterHub cannot load the adapter whole, or vectors depend on the batch."""
+    configuration = network.adapters_config.get(ADAPTER_NAME)
+    for part in getattr(configuration, "configs", [configuration]):  # several of a union
         whole = part.get("architecture") not in ("reft", "prompt_tuning")
         if not whole or part.get("vera_d") is not None or part.get("use_gating"):
             raise BenchError(
                 f"{what} is not supported: it is ReFT, VeRA or prompt tuning, or has gates",
                 'train with another method, such as mam, or vera of library = "peft"',
             )
-
-
-def _load_shared_tensors(network: Any, folder: Path, name: str) -> None:
-    from safetensors.torch import load_file
-
-    tensors, shared = load_file(str(folder / SHARED)), network.shared_parameters
-    parameters = dict(shared[name].items()) if name in shared else {}
-    _refuse_misfit(folder, set(parameters) - set(tensors), set(tensors) - set(parameters))
-    for key, value in tensors.items():
-        parameters[key].data.copy_(value)
 
 
 def _refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str]) -> None:
@@ -431,22 +343,3 @@ def _refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str
 def _list_names(names: Collection[str]) -> str:
     shown = ", ".join(sorted(names)[:3]) or "none"
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
-
-
-def check_composition(network: Any, setup: Composition) -> None:
-    """Raise for adapters that AdapterHub would silently skip."""
-    stacked = setup.kind == "Stack" and len(setup.names) > 1
-    parts = [part for name in setup.names for part in _list_configurations(network, name)]
-    if stacked and any(part.get("is_parallel") for part in parts):
-        problem = "AdapterHub ignores the adapters below a parallel one in a stack"
-        raise BenchError(problem, "use a sequential bottleneck or LoRA")
-    for name in setup.names[1:] if setup.kind == "Stack" else setup.names:
-        if any(part.get("inv_adapter") for part in _list_configurations(network, name)):
-            problem = "AdapterHub runs an invertible layer only at the bottom of a stack"
-            raise BenchError(problem, "put it there, or use a bottleneck adapter or LoRA")
-
-
-def _list_configurations(network: Any, name: str) -> list[Any]:
-    """Return the configurations of an adapter, several for a union."""
-    whole = network.adapters_config.get(name)
-    return list(getattr(whole, "configs", [whole]))

@@ -1,4 +1,4 @@
-"""Trained adapters of one base, combined by averaging, stacking or routing.
+"""Trained adapters of one base, combined by averaging or routing.
 
 Averaging follows AdapterSoup (Chronopoulou et al., EACL Findings 2023): each tensor separately, so
 for LoRA both factors rather than their product. A stack combines a domain and a task (MAD-X:
@@ -21,7 +21,7 @@ import numpy as np
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
 from foundation.records import find_differing_keys, read_object, write_json
-from retrievers.adapters.adapter import ADAPTER_NAME, AdaptedNetwork, attach, find_adapter
+from retrievers.adapters.adapter import AdaptedNetwork, find_adapter
 from retrievers.models.card import (
     CARD_FILE,
     AdapterIdentity,
@@ -35,7 +35,6 @@ from retrievers.models.read_checkpoint import (
     BASE,
     ROUTER,
     ROUTING,
-    SETUP,
     SHARED,
     Routing,
     read_tensors,
@@ -68,19 +67,19 @@ class AdapterSet:
         for name, folder in zip(names, self.folders, strict=True):
             shutil.copytree(folder, out / name)
 
-    def card(self, place: int, title: str) -> Card:
-        """Return the card at index ``place`` for all of the adapters, with ``title``."""
+    def card(self, title: str) -> Card:
+        """Return the first card for all of the adapters, with ``title``."""
         if not self.cards:
             raise _no_card_error()
         trained_on = tuple(dict.fromkeys(name for card in self.cards for name in card.trained_on))
-        return replace_fields(self.cards[place], {"title": title, "trained_on": trained_on})
+        return replace_fields(self.cards[0], {"title": title, "trained_on": trained_on})
 
 
-def find_adapters(base: Model, folders: Sequence[Path], *, composed: bool = False) -> AdapterSet:
+def find_adapters(base: Model, folders: Sequence[Path]) -> AdapterSet:
     """Find two or more adapters of ``base`` by `find_adapter`."""
     if len(folders) < 2:
         raise BenchError("a single adapter cannot be composed", "give two or more")
-    found = [find_adapter(folder, base, composed=composed) for folder in folders]
+    found = [find_adapter(folder, base) for folder in folders]
     inside, identities = zip(*found, strict=True)
     homes = [_training_folder(folder) for folder in folders]
     cards = tuple(load_card(home / CARD_FILE) for home in homes if home)
@@ -127,7 +126,7 @@ def average_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
     if len(parts.kinds) > 1:
         raise _averaging_error("some are of AdapterHub and some of PEFT")
     _check_configurations([read_object(folder / ADAPTER_CONFIG) for folder in parts.folders])
-    card = parts.card(0, f"average of {len(parts.folders)} adapters")
+    card = parts.card(f"average of {len(parts.folders)} adapters")
     files = _average_files(parts)
     content = (parts.folders[0] / ADAPTER_CONFIG).read_bytes()
 
@@ -203,30 +202,6 @@ def _averaging_error(why: str) -> BenchError:
     )
 
 
-def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
-    """Write a stack of trained adapters of ``base``, the lowest first in ``folders``, as one.
-
-    The last card among them determines how vectors are made.
-    """
-    parts = find_adapters(base, folders)
-    if "peft" in parts.kinds:
-        raise BenchError(
-            "adapters of PEFT are not stacked but averaged", "python -m bench compose average"
-        )
-    names = (*(f"below_{place}" for place in range(1, len(folders))), ADAPTER_NAME)
-    children = [{"type": "single", "children": [name]} for name in names]
-    card = parts.card(-1, f"stack of {len(names)} adapters")
-
-    def write(folder: Path) -> None:
-        from retrievers.models.loading import load_network
-
-        parts.copy(folder, names)
-        write_json(folder / SETUP, {"adapter_setup": {"type": "Stack", "children": children}})
-        attach(load_network(base.checkpoint, base.recipe), folder, "adapterhub")
-
-    AdaptedNetwork(base, "adapterhub", write).save(out, card)
-
-
 @dataclass(frozen=True, eq=False)
 class Router:
     """Linear rule that chooses an adapter for a query.
@@ -289,10 +264,10 @@ def route_adapters(
     The first card among ``folders`` determines how vectors are made. ``domains`` has the
     collections that each adapter is for.
     """
-    parts = find_adapters(base, folders, composed=True)
+    parts = find_adapters(base, folders)
     names = tuple(f"part_{place}" for place in range(1, len(parts.folders) + 1))
     routing = Routing(adapters=names, domains=tuple(map(tuple, domains)))
-    card = parts.card(0, f"{len(names)} adapters, routed by {routing.by}")
+    card = parts.card(f"{len(names)} adapters, routed by {routing.by}")
 
     def write(folder: Path) -> None:
         parts.copy(folder, names)

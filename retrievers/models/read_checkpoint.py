@@ -55,7 +55,6 @@ HEAD_WEIGHTS = re.compile(
 
 ADAPTER_FOLDER = "adapter"  # inside the folder of a training
 ADAPTER_CONFIG = "adapter_config.json"
-FUSION_FILES = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
 # Tensors that all layers share; AdapterHub itself does not save them.
 SHARED = "shared_parameters.safetensors"
 NORMS = "norms.safetensors"  # LayerNorms of the base, which 0.2 and 0.3 trained with an adapter
@@ -64,7 +63,6 @@ ADAPTER_WEIGHTS: dict[AdapterKind, tuple[str, ...]] = {
     "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
     "peft": ("adapter_model.safetensors", "adapter_model.bin"),
 }
-SETUP = "adapter_setup.json"  # written by AdapterHub for several adapters, each in a subfolder
 ROUTING = "adapter_routing.json"  # several of any library, each in a folder inside, used one by one
 ROUTER = "router.safetensors"  # the rule that chooses one for a query
 
@@ -285,33 +283,6 @@ class Parameters(Record):
     adapter: int = 0
 
 
-class _Single(msgspec.Struct, frozen=True):
-    children: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=1)]
-
-
-class _Block(msgspec.Struct, frozen=True):
-    type: Literal["Stack", "Fuse"]
-    children: tuple[_Single, ...]
-
-
-class _SetupFile(msgspec.Struct, frozen=True):
-    adapter_setup: _Block
-
-
-@dataclass(frozen=True)
-class Composition:
-    """Composition of adapters by the names of their folders; the first of a stack is the lowest."""
-
-    kind: Literal["Stack", "Fuse"]
-    names: tuple[str, ...]
-
-    def block(self) -> Any:
-        """Return AdapterHub's record of the composition."""
-        from adapters import composition
-
-        return getattr(composition, self.kind)(*self.names)
-
-
 class Routing(Record, kw_only=True):
     """Adapters of one base, one of which encodes each query: see `retrievers.adapters.compose`.
 
@@ -339,7 +310,7 @@ def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
     if not folder.is_dir():
         raise BenchError(f"there is no adapter folder {folder}")
     inner = folder / ADAPTER_FOLDER
-    if inner.is_dir() and not any((folder / n).exists() for n in (ADAPTER_CONFIG, SETUP, ROUTING)):
+    if inner.is_dir() and not any((folder / n).exists() for n in (ADAPTER_CONFIG, ROUTING)):
         problem = f"{folder} is a folder of `finetune`, and its adapter is in {inner}"
         raise BenchError(problem, f"use --adapter {inner}, or {folder} as the model without it")
     return folder
@@ -378,13 +349,6 @@ def _find_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]
             raise BenchError(f"an adapter in {folder} is routed itself", "route its adapters")
         files = [path for part in inner for path in _find_files(part, base)[1]]
         return "routed", [folder / ROUTING, folder / ROUTER, *files]
-    if (folder / SETUP).is_file():
-        setup = read_composition(folder)
-        inner = [resolve_inside(folder, name) for name in setup.names]
-        files = [path for part in inner for path in _find_adapter_files(part, base)[1]]
-        fused = resolve_inside(folder, ",".join(setup.names))
-        learned = [fused / name for name in FUSION_FILES] if setup.kind == "Fuse" else []
-        return "adapterhub", [folder / SETUP, *files, *learned]
     return _find_adapter_files(folder, base)
 
 
@@ -442,13 +406,6 @@ def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> No
                 f"({key} {config[key]}), not for a model with {key} {actual}",
                 "Attach it to the model that it was trained on.",
             )
-
-
-def read_composition(folder: Path) -> Composition:
-    """Read AdapterHub's file of a stack or a fusion of the adapters in ``folder``."""
-    hint = "supported: Stack and Fuse of adapters; or use compose average"
-    block = read_json(folder / SETUP, _SetupFile, hint).adapter_setup
-    return Composition(block.type, tuple(child.children[0] for child in block.children))
 
 
 def read_routing(folder: Path) -> Routing | None:

@@ -74,7 +74,6 @@ class FinetuneTraining(msgspec.Struct, frozen=True, omit_defaults=True):
         examples: sha256 (hex) of queries and relevant documents.
         trained_on: collections that the finished card names.
         processes: number of processes that share each step.
-        below: sha256 of the files of adapters that a new adapter is stacked on.
     """
 
     preset: dict[str, Any]
@@ -82,7 +81,6 @@ class FinetuneTraining(msgspec.Struct, frozen=True, omit_defaults=True):
     examples: str
     trained_on: tuple[str, ...]
     processes: int
-    below: dict[str, str] = {}
 
 
 class FinetuneResult(msgspec.Struct, frozen=True):
@@ -141,7 +139,6 @@ def finetune(
         examples=examples.sha256,
         trained_on=card.trained_on,
         processes=world_size(),
-        below=preset.adapter.hashes_below() if preset.adapter else {},
     )
     if preset.adapter or preset.part:  # raise before any work if it does not fit
         Student(preset, model, card)

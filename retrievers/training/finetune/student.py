@@ -227,7 +227,7 @@ def _check_trainable(model: Model) -> None:
         if there:
             hint = "Start from a plain encoder, such as --model bert."
             if model.adapter:
-                hint = "Start from its base. With adapter.over, a new adapter is stacked on it."
+                hint = "Start from its base."
             raise BenchError(f"{card.name} cannot be fine-tuned: {problem}", hint)
 
 

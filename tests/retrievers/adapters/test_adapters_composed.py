@@ -1,4 +1,4 @@
-"""Adapters on adapters, fusions, averages, and many adapters over one base that is loaded once."""
+"""Averages of adapters, and many adapters over one base that is loaded once."""
 
 import numpy as np
 import pytest
@@ -6,58 +6,14 @@ import torch
 from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
-from retrievers.adapters.adapter import AdapterSettings, check_composition, make_configuration
-from retrievers.adapters.compose import (
-    average_adapters,
-    find_adapter_base,
-    stack_adapters,
-)
+from retrievers.adapters.compose import average_adapters, find_adapter_base
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models import loading
-from retrievers.models.read_checkpoint import Composition
 from retrievers.models.resolve import resolve_model
-from tests.retrievers.adapters.test_adapter_tuning import QUICK, Tuned, run, table, vectors
+from tests.retrievers.adapters.test_adapter_tuning import QUICK, run, table, vectors
 from tests.support.small_finetuning import TEXTS, TITLES
-from tests.support.tiny_checkpoints import write_bert
 
 adapters = pytest.importorskip("adapters", exc_type=ImportError)
-
-
-def two_adapters(folder, **others):
-    for name, seed in (("one", 1), ("two", 2)):
-        run(folder, f"seed = {seed}\n{table('seq_bn')}", name, **others)
-    return [folder / "one", folder / "two"]
-
-
-def adapter(folder):
-    return load_file(str(folder / "adapter.safetensors"))
-
-
-@pytest.mark.slow
-def test_a_training_on_another_adapter_of_the_same_path_is_another_training(tmp_path):
-    domain, other = two_adapters(tmp_path)
-    stacked = table("lora", more=f'over = ["{domain}"]\n')
-    first = run(tmp_path, stacked)
-    assert run(tmp_path, stacked) == first
-    file = "adapter/adapter.safetensors"
-    (domain / file).write_bytes((other / file).read_bytes())
-    with pytest.raises(BenchError, match="different training: below"):
-        run(tmp_path, stacked)
-
-
-@pytest.mark.slow
-def test_a_fusion_learns_how_much_each_adapter_counts(tmp_path):
-    folders = two_adapters(tmp_path)
-    over = ", ".join(f'"{folder}"' for folder in folders)
-    tuned = Tuned(tmp_path, table("fusion", more=f"over = [{over}]\n"))
-    assert tuned.base_is_unchanged
-    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
-    below = adapter(tmp_path / "tuned" / "adapter" / "below_2")
-    for name, value in adapter(folders[1] / "adapter").items():
-        assert np.array_equal(below[name.replace("bench", "below_2")], value)
-
-
-METHODS = ["prefix_tuning", "compacter"]
 
 
 def held(folder):
@@ -72,7 +28,7 @@ def held(folder):
     return found
 
 
-def two_of(tmp_path, method, library="adapterhub"):
+def two_of(tmp_path, method="seq_bn", library="adapterhub"):
     for name, seed in (("one", 1), ("two", 2)):
         run(tmp_path, f"seed = {seed}\n{table(method, library)}", name)
     return tmp_path / "one", tmp_path / "two"
@@ -82,7 +38,10 @@ def two_of(tmp_path, method, library="adapterhub"):
     ("library", "method"),
     [
         ("adapterhub", "seq_bn"),
-        *(pytest.param("adapterhub", name, marks=pytest.mark.slow) for name in METHODS),
+        *(
+            pytest.param("adapterhub", name, marks=pytest.mark.slow)
+            for name in ("prefix_tuning", "compacter")
+        ),
         pytest.param("peft", "lora", marks=pytest.mark.slow),
     ],
 )
@@ -105,7 +64,7 @@ def test_an_average_has_the_mean_weights_of_its_adapters(tmp_path, library, meth
 
 @pytest.mark.slow
 def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
-    one, _ = two_adapters(tmp_path)
+    one, _ = two_of(tmp_path)
     small = '[adapter]\nmethod = "seq_bn"\noptions = { reduction_factor = 8 }\n'
     run(tmp_path, small + QUICK, "small")
     run(tmp_path, table("lora"), "lora")
@@ -121,48 +80,10 @@ def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
     assert not (tmp_path / "mean").exists()
 
 
-def test_a_stack_is_each_adapter_on_the_one_below(tmp_path):
-    """As AdapterHub gives it when the second was trained over the first."""
-    domain, _ = two_adapters(tmp_path)
-    tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{domain}"]\n'))
-    assert tuned.base_is_unchanged
-    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
-    task = tmp_path / "tuned" / "adapter" / "bench"
-    base = find_adapter_base([domain])
-    stack_adapters(base, [domain, task], tmp_path / "stack")
-    np.testing.assert_allclose(vectors(tmp_path / "stack"), tuned.vectors, atol=1e-5)
-    turned = tmp_path / "turned"
-    stack_adapters(base, [task, domain], turned)
-    assert np.abs(vectors(turned) - tuned.vectors).max() > 1e-4
-    (tmp_path / "tuned" / "adapter" / "below_1" / "adapter.safetensors").unlink()
-    with pytest.raises(BenchError, match="no adapter weights"):
-        resolve_model(str(tmp_path / "tuned"))
-
-
-@pytest.mark.slow
-def test_configurations_that_adapterhub_ignores_silently_are_refused(tmp_path):
-    """It runs these only of the first adapter: on another one they would train nothing."""
-    method = "seq_bn_inv"
-    run(tmp_path, table("seq_bn"), "domain")
-    run(tmp_path, table(method), "task")
-    domain, task = tmp_path / "domain", tmp_path / "task"
-    stack_adapters(find_adapter_base([task]), [task, domain], tmp_path / "stack")
-    for other in (domain, task):
-        assert np.abs(vectors(tmp_path / "stack") - vectors(other)).max() > 1e-4
-    with pytest.raises(BenchError, match="only at the bottom of a stack"):
-        stack_adapters(find_adapter_base([task]), [domain, task], tmp_path / "turned")
-    with pytest.raises(BenchError, match="only at the bottom of a stack"):
-        run(tmp_path, table(method, more=f'over = ["{domain}"]\n'), "over")
-    assert not (tmp_path / "over").exists()
-
-
 def test_incompatible_adapters_are_refused(tmp_path):
-    one, _ = two_adapters(tmp_path)
-    run(tmp_path, table("lora", "peft"), "peft")
-    with pytest.raises(BenchError, match="adapters of PEFT are not stacked"):
-        stack_adapters(find_adapter_base([one]), [one, tmp_path / "peft"], tmp_path / "both")
+    one, _ = two_of(tmp_path)
     with pytest.raises(BenchError, match="a single adapter cannot be composed"):
-        stack_adapters(find_adapter_base([one]), [one], tmp_path / "both")
+        average_adapters(find_adapter_base([one]), [one], tmp_path / "both")
     run(tmp_path, QUICK, "whole")
     with pytest.raises(BenchError, match="is a complete model, not an adapter"):
         find_adapter_base([tmp_path / "whole"])
@@ -174,7 +95,7 @@ def test_incompatible_adapters_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_many_adapters_over_one_base_load_it_once(tmp_path, monkeypatch):
-    folders = two_adapters(tmp_path)
+    folders = [*two_of(tmp_path)]
     run(tmp_path, table("lora"), "three")
     folders += [tmp_path / "three", tmp_path / "start.toml"]  # the last has no adapter
     expected = [vectors(folder) for folder in folders]
@@ -187,15 +108,3 @@ def test_many_adapters_over_one_base_load_it_once(tmp_path, monkeypatch):
         for encoder, wanted in zip(encoders, expected, strict=True):
             np.testing.assert_array_equal(encoder.encode_documents(TITLES, TEXTS), wanted)
     assert len(read) == 1
-
-
-def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below(tmp_path):
-    """AdapterHub 1.3: nothing of the lower adapter reaches the output."""
-    network = write_bert(tmp_path / "bert").eval()
-    adapters.init(network)
-    for name, method in (("low", "seq_bn"), ("high", "par_bn")):
-        settings = AdapterSettings(method=method, options={"reduction_factor": 4})
-        network.add_adapter(name, config=make_configuration(settings))
-    with pytest.raises(BenchError, match="ignores the adapters below a parallel one"):
-        check_composition(network, Composition("Stack", ("low", "high")))
-    check_composition(network, Composition("Fuse", ("low", "high")))

@@ -191,7 +191,7 @@ def test_a_state_of_another_sequence_is_refused(start, das):
     [
         ("plain", {}, (DOMAINS[0], DOMAINS[0]), "my/first is listed 2 times"),
         ("plain", {}, (Domain("empty", []),), "empty has no texts"),
-        ("adapter", {"adapter": "fusion"}, DOMAINS, "two or more adapters"),
+        ("adapter", {"adapter": "fusion"}, DOMAINS, "no adapter method 'fusion'"),
     ],
 )
 def test_impossible_settings_are_refused_before_any_work(
