@@ -37,6 +37,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 from scipy import stats
@@ -46,7 +47,6 @@ from bench.comparing.pairs import differing_fields
 from bench.comparing.statistics import Resampling
 from bench.gate.decision import LEVEL, GateSettings, ScorePair, decide, draw_means, upper_bound
 from bench.result_store.find import find_results
-from foundation.files import parse_location
 
 ALPHA = 1 - LEVEL
 MARGIN = 0.02
@@ -336,7 +336,7 @@ def real_pairs(folder: str, baseline: str = "") -> list[Pair]:
         folder: folder of results.
         baseline: one model of each pair; "" for all pairs.
     """
-    stored = sorted(find_results(parse_location(folder)), key=lambda one: (one.dataset, one.model))
+    stored = sorted(find_results(Path(folder)), key=lambda one: (one.dataset, one.model))
     pairs = []
     for a, b in combinations(stored, 2):
         if b.model == baseline:

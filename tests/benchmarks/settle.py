@@ -27,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, islice, zip_longest
+from pathlib import Path
 
 import numpy as np
 from tabulate import tabulate
@@ -44,7 +45,6 @@ from bench.requests.fields import FolderFields
 from bench.result_store.find import find_results
 from bench.runner.workspace import open_workspace
 from datasets_cfg.readers.reader import Qrels
-from foundation.files import parse_location
 
 SHARES = (0.1, 0.3, 0.5)
 POOLS = (10, 100)
@@ -193,7 +193,7 @@ def pairs_of(results: str, on: list[str], rng: np.random.Generator) -> Iterator[
     """Yield pairs of models in random order, from all collections in turn."""
     workspace = open_workspace(FolderFields())
     by_collection = defaultdict(list)
-    for stored in find_results(parse_location(results)):
+    for stored in find_results(Path(results)):
         if not on or stored.dataset in on:
             by_collection[stored.dataset].append(stored)
     lists = []
