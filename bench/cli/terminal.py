@@ -9,9 +9,11 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -180,10 +182,24 @@ def run_guarded(command: Callable[[], int]) -> int:
 
 
 def _print_bad_input(error: BenchError) -> int:
-    print(f"error: {as_typed(str(error))}", file=sys.stderr)
+    print(_wrap(f"error: {as_typed(str(error))}"), file=sys.stderr)
     hint = as_sentence(error.hint or "fix it and run the command again")
-    print(f"  {as_typed(hint)}", file=sys.stderr)
+    print(_wrap(f"  {as_typed(hint)}"), file=sys.stderr)
     return ExitCode.DRIFT if isinstance(error, DriftError) else ExitCode.BAD_INPUT
+
+
+def _wrap(text: str) -> str:
+    """Wrap a message at the width of the terminal, except commands, which are copied."""
+    if not sys.stderr.isatty() or "`" in text:
+        return text
+    wrap = partial(
+        textwrap.fill,
+        width=shutil.get_terminal_size().columns,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(map(wrap, text.split("\n")))
 
 
 def _print_internal_error(error: Exception) -> int:
@@ -198,10 +214,14 @@ def _print_internal_error(error: Exception) -> int:
 
 
 def format_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Return ``rows`` of text as aligned columns."""
+    """Return ``rows`` of text as aligned columns, the last one wrapped to fit a terminal."""
     from tabulate import tabulate
 
-    text = str(tabulate(rows, tablefmt="plain", disable_numparse=True))
+    limits: list[int | None] = [None] * len(rows[0])
+    if sys.stdout.isatty():
+        others = (max(map(len, column)) + 2 for column in zip(*rows, strict=True))
+        limits[-1] = max(20, shutil.get_terminal_size().columns - sum(list(others)[:-1]))
+    text = str(tabulate(rows, tablefmt="plain", disable_numparse=True, maxcolwidths=limits))
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 

@@ -15,10 +15,12 @@ from tqdm import tqdm
 from bench.cli.terminal import (
     TerminalStream,
     fit_tables,
+    format_columns,
     print_next_command,
+    run_guarded,
 )
 from bench.result_store.result import RESULT_FILE
-from foundation.errors import make_printable, to_one_line
+from foundation.errors import BenchError, make_printable, to_one_line
 from tests.support.collections import (
     ROOT,
     SIXTY,
@@ -245,6 +247,29 @@ def test_the_next_command_is_shown_as_the_program_was_called(monkeypatch, capsys
     monkeypatch.setattr("sys.argv", [called, "pretrain"])
     print_next_command("evaluate it", "python -m bench run stdlib-code --model out")
     assert capsys.readouterr().out == f"evaluate it: {name} run stdlib-code --model out\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_columns_and_messages_keep_to_the_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, Terminal())
+    lines = format_columns([("a", "1e3"), ("long/name", "a word " * 20)]).splitlines()
+    assert lines[0] == "a          1e3"
+    assert max(map(len, lines)) <= 40
+    assert " ".join(lines[1:]).split() == ["long/name", *(["a", "word"] * 20)]
+
+    def fail() -> int:
+        raise BenchError("a long message " * 9, f"python -m bench run {'collection ' * 9}".strip())
+
+    assert run_guarded(fail) == 2
+    *message, hint = sys.stderr.getvalue().splitlines()
+    assert max(map(len, message)) <= 40
+    assert hint.startswith("  Run `python -m bench run collection")
 
 
 @pytest.mark.parametrize("width", [20, 34, 80])
