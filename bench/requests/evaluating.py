@@ -101,8 +101,7 @@ class EvaluateRequest(EvaluationFields):
         model: Name of `list models`, card file, folder, Hub id, path/to/file.py:NAME, or any object
             that encodes: a `SentenceTransformer`, an object with beir's ``encode_queries`` and
             ``encode_corpus`` or with ``encode_queries(texts)`` and ``encode_documents(titles,
-            texts)``, an encoder of mteb 2, or a function from a list of texts to an array ``(n,
-            dim)``.
+            texts)``, or a function from a list of texts to an array ``(n, dim)``.
         dataset: Name of `list datasets`, folder, or `Dataset.from_dicts`.
         results: Folder of stored results. Default: the result
             is kept in memory only.

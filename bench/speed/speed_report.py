@@ -2,9 +2,6 @@
 
 Every timing keeps its samples, so that other statistics can be computed later. Compare timings only
 between reports of the same machine, processor and number of threads.
-
-History of the schema: 1 was the first, 2 has one record for tools that encode and tools that race,
-3 has the phases of encoding and races.
 """
 
 from collections.abc import Sequence

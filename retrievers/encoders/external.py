@@ -2,9 +2,8 @@
 
 Python objects are recognised, in this order: a `SentenceTransformer` (``encode_query`` and
 ``encode_document``), a model of beir (``encode_queries`` and ``encode_corpus``), an object with
-``encode_queries`` of texts and ``encode_documents`` of titles and texts, an encoder of mteb 2
-(``mteb_model_meta`` and ``encode`` over batches), and a callable that maps a list of texts to an
-array. A hashing encoder serves tests and documentation.
+``encode_queries`` of texts and ``encode_documents`` of titles and texts, and a callable that maps a
+list of texts to an array. A hashing encoder serves tests and documentation.
 
 Servers have OpenAI's embeddings API.
 """
@@ -270,44 +269,12 @@ def _find_functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
         )
     if hasattr(encoder, "encode_queries") and hasattr(encoder, "encode_documents"):
         return encoder.encode_queries, encoder.encode_documents
-    if hasattr(encoder, "mteb_model_meta") and hasattr(encoder, "encode"):
-        return _find_mteb_functions(encoder)
     if callable(encoder):
         return encoder, lambda titles, texts: encoder(join_titles(titles, texts))
     raise BenchError(
         f"{type(encoder).__name__} does not encode",
         "Pass a SentenceTransformer, an object with encode_queries and encode_documents or "
-        "encode_corpus, an encoder of mteb, or a function from a list of texts to an array.",
-    )
-
-
-def _find_mteb_functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
-    """Return functions that hand texts to an encoder of mteb 2 in data loaders."""
-    from datasets import Dataset
-    from mteb.abstasks.task_metadata import TaskMetadata
-    from mteb.types import PromptType
-    from torch.utils.data import DataLoader
-
-    # Fields of a retrieval task that mteb's encoders read; its validation needs more.
-    task = TaskMetadata.model_construct(
-        name="Retrieval", type="Retrieval", category="t2t", modalities=["text"]
-    )
-
-    def encode(columns: dict[str, list[str]], prompt_type: Any) -> Any:
-        return encoder.encode(
-            DataLoader(Dataset.from_dict(columns), batch_size=BATCH),
-            task_metadata=task,
-            hf_split="test",
-            hf_subset="default",
-            prompt_type=prompt_type,
-        )
-
-    return (
-        lambda texts: encode({"text": texts, "query": texts}, PromptType.query),
-        lambda titles, texts: encode(
-            {"text": join_titles(titles, texts), "title": titles, "body": texts},
-            PromptType.document,
-        ),
+        "encode_corpus, or a function from a list of texts to an array.",
     )
 
 

@@ -169,17 +169,6 @@ def test_a_beir_model_object_scores_like_its_card(minilm, dataset, cache):
     assert theirs.measures == pytest.approx(ours.measures, abs=1e-9)
 
 
-@pytest.mark.slow
-def test_an_encoder_of_mteb_scores_as_its_card_does(minilm, dataset, cache):
-    pytest.importorskip("mteb")
-    from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
-
-    model = SentenceTransformerEncoderWrapper(minilm)
-    ours = bench.evaluate("minilm", dataset, cache_dir=cache, device="cpu")
-    theirs = bench.evaluate(model, dataset, name="mteb", similarity="cos", cache_dir=cache)
-    assert theirs.measures == pytest.approx(ours.measures, abs=1e-9)
-
-
 def test_the_output_of_the_beir_loader_is_accepted(dataset, cache):
     loader = pytest.importorskip("beir.datasets.data_loader").GenericDataLoader
     loaded = loader(str(dataset.reader.folder)).load(split="test")

@@ -118,17 +118,6 @@ def test_an_archive_that_was_copied_here_is_compared_with_its_checksum(tiny, tmp
     assert not cached_folder(tiny, tmp_path).exists()
 
 
-def test_judgements_alone_are_found_without_documents(tmp_path):
-    folder = tmp_path / "msmarco"
-    folder.mkdir()
-    for name in ("queries.dl19.judged.tsv", "2019qrels-pass.txt"):
-        (folder / name).touch()
-    facts = facts_for("msmarco/dl19")
-    assert find_files(facts, tmp_path, tmp_path / "cache", False, with_corpus=False) == folder
-    with pytest.raises(BenchError, match=r"collection\.tsv from .* downloads are off"):
-        find_files(facts, tmp_path, tmp_path / "cache", False)
-
-
 def test_reading_only_judgements_downloads_no_documents(tmp_path, file_server):
     names = ("collectionandqueries.tar.gz", "queries.dl19.tsv.gz", "qrels.dl19.txt")
     files = [("collection.tsv",), (), ()]
@@ -166,13 +155,6 @@ def test_a_licensed_collection_says_how_to_obtain_it_and_where_to_put_it(tmp_pat
 
 CONTENT = random.Random(0).randbytes(3_000_001)
 MD5 = hashlib.md5(CONTENT).hexdigest()
-
-
-def test_a_download_has_the_bytes_of_the_server(file_server, tmp_path):
-    file_server.files["a.zip"] = CONTENT
-    target = download(file_server.url("a.zip"), tmp_path / "new" / "a.zip", MD5)
-    assert target.read_bytes() == CONTENT
-    assert [path.name for path in target.parent.iterdir()] == ["a.zip"]
 
 
 @pytest.mark.parametrize(

@@ -293,12 +293,6 @@ def test_a_bad_line_is_refused_by_its_number(
         list(read(path))
 
 
-def test_a_line_that_is_nested_too_deeply_is_refused_by_its_number(write: Write) -> None:
-    path = write("bad.jsonl", '{"_id":"d1","text":"x","more":' + "[" * 100_000)
-    with pytest.raises(BenchError, match=fails_at(path, 1, "is nested too deeply")):
-        list(read_documents(path))
-
-
 # Real collections; counts as their distributors publish them
 
 

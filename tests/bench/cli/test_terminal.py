@@ -222,19 +222,6 @@ def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> 
     assert [cell for cell in cells if cell.startswith("=")] == []
 
 
-@pytest.mark.parametrize("of", ["model", "collection"])
-def test_a_name_that_cannot_be_seen_is_refused_in_words_that_can(tmp_path: Path, of: str) -> None:
-    bench = Bench(tmp_path)
-    facts = f"name = {json.dumps(ESCAPES)}\n" if of == "collection" else ""
-    collection = write_collection(tmp_path / "tiny", facts=facts)
-    name = ESCAPES if of == "model" else "own"
-    card = write_hashing_card(tmp_path / f"{name}.toml", 8)
-    finished = bench("run", collection, "--model", card)
-    assert finished.code == 2
-    assert "\x1b" not in finished.stderr + finished.stdout
-    assert "error: " in finished.stderr
-
-
 @pytest.mark.parametrize(
     ("called", "name"),
     [

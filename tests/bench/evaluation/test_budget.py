@@ -128,9 +128,8 @@ print(budget - peak)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", [130 * 10**6, 200 * 10**6])
-def test_the_peak_of_a_real_search_stays_within_its_plan(room):
-    command = [sys.executable, "-c", CHILD, str(room)]
+def test_the_peak_of_a_real_search_stays_within_its_plan():
+    command = [sys.executable, "-c", CHILD, str(130 * 10**6)]
     child = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(child.stdout) >= 0
 

@@ -53,7 +53,7 @@ def test_the_last_line_is_the_report_after_the_tables(options, capsys):
     assert report.latency[0].rows == 300
     assert report.conditions.python
     assert report.processor
-    assert sum(line.startswith("|-") for line in tables) == 3
+    assert sum(line.startswith("|-") for line in tables) == 2
 
 
 @pytest.mark.slow

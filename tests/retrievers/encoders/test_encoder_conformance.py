@@ -140,6 +140,13 @@ def test_query_and_document_differ_only_by_their_prompts(encoder):
     assert np.allclose(query, document, rtol=0, atol=ROUNDING) == same_prompt
 
 
+def test_a_text_finds_itself_first_among_unit_vectors(encoder):
+    if encoder.recipe.similarity != "cos":
+        pytest.skip("with dot products a longer vector may win")
+    vectors = encoder.encode_documents(TITLES, TEXTS)
+    assert (vectors @ vectors.T).argmax(axis=1).tolist() == list(range(len(TEXTS)))
+
+
 def test_progress_adds_up_to_the_number_of_texts(encoder):
     done: list[int] = []
     encoder.encode_queries([*TEXTS, TEXTS[0]], done.append)
