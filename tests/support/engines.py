@@ -4,6 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.pipeline import OpenDataset
@@ -68,6 +69,13 @@ class Bed:
     def encode(self, advance=None):
         """Encode all that is missing, or wait for others who do."""
         return self.store.documents(self.encoder, self.corpus, self.plan(), advance)
+
+    def encode_on_one_thread(self) -> None:
+        """Encode as each of two workers does on two cores, with the same bytes."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        self.encode()
+        torch.set_num_threads(threads)
 
     def plan(self):
         return self.store.plan(self.encoder, self.corpus)

@@ -1,7 +1,6 @@
 """A collection of five shards, a tiny model, and what one process makes of them."""
 
 import pytest
-import torch
 
 from tests.support.engines import Bed, several_shards, tiny_bert
 
@@ -20,8 +19,5 @@ def card(tmp_path_factory):
 def undisturbed(collection, card, tmp_path_factory):
     """Encoded by this process alone, on one thread."""
     bed = Bed(tmp_path_factory.mktemp("undisturbed"), collection, card)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    bed.encode()
-    torch.set_num_threads(threads)
+    bed.encode_on_one_thread()
     return bed
