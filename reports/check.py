@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from bench.explain.setup import Answer, Explanation
-from bench.gate.check_record import Check, CheckRow, LostQuery, Sensitivity
+from bench.gate.check_record import Check, CheckRow, LostQuery
 from foundation.errors import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.comparison import settings_table
@@ -170,15 +170,6 @@ def _environment_table(check: Check) -> str:
     ]
     rows = [row for row in check.rows if row.measure]
     return Table(rows, columns).drop_empty().markdown() if rows else ""
-
-
-def describe_sensitivity(shown: Sensitivity) -> str:
-    """Return what the queries of a check can show, in a sentence."""
-    return (
-        f"{shown.queries:,} queries: if scores differ with a standard deviation of "
-        f"{shown.deviation}, a mean loss of {score(shown.detectable)} is found with 80 % power. No "
-        f"margin below {score(shown.provable)} can be passed, even if no score changes"
-    )
 
 
 def _score_table(rows: Sequence[CheckRow]) -> str:

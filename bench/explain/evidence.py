@@ -320,19 +320,6 @@ class VectorEvidence(SetupEvidence):
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
         return noise_fit(np.concatenate([self._errors(setup, role, probe) for role in self.given]))
 
-    def detail(self, setup: EvaluationSetup) -> str:
-        if not setup.shuffled:
-            return ""
-        moved = []
-        for role, given in self.given.items():
-            shifts = self._nearest(setup, role, slice(None)) - given.rows
-            steps, counts = np.unique(shifts, return_counts=True)
-            if counts.max() >= 0.9 * len(shifts) and steps[counts.argmax()] != 0:
-                moved.append(f"{role} vectors lie {steps[counts.argmax()]:+d} rows off")
-            elif np.any(shifts):
-                moved.append(f"{(shifts != 0).mean():.0%} of the {role} vectors are elsewhere")
-        return "; ".join(moved)
-
     def observe(self, setup: EvaluationSetup) -> list[Observation]:
         """Return whether texts that are similar here have similar vectors in the evidence."""
         role, given = next(iter(self.given.items()))
@@ -346,8 +333,6 @@ class VectorEvidence(SetupEvidence):
     def _errors(self, setup: EvaluationSetup, role: Role, probe: bool) -> Float64Array:
         given, part = self.given[role], slice(PROBED[role] if probe else None)
         predicted = self._predict(setup, role, part)
-        if setup.shift and role == "document":
-            return np.full(len(predicted), np.inf)
         vectors = given.vectors[part]
         if setup.shuffled and given.all_vectors.shape[1] == predicted.shape[1]:
             nearest = self._nearest(setup, role, part)
@@ -395,7 +380,7 @@ class RunEvidence(SetupEvidence):
         if setup.shuffled:
             return noise_fit(np.full(len(pairs.texts), np.inf))
         corpus = self.dataset.corpus
-        rows, places = np.unique((pairs.rows + setup.shift) % len(corpus), return_inverse=True)
+        rows, places = np.unique(pairs.rows, return_inverse=True)
         documents = self.passes.vectors(setup, "document", *corpus.documents_at(rows))[places]
         queries = self.passes.vectors(setup, "query", [""] * len(pairs.texts), pairs.texts)
         predicted = np.einsum("ij,ij->i", queries[pairs.queries], documents, dtype=np.float64)

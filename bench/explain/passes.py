@@ -252,10 +252,6 @@ def _segments(setup: EvaluationSetup, title: str, text: str, separator: str) -> 
     title, text, prompt = (_fold_case(each, setup) for each in (title, text, setup.document_prompt))
     if setup.title == "template":
         return f"{prompt}title: {title or 'none'} | text: {text}", None
-    if setup.title == "only":
-        return prompt + (title or text), None
-    if setup.title == "doubled":
-        return join("space", prompt, f"{title} {title}".strip(), text)
     return join(setup.title, prompt, title, text, separator)
 
 

@@ -137,9 +137,7 @@ class CollectionScores:
         if key in self._matrices:
             self._matrices.move_to_end(key)
             return self._matrices[key] if rows is None else self._matrices[key][rows]
-        count = len(self.dataset.corpus)
-        wanted = np.arange(count) if rows is None else rows
-        wanted = (wanted + setup.shift) % count
+        wanted = np.arange(len(self.dataset.corpus)) if rows is None else rows
         # int8 takes its steps from all documents, so nothing is rounded chunk by chunk.
         plain = replace(setup, precision="float32") if setup.precision == "int8" else setup
         parts = [

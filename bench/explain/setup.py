@@ -12,7 +12,7 @@ from retrievers.models.card import Prompts, StoredPooling, TruncationSide, all_c
 from retrievers.models.read_checkpoint import TOKENIZER as TOKENIZER_FILES
 from retrievers.models.resolve import Model
 
-TitleRule = Literal["space", "pair", "sep", "none", "doubled", "only", "template"]
+TitleRule = Literal["space", "pair", "sep", "none", "template"]
 Case = Literal["", "lower", "cased", "accents", "no-accents"]
 Weights = Literal["document", "query", "other"]
 Special = Literal["first", "last"]
@@ -47,8 +47,7 @@ class EvaluationSetup:
     """Everything that a hypothesis may change in an evaluation, from text to mean.
 
     Attributes:
-        title: rule that joins a title and its text; ``doubled`` repeats the title, and
-            ``template`` names both parts.
+        title: rule that joins a title and its text; ``template`` names both parts.
         case: "" as the tokenizer does it; ``lower`` lower-cases texts first, ``cased`` keeps case
             and accents, ``accents`` keeps accents only, ``no-accents`` strips them first.
         missing: special tokens that are left out, at the start or the end of a text.
@@ -61,7 +60,6 @@ class EvaluationSetup:
         scaled_after_cut: bring vectors to length 1 after they were cut, not before.
         euclidean: rank by distance instead of inner product.
         precision: of document vectors; ``binary`` applies to queries, too.
-        shift: documents have the vector of the document so many rows further down.
         shuffled: vectors belong to other rows than their ids say.
         split: of the judgements; "" for the collection's.
         keep_self: keep the document whose id equals the query's.
@@ -94,7 +92,6 @@ class EvaluationSetup:
     scaled_after_cut: bool = True
     euclidean: bool = False
     precision: Precision = "float32"
-    shift: int = 0
     shuffled: bool = False
     split: str = ""
     exponential: bool = False
@@ -112,7 +109,7 @@ OTHER_FIELDS = {
 # Fields that are applied to the states of a forward pass. The pooler is part of the network.
 VIEW_FIELDS = {
     *("pooling", "normalize", "stages", "dimensions", "scaled_after_cut"),
-    *("precision", "shift"),
+    "precision",
 }
 
 
@@ -251,8 +248,6 @@ def _vary_texts(setup: EvaluationSetup, lengths: Sequence[int]) -> Iterator[Devi
     }
     for rule, name in titles.items():
         yield Deviation(name, {"title": rule}, f'card: title_join = "{rule}"')
-    yield Deviation("title twice before the text", {"title": "doubled"}, MEND_THERE)
-    yield Deviation("title without the text", {"title": "only"}, MEND_THERE)
     template = {"title": "template", "document_prompt": ""}
     yield Deviation("'title: {title} | text: {text}' as document", template, MEND_THERE)
     gemma = template | {"query_prompt": "task: search result | query: "}
@@ -353,8 +348,6 @@ def _vary_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
     yield Deviation(STORED["int8"], {"stored": "int8"}, mend, is_rounding=True)
     order = "write the ids again in the order in which the texts were encoded"
     yield Deviation("vectors in another order", {"shuffled": True}, order)
-    yield Deviation("vectors one row early", {"shift": 1}, order)
-    yield Deviation("vectors one row late", {"shift": -1}, order)
 
 
 def _vary_protocol(setup: EvaluationSetup, facts: Facts) -> Iterator[Deviation]:

@@ -7,7 +7,7 @@ The candidate is evaluated (`bench.gate.candidate`), or Python already has its e
 import math
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,7 +45,7 @@ from bench.gate.candidate import (
     check_server,
     evaluate_candidate,
 )
-from bench.gate.check_record import Check, LostQuery, Sensitivity
+from bench.gate.check_record import Check, LostQuery
 from bench.gate.decision import GateSettings, ScorePair, decide, draw_means, upper_bound
 from bench.gate.stack import compare_stacks
 from bench.requests.deciding import CheckRequest
@@ -82,11 +82,7 @@ class Scope:
     opened_by: Mapping[str, str]
 
 
-# Called with the candidate's name, the scope and the sensitivity before a check encodes.
-Announce = Callable[[str, Scope, Sensitivity | None], None]
-
-
-def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
+def check(request: CheckRequest) -> Check:
     """Evaluate a candidate and compare it, or compare a server with its checkpoint.
 
     Raises:
@@ -126,7 +122,7 @@ def check(request: CheckRequest, announce: Announce = lambda *_: None) -> Check:
         if run_file:
             scored = _score_run_file(run_file, measure, workspace, scope)
             request = evolve(request, candidate=scored)
-        candidate = _find_candidate(request, measure, workspace, model, scope, announce)
+        candidate = _find_candidate(request, measure, workspace, model, scope)
         done = (
             check_published(candidate, claims, scope.weights)
             if scope.baseline.name == PUBLISHED
@@ -265,7 +261,6 @@ def _find_candidate(
     workspace: Workspace,
     model: LoadedModel | None,
     scope: Scope,
-    announce: Announce,
 ) -> Candidate:
     """Evaluate the candidate, or take the evaluations that Python already has."""
     if model is None:
@@ -274,10 +269,7 @@ def _find_candidate(
         check_scores_against_rankings(stored, workspace)
         return Candidate(given.name, given.results)
     name = candidate_name(model, request.results)
-    sizes = {name: one.record.queries for name, one in scope.baseline.results.items()}
-    plain = not request.expect_same and sizes.keys() >= scope.weights.keys()
-    sensitivity = expected_sensitivity(sizes, scope.weights) if plain else None
-    announce(name, scope, sensitivity)
+    _announce(name, scope, request.expect_same)
     known = [one for each in {name, model.name} for one in find_results(request.results, each)]
     opens = _openable_collections(scope, workspace)
     sides = (workspace, model.with_name(name), opens, scope.baseline)
@@ -288,17 +280,35 @@ def _find_candidate(
     return replace(candidate, renamed=f"The candidate is called {name} here, {text} {model.name}")
 
 
-def expected_sensitivity(queries: Mapping[str, int], weights: Mapping[str, float]) -> Sensitivity:
-    """Return the smallest effects that the numbers of ``queries`` can show, before encoding."""
+def _announce(candidate: str, scope: Scope, expect_same: bool) -> None:
+    """Print models and collections, and what the queries can show, before hours of encoding."""
+    baseline, collections = scope.baseline.name, ", ".join(scope.weights)
+    print(f"{candidate} against the baseline, {baseline}, on {collections}", file=sys.stderr)
+    if scope.left_out:
+        print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
+    sizes = {name: one.record.queries for name, one in scope.baseline.results.items()}
+    if not expect_same and sizes.keys() >= scope.weights.keys():
+        detectable, provable = expected_effects(sizes, scope.weights)
+        print(
+            f"{sum(sizes[name] for name in scope.weights):,} queries: if scores differ with a "
+            f"standard deviation of {DEVIATION}, a mean loss of {detectable:.4f} is found with "
+            f"80 % power. No margin below {provable:.4f} can be passed, even if no score changes",
+            file=sys.stderr,
+        )
+
+
+def expected_effects(
+    queries: Mapping[str, int], weights: Mapping[str, float]
+) -> tuple[float, float]:
+    """Return the mean loss that is found with 80 % power, and the smallest margin to pass.
+
+    The first assumes differences with a standard deviation of `DEVIATION`, the second none.
+    """
     errors = [weight * DEVIATION / math.sqrt(queries[name]) for name, weight in weights.items()]
     total = sum(queries[name] for name in weights)
     unchanged = [draw_means(np.zeros(queries[name]), name) for name in sorted(weights)]
-    return Sensitivity(
-        queries=total,
-        deviation=DEVIATION,
-        detectable=detectable_effect(math.hypot(*errors), max(1, total - len(weights))),
-        provable=upper_bound(unchanged, [weights[name] for name in sorted(weights)]),
-    )
+    detectable = detectable_effect(math.hypot(*errors), max(1, total - len(weights)))
+    return detectable, upper_bound(unchanged, [weights[name] for name in sorted(weights)])
 
 
 def _openable_collections(

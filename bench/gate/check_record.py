@@ -60,20 +60,6 @@ class LostQuery(Record, kw_only=True):
     baseline: float
 
 
-class Sensitivity(Record):
-    """Smallest effects that the queries of a check can show.
-
-    ``deviation`` is the assumed standard deviation of the differences. A mean loss of
-    ``detectable`` is significant with a probability of 80 %, and no margin smaller than
-    ``provable`` can be passed.
-    """
-
-    queries: int
-    deviation: float
-    detectable: float
-    provable: float
-
-
 class Check(Record, kw_only=True):
     """Decision about a candidate compared with one other model.
 

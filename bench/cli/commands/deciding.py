@@ -13,8 +13,6 @@ from bench.comparing import comparison, judging_list
 from bench.deploying import deploy as deploy_case
 from bench.explain import explain as explain_case
 from bench.gate import check as check_case
-from bench.gate.check import Scope
-from bench.gate.check_record import Sensitivity
 from bench.requests.deciding import (
     CheckRequest,
     CompareRequest,
@@ -27,7 +25,7 @@ from bench.requests.deciding import (
 from bench.requests.outcomes import ExitCode, RecordedWarnings
 from bench.result_store import export as export_case
 from foundation.files import replace_file
-from reports.check import answer_text, describe_sensitivity, junit
+from reports.check import answer_text, junit
 from reports.check import markdown as check_markdown
 from reports.comparison import changes_table, comparison_table, holes_text, legend
 from reports.deploy import deployment_text
@@ -79,20 +77,10 @@ def leaderboard(request: LeaderboardRequest, output: OutputOptions) -> int:
     return ExitCode.OK
 
 
-def _announce(candidate: str, scope: Scope, sensitivity: Sensitivity | None) -> None:
-    """Print models and collections, and what the queries can show, before hours of encoding."""
-    baseline, collections = scope.baseline.name, ", ".join(scope.weights)
-    print(f"{candidate} against the baseline, {baseline}, on {collections}", file=sys.stderr)
-    if scope.left_out:
-        print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
-    if sensitivity:
-        print(describe_sensitivity(sensitivity), file=sys.stderr)
-
-
 def check(request: CheckRequest, output: OutputOptions) -> int:
     """Print the verdict, write the JUnit file, and return the exit code of the verdict."""
     with RecordedWarnings() as recorded:
-        done = check_case.check(request, _announce)
+        done = check_case.check(request)
     if output.junit is not None:
         with replace_file(output.junit) as file:
             file.write(junit(done).encode())

@@ -194,7 +194,6 @@ def test_a_wrong_order_of_vectors_is_distinguished_from_other_causes(question, o
     vectors = np.roll(oracle.documents(Usage()), 1, axis=0)
     answer = answer_to(question, folder, vectors)
     assert answer.explanations[0].deviations == ("vectors in another order",)
-    assert "1 rows off" in answer.explanations[0].detail
 
 
 def stored_int8(vectors: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import mean_weights, suite_weights
 from bench.evaluation.result_record import Evaluation
 from bench.gate.candidate import Candidate, check_published
-from bench.gate.check import check_against, expected_sensitivity
+from bench.gate.check import check_against, expected_effects
 from bench.gate.decision import GateSettings
 from retrievers.models.card import ExpectedScore
 from tests.support.results import PROTOCOL, evaluation
@@ -29,10 +29,9 @@ def check(candidate, baseline, weights, failed=None):
 
 
 def test_what_queries_can_show_is_computed_from_their_number_and_a_stated_deviation():
-    found = expected_sensitivity({"one": 150, "two": 150}, {"one": 1.0})
-    assert found.queries == 150
-    assert found.provable == pytest.approx(1 - 0.05 ** (1 / 150), rel=1e-3)
-    assert found.detectable == pytest.approx(2.82 * 0.2 / np.sqrt(150), rel=0.01)
+    detectable, provable = expected_effects({"one": 150, "two": 150}, {"one": 1.0})
+    assert provable == pytest.approx(1 - 0.05 ** (1 / 150), rel=1e-3)
+    assert detectable == pytest.approx(2.82 * 0.2 / np.sqrt(150), rel=0.01)
 
 
 def test_a_failed_evaluation_is_missing_and_never_a_score():
