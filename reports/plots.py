@@ -278,7 +278,6 @@ def draw_indexes(curve: IndexCurve, title: str, path: Path) -> None:
 
 
 COSTS = {"tokens_per_s": "tokens encoded per second", "document_bytes": "bytes per document"}
-DODGE = 1.08  # models of equal cost are drawn next to each other
 
 
 def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
@@ -297,16 +296,12 @@ def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
         figure.subplots(1, len(known), sharey=True)
         for axes, (name, label) in zip(figure.axes, known.items(), strict=True):
             axes.set_xscale("log")
-            drawn: list[float] = []
             for (row, score), style in zip(scored, styles, strict=True):
                 if cost := getattr(row, name):
-                    place = cost * DODGE ** drawn.count(cost)
-                    axes.plot(place, score.value, **style)
+                    axes.plot(cost, score.value, **style)
                     if score.low is not None and score.high is not None:
-                        axes.vlines(place, score.low, score.high, color=style["color"])
-                    drawn.append(cost)
-            if drawn:
-                axes.set_xlim(min(drawn) / 1.5, max(drawn) * 1.5 * DODGE)
+                        axes.vlines(cost, score.low, score.high, color=style["color"])
+            axes.margins(x=0.15)
             _label_decades(axes.xaxis)
             axes.set_xlabel(label)
         figure.axes[0].set_ylabel(f"{title}, 95 % interval")

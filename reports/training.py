@@ -101,10 +101,6 @@ def _selection_notes(curve: Curve, chosen: Selection) -> Iterator[str]:
 def _curve_legend(curve: Curve) -> Iterator[str]:
     yield fmt.intervals_legend(curve.resampling.resamples, curve.resampling.seed)
     yield (
-        "intervals of two checkpoints may overlap although they differ significantly, because the "
-        "test is paired by query"
-    )
-    yield (
         "the interval of a difference is for that pair alone; p is adjusted for all pairs, but not "
         "for earlier looks at the curve"
     )
@@ -168,8 +164,6 @@ def _forgetting_legend(record: Forgetting) -> Iterator[str]:
             "forward transfer: the checkpoint before training on the collection, minus "
             f"{escape(record.base)}"
         )
-    else:
-        yield "forward transfer requires the model from which the first training started"
     yield fmt.intervals_legend(record.resampling.resamples, record.resampling.seed)
     yield fmt.tests_legend("the collections of one kind of transfer")
     yield "one training of each: the intervals do not include the variation over seeds"

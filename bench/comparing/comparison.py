@@ -121,13 +121,9 @@ class ComparisonReport:
 
 @dataclass(frozen=True)
 class _Entrant:
-    """One of the models that a user gave.
+    """One of the models that a user gave, by results or by a run file.
 
-    Attributes:
-        label: name in tables, unless another model has the same one.
-        typed: longer name, which is unique.
-        found: all stored results of this name, or the evaluations given.
-        run_file: ranking to score instead.
+    ``label`` is its name in tables, unless another model has the same one.
     """
 
     label: str

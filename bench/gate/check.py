@@ -67,13 +67,9 @@ DEVIATION = 0.2  # of the differences of different checkpoints; siblings have .1
 
 @dataclass(frozen=True)
 class Scope:
-    """Scope of a check.
+    """Baseline and collections of a check, with their weights in the mean.
 
-    Attributes:
-        baseline: with a result for each collection; none for published scores.
-        weights: weight of each collection in the mean, in the order of the report.
-        left_out: collections of the baseline that ``on`` does not name.
-        opened_by: typed folder of each collection of the user, by the name in its results.
+    ``opened_by`` has the typed folder of each collection of the user, by the name in its results.
     """
 
     baseline: ComparedModel

@@ -61,12 +61,7 @@ WIRING = ("module_input_name", "module_output_name", "modality_config")  # of a 
 
 @dataclass(frozen=True)
 class Stack:
-    """A model in one interpreter.
-
-    Attributes:
-        facts: versions of libraries, token ids of fixed texts, and what vectors depend on.
-        arrays: hidden states of the fixed texts, and vectors by the names in the job.
-    """
+    """Facts that vectors depend on, and arrays of states and vectors, from one interpreter."""
 
     facts: Mapping[str, Any]
     arrays: Mapping[str, Any]
@@ -82,13 +77,9 @@ def compare_stacks(
 ) -> Check:
     """Compare the token ids, states, vectors and scores of a model in two interpreters.
 
-    Args:
-        candidate: name of the model in the other interpreter, for reports.
-        folder: folder of the model.
-        model: how it is used; None for a folder of sentence-transformers, which states it.
-        python: the other interpreter. Nothing of its libraries is imported here.
-        datasets: collections of which a sample is scored, see `take_first_queries`.
-        device: device of both: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+    ``model`` is how the folder is used; None for a folder of sentence-transformers, which states
+    it. A sample of each dataset is scored. Nothing of the libraries of ``python``, the other
+    interpreter, is imported here.
 
     Raises:
         BenchError: this interpreter cannot use the model, or the other one lacks a library.
@@ -131,12 +122,8 @@ def judge_stacks(
 ) -> Check:
     """Decide whether two stacks give the same token ids and vectors, and name what differs.
 
-    Args:
-        candidate: name of the model in the new stack, for reports.
-        here: the known stack.
-        there: the new one, whose hidden states are of the token ids ``here``.
-        samples: samples of collections, whose texts both encoded.
-        cosine: whether documents are ranked by cosine instead of inner product.
+    Both encoded the texts of ``samples``. The hidden states of ``there``, the new stack, are of the
+    token ids ``here``. Documents are ranked by cosine or inner product.
     """
     exact = BATCH_TOLERANCE["float32"]
     tolerance = min(BATCH_TOLERANCE.get(each.facts["dtype"], exact) for each in (here, there))

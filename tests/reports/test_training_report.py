@@ -114,7 +114,6 @@ def test_the_matrix_and_transfer_have_intervals():
     assert any(numbers(note) == ["95", "99", "0"] for note in notes_of(text))
 
 
-def test_a_missing_base_is_named():
+def test_without_a_base_there_is_no_forward_transfer():
     text = forgetting_markdown(forgetting(base=False))
     assert [row["transfer"] for row in tables_of(text)[1]] == ["backward", "backward, mean"]
-    assert sum("from which the first training started" in note for note in notes_of(text)) == 1
