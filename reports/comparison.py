@@ -158,6 +158,4 @@ def _query(query: ChangedQuery, changes: ChangedQueries) -> str:
         Column("text", lambda document: document.text, fmt.short_text),
     ]
     parts.append(Table(query.documents, columns).markdown())
-    if query.more_judged:
-        parts.append(f"and {query.more_judged:,} more relevant documents")
     return "\n\n".join(parts)

@@ -301,7 +301,8 @@ def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
                     axes.plot(cost, score.value, **style)
                     if score.low is not None and score.high is not None:
                         axes.vlines(cost, score.low, score.high, color=style["color"])
-            axes.margins(x=0.15)
+            costs = [cost for row, _ in scored if (cost := getattr(row, name))]
+            axes.set_xlim(min(costs) / 1.5, max(costs) * 1.5)
             _label_decades(axes.xaxis)
             axes.set_xlabel(label)
         figure.axes[0].set_ylabel(f"{title}, 95 % interval")

@@ -70,9 +70,8 @@ class ChangedQuery(Record, kw_only=True):
     Attributes:
         text: its text; None if the collection is not available.
         answers: accepted answers, for collections judged by answer strings.
-        documents: relevant documents, the highest grade first, then the best rank; then the first
-            documents of both rankings.
-        more_judged: number of further relevant documents.
+        documents: ten relevant documents at most, the highest grade first, then the best rank; then
+            the first documents of both rankings.
     """
 
     query_id: str
@@ -81,7 +80,6 @@ class ChangedQuery(Record, kw_only=True):
     score_b: float
     answers: tuple[str, ...]
     documents: tuple[ShownDocument, ...]
-    more_judged: int
 
 
 class ChangedQueries(Record, kw_only=True):
@@ -380,7 +378,6 @@ def _find_changed_queries(
                     )
                     for doc_id in shown[query]
                 ),
-                more_judged=max(0, sum(g > 0 for g in grades[query].values()) - JUDGED),
             )
             for query in selected
         ),

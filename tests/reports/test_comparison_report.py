@@ -51,7 +51,6 @@ QUERY = ChangedQuery(
         ShownDocument(doc_id="d1", grade=2, rank_a=1, rank_b=None, text="Wings | lift"),
         ShownDocument(doc_id="d7", grade=None, rank_a=30, rank_b=4, text=""),
     ),
-    more_judged=0,
 )
 CHANGES = ChangedQueries(
     a="old",
