@@ -346,7 +346,6 @@ COMMANDS: dict[str, Command] = {
         DECIDE,
         "deciding.explain",
         kinds={"published": Words},
-        only_if={"endpoint_model": {"served": True}},
     ),
     "judge": Command(
         deciding.JudgeRequest,

@@ -50,7 +50,7 @@ from bench.explain.setup import (
 )
 from bench.requests.deciding import ExplainRequest
 from bench.requests.fields import ModelFields
-from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace
+from bench.runner.workspace import Workspace, load_models, open_workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.external import EndpointEncoder
@@ -87,10 +87,7 @@ def explain(request: ExplainRequest) -> Answer:
         raise BenchError("candidates scored again are not explained", "Leave out --rescore.")
     print(f"loading {request.model}", file=sys.stderr)
     workspace = open_workspace(request)
-    model = _load(workspace, request.model, evolve(request, endpoint_model=None))  # of the server
-    server = None
-    if request.served:
-        server = open_endpoint(request.served, request.endpoint_model, model)
+    model = _load(workspace, request.model, request)
     datasets = workspace.datasets(request.on)
     names = [dataset.name for dataset in datasets]  # of a folder, not its path
     typed = dict(zip(names, workspace.expand_names(request.on), strict=True))
@@ -100,9 +97,8 @@ def explain(request: ExplainRequest) -> Answer:
         lambda name, split: workspace.dataset(typed[name], split),
         workspace.device,
         _load_other(workspace, request),
-        length=find_length(server, model.model) if server else None,
     )
-    answer = answer_question(question, _evidence(request, question, server))
+    answer = answer_question(question, _evidence(request, question))
     if question.other is None:
         return answer
     seen = *_compare_files(model.model, question.other.model), *answer.seen
@@ -127,12 +123,7 @@ def _load_other(workspace: Workspace, request: ExplainRequest) -> LoadedModel | 
     """Load the other checkpoint as its folder states, or else as the model is used."""
     if request.checkpoint is None:
         return None
-    use = ModelFields(
-        like=request.like,
-        endpoint_model=request.endpoint_model,
-        dtype=request.dtype,
-        trust_code=request.trust_code,
-    )
+    use = ModelFields(like=request.like, dtype=request.dtype, trust_code=request.trust_code)
     try:
         return _load(workspace, request.checkpoint, use)
     except BenchError:
@@ -146,9 +137,7 @@ def _load(workspace: Workspace, name: str, fields: ModelFields) -> LoadedModel:
     return model
 
 
-def _evidence(
-    request: ExplainRequest, question: Question, server: EndpointEncoder | None
-) -> list[SetupEvidence]:
+def _evidence(request: ExplainRequest, question: Question) -> list[SetupEvidence]:
     readers: list[tuple[Callable[[Any], SetupEvidence], object]] = [
         (question.of_vectors, request.vectors),
         (question.of_run, request.run_file),
@@ -156,15 +145,13 @@ def _evidence(
         (question.of_published, request.published),
     ]
     evidence = [read(given) for read, given in readers if given]
-    if server:
-        evidence.append(question.of_encoder(server, server.recipe.model))
-    elif not evidence and question.other:
+    if not evidence and question.other:
         encoder = question.other.require_encoder()
         evidence.append(question.of_encoder(encoder, question.other.name))
     if not evidence:
         raise BenchError(
             "there is no evidence to explain",
-            "Give --published, --per-query, --run-file, --vectors, --served or --checkpoint.",
+            "Give --published, --per-query, --run-file, --vectors or --checkpoint.",
         )
     return evidence
 

@@ -208,7 +208,6 @@ class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
         per_query: File of scores by query, such as the output of trec_eval -q.
         run_file: Run file, as for `score`.
         vectors: Vectors as .npy, .npz, .parquet or .safetensors; ids in it, or in FILE.ids.txt.
-        served: Address of a server of OpenAI's embeddings API, such as http://localhost:8080/v1.
         checkpoint: Another checkpoint. Alone, its vectors are the evidence ("why is it worse?");
             next to other evidence, its weights may be the cause.
 
@@ -217,7 +216,6 @@ class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
         python -m bench explain minilm --on beir/scifact --run-file theirs.trec
         python -m bench explain minilm --on beir/scifact --vectors theirs.npz
         python -m bench explain minilm --on beir/scifact --checkpoint path/to/worse-checkpoint
-        python -m bench explain minilm --on beir/scifact --served http://localhost:8080/v1
     """
 
     model: str = field(kw_only=False, converter=str)
@@ -226,7 +224,6 @@ class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
     per_query: Path | None = field(default=None, converter=to_optional_path)
     run_file: Path | None = field(default=None, converter=to_optional_path)
     vectors: Path | None = field(default=None, converter=to_optional_path)
-    served: str = ""
     checkpoint: str | None = field(default=None, converter=to_optional_text)
 
 

@@ -523,21 +523,19 @@ def test_another_checkpoint_is_distinguished_from_unrelated_vectors(bench, folde
 
 @pytest.mark.parametrize("url", ["http://[::1", "localhost:8000"])
 def test_a_malformed_server_address_gives_one_error(bench, folder, url):
-    card, on = folder / "tiny.toml", ("--on", folder / "words")
-    for words in (("check", "--against", card), ("explain", card)):
-        done = bench(*words, *on, "--served", url)
-        assert (done.code, done.stdout) == (2, "")
-        assert done.stderr.removeprefix(f"loading {card}\n").startswith("error: ")
+    against = ("--against", folder / "tiny.toml", "--on", folder / "words")
+    done = bench("check", "--served", url, *against)
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
 
 
 def test_the_report_of_a_server_names_it_and_explains(bench, folder, oracle):
     with serving(served(oracle, Usage(pooling="mean"))) as (url, _):
-        words = ("--on", folder / "words", "--served", url)
-        done = bench("check", "--against", folder / "tiny.toml", *words)
-        asked = bench("explain", folder / "tiny.toml", *words)
+        against = ("--against", folder / "tiny.toml", "--on", folder / "words")
+        done = bench("check", "--served", url, *against)
     host = url.removeprefix("http://").removesuffix("/v1")
     assert done.stdout.startswith(f"## DRIFT: {host}\n")
-    assert asked.stdout.startswith(f"Best explanation of the vectors of {host}: mean pooling.")
+    assert f"Best explanation of the vectors of {host}: mean pooling." in done.stdout
 
 
 @pytest.mark.parametrize(
