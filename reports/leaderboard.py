@@ -123,8 +123,6 @@ def _zero_shot(row: Row, suite: SuiteColumn, measure: str) -> str:
     mean = row.mean(suite, measure)
     if mean is None or mean.score is None or mean.zero_shot is None:
         return ""
-    if mean.zero_shot_members == len(suite.members):
-        return "the same"
     return f"{fmt.score(mean.zero_shot)} ({mean.zero_shot_members})"
 
 

@@ -213,25 +213,25 @@ def deviations(
 
 def _vary_prompts(setup: EvaluationSetup) -> Iterator[Deviation]:
     query, document = setup.query_prompt, setup.document_prompt
-    named = {
-        "query prompt missing": ("", document),
-        "document prompt missing": (query, ""),
-        "no prompt at all": ("", ""),
-        "query prompt doubled": (query * 2, document),
-        "document prompt doubled": (query, document * 2),
-        "prompts of queries and documents swapped": (document, query),
-    }
-    cards = [Prompts(c.prompts.query, c.prompts.document) for c in all_cards().values()]
-    for q, d in dict.fromkeys((each.query, each.document) for each in (*OTHER_PROMPTS, *cards)):
-        named[f"query prompt {q!r}"] = q, document
-        named[f"{q!r} before both sides"] = q, q
-        named[f"prompts {q!r} and {d!r}"] = q, d
-    first = {prompts: name for name, prompts in reversed(named.items())}
-    for name, (q, d) in named.items():
-        if first[q, d] == name:
-            changes = {"query_prompt": q, "document_prompt": d}
-            card = f"card: prompts = {{ query = {q!r}, document = {d!r} }}"
-            yield Deviation(name, changes, card)
+    names: dict[tuple[str, str], str] = {}  # the first name of equal pairs
+    for name, q, d in (
+        ("query prompt missing", "", document),
+        ("document prompt missing", query, ""),
+        ("no prompt at all", "", ""),
+        ("query prompt doubled", query * 2, document),
+        ("document prompt doubled", query, document * 2),
+        ("prompts of queries and documents swapped", document, query),
+    ):
+        names.setdefault((q, d), name)
+    pairs = [(each.query, each.document) for each in OTHER_PROMPTS]
+    pairs += [(card.prompts.query, card.prompts.document) for card in all_cards().values()]
+    for q, d in pairs:
+        names.setdefault((q, document), f"query prompt {q!r}")
+        names.setdefault((q, q), f"{q!r} before both sides")
+        names.setdefault((q, d), f"prompts {q!r} and {d!r}")
+    for (q, d), name in names.items():
+        changes = {"query_prompt": q, "document_prompt": d}
+        yield Deviation(name, changes, f"card: prompts = {{ query = {q!r}, document = {d!r} }}")
 
 
 def cut_settings(length: int) -> str:
