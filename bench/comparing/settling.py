@@ -16,7 +16,6 @@ import numpy as np
 from bench.comparing.holes import BOTH, UNJUDGED, HoleTable, tabulate_holes
 from bench.comparing.statistics import ALPHA, SAME_MEAN, Difference
 from bench.evaluation.result_record import Evaluation
-from bench.evaluation.scoring import NO_CUTOFF
 from datasets_cfg.dataset import QUICK_BYTES, Dataset
 from foundation.arrays import BoolArray, Float64Array, Int64Array
 from foundation.errors import BenchError, format_count
@@ -186,9 +185,8 @@ class Holes(Record):
 
     Attributes:
         a, b: names of the models; differences are a minus b.
-        holes: number of unjudged pairs of query and document within ``depth`` of either ranking,
-            copies of a text counted once.
-        depth: documents per query that the measure reads.
+        holes: number of unjudged pairs of query and document that the measure reads in either
+            ranking, copies of a text counted once.
         low, high: range of the difference over all labels of the holes.
         exact: whether it is the exact range, not an outer bound.
         probable_low, probable_high: range that has 95 % of the differences under the model.
@@ -197,7 +195,7 @@ class Holes(Record):
             below 10 %, otherwise "open".
         needed: number of judgements after which the verdict would be final in more than 90 % of all
             cases under the model; None unless it is open.
-        judged_a, judged_b: share of the documents within ``depth`` that are judged.
+        judged_a, judged_b: share of the documents read by the measure that are judged.
         warnings: reasons for doubt.
         missing: reason why the holes are unknown, in which case there are no figures.
     """
@@ -207,7 +205,6 @@ class Holes(Record):
     collection: str
     measure: str
     holes: int = 0
-    depth: int | None = None
     low: float = 0.0
     high: float = 0.0
     exact: bool = True
@@ -235,11 +232,10 @@ class Holes(Record):
         if self.outcome != "settled":
             ranges = f"probably {self.probable_low:+.3f} to {self.probable_high:+.3f}, {ranges}"
         pairs = format_count(self.holes, "unjudged document", "unjudged documents")
-        where = f"among the first {self.depth}" if self.depth else "in the rankings"
         judged = f"{self.judged_a:.0%} of {self.a} and {self.judged_b:.0%} of {self.b} judged"
         warnings = "".join(f"; warning: {text}" for text in self.warnings)
         return (
-            f"{self.collection}: {answer}; {self.a} − {self.b} is {ranges} ({pairs} {where}; "
+            f"{self.collection}: {answer}; {self.a} − {self.b} is {ranges} ({pairs} in {self.measure}; "
             f"{judged}){warnings}"
         )
 
@@ -263,14 +259,12 @@ def examine_holes(
         probable = np.quantile(differences.mean(axis=1), [0.025, 0.975]).tolist()
         if chance >= OPEN:
             needed = _count_needed(table, expected_effects(table, relevance), labels, final, level)
-    cutoff = table.measure.cutoff
     return Holes(
         a=a,
         b=b,
         collection=collection,
         measure=table.measure.name,
         holes=len(table.holes),
-        depth=None if cutoff == NO_CUTOFF else cutoff,
         low=ends[0],
         high=ends[1],
         exact=exact,
