@@ -235,8 +235,8 @@ class Holes(Record):
         judged = f"{self.judged_a:.0%} of {self.a} and {self.judged_b:.0%} of {self.b} judged"
         warnings = "".join(f"; warning: {text}" for text in self.warnings)
         return (
-            f"{self.collection}: {answer}; {self.a} − {self.b} is {ranges} ({pairs} in {self.measure}; "
-            f"{judged}){warnings}"
+            f"{self.collection}: {answer}; {self.a} − {self.b} is {ranges} "
+            f"({pairs} in {self.measure}; {judged}){warnings}"
         )
 
 
