@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 CPU_TOKENS = 1_024  # per batch; each thread computes one batch
 CUDA_TOKENS = 65_536
 LISTS_IN_FLIGHT = 3  # lists of texts, so that a GPU never waits for the next one
+# Attributes of `TransformerEncoder` that adapters do not change.
+OF_THE_BASE = (
+    *("timer", "unknown_share", "allow_unknown_tokens"),
+    *("count_query_tokens", "count_document_tokens"),
+)
 ROUTING_QUERIES = 1_000  # queries per domain: a mean needs no more
 
 
@@ -323,24 +328,16 @@ class RoutedEncoder(Encoder):
     parts: Sequence[TransformerEncoder]
     rule: Path
 
-    @property
-    def timer(self) -> PhaseTimer:
-        """Timer shared by the base and all adapters."""
-        return self.base.timer
+    def __getattr__(self, name: str) -> Any:
+        """Return what the base alone determines, such as the timer that all parts share."""
+        if name in OF_THE_BASE:
+            return getattr(self.base, name)
+        raise AttributeError(name)
 
     def for_dataset(self, name: str) -> "RoutedEncoder":
         """Return this encoder with the prompts of dataset ``name``, which routing ignores."""
         parts = [part.for_dataset(name) for part in self.parts]
         return replace(self, recipe=self.recipe.for_dataset(name), parts=parts)
-
-    @property
-    def allow_unknown_tokens(self) -> bool:
-        """See `TransformerEncoder`."""
-        return self.base.allow_unknown_tokens
-
-    def unknown_share(self, titles: Sequence[str], texts: Sequence[str]) -> float:
-        """Return the share of unknown tokens of ``titles`` with ``texts``, 0 to 1."""
-        return self.base.unknown_share(titles, texts)
 
     def hash_tokens(self, role: Role) -> str:
         """Return the hash of token ids for ``role`` of an adapter's encoder: all have the same."""
@@ -369,14 +366,6 @@ class RoutedEncoder(Encoder):
         *others, last = self.parts
         vectors = [part.encode_documents(titles, texts) for part in others]
         return np.hstack([*vectors, last.encode_documents(titles, texts, advance)])
-
-    def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Count the tokens of each query in ``texts`` before truncation, with special tokens."""
-        return self.base.count_query_tokens(texts)
-
-    def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
-        """Count the tokens of ``titles`` with ``texts`` before truncation, with special tokens."""
-        return self.base.count_document_tokens(titles, texts)
 
 
 def fit_router_on_queries(
