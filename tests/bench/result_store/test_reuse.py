@@ -18,7 +18,7 @@ from bench.result_store.find import find_results
 from bench.result_store.result import RESULT_FILE, load
 from bench.runner.workspace import Workspace
 from tests.support import tiny_checkpoints as tiny
-from tests.support.collections import write_collection, write_hashing_card
+from tests.support.collections import write_collection
 from tests.support.leaderboards import lower_scores
 from tests.support.library_versions import pretend_version
 
@@ -95,17 +95,6 @@ def test_a_collection_that_changed_is_evaluated(run, folder, edit):
     edit(folder)
     assert run()
     assert not run()
-
-
-@pytest.mark.parametrize(
-    ("dim", "fields"), [(32, {}), (16, {"trained_on": ["tiny"]})], ids=["recipe", "in-domain"]
-)
-def test_a_card_that_changed_is_evaluated(run, tmp_path, dim, fields):
-    card = write_hashing_card(tmp_path / "words.toml", 16)
-    assert run(model=card)
-    assert not run(model=card)
-    write_hashing_card(card, dim, **fields)
-    assert run(model=card)
 
 
 def test_a_damaged_file_is_replaced_by_a_new_evaluation(bench, run):

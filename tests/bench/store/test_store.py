@@ -387,20 +387,6 @@ def test_encoding_killed_at_any_moment_continues_and_gives_the_same_bytes(tmp_pa
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_work_and_the_result(tmp_path):
-    corpus = corpus_of(numbered(60), tmp_path / "corpus")
-    encode(VectorStore(tmp_path / "undisturbed"), corpus)
-    both = [working(tmp_path, "shared", pause_s=0.1) for _ in range(2)]
-    answers = [process.communicate(timeout=120)[0].split() for process in both]
-    encoded = [int(count) for _, count, _, _ in answers]
-    assert [process.returncode for process in both] == [0, 0]
-    assert [int(stated) for _, _, stated, _ in answers] == encoded
-    assert sum(encoded) == 60
-    assert all(encoded)
-    assert files_below(tmp_path / "shared") == files_below(tmp_path / "undisturbed")
-
-
-@pytest.mark.slow
 def test_a_waiting_process_encodes_what_a_dead_one_left(tmp_path):
     corpus = corpus_of(numbered(4), tmp_path / "corpus")
     with working(tmp_path, "vectors", pause_s=600) as other:
