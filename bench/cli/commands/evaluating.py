@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,7 @@ from bench.speed import speed as speed_case
 from foundation.files import replace_file
 from reports.evaluation import collection_table, costs_table, gaps_list, means_table
 from reports.format import size
-from reports.plots import draw_indexes, draw_quality
+from reports.plots import can_plot, draw_indexes, draw_quality
 from reports.speed import speed_tables
 from reports.training import curve_markdown
 
@@ -133,6 +134,8 @@ def speed(request: SpeedRequest, output: OutputOptions) -> int:
 
 def watch(request: WatchRequest, output: OutputOptions) -> int:
     """Write the curve after each evaluation, and print it at the end."""
+    if can_plot():  # an import that Ctrl-C interrupts cannot be repeated for the last curve
+        import_module("matplotlib.backends.backend_agg")
     done = watch_case.watch(request, _write_curve)
     if output.json:
         print_json({"out": str(done.out), "curve": done.curve})
