@@ -60,6 +60,7 @@ from retrievers.index.hits import Hits, recall_at_k
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import WORDS, write_collection
 from tests.support.exact_oracle import error_ratio, search_on_device
+from tests.support.tiny_checkpoints import write_bert, write_card
 
 ROOT = Path(__file__).resolve().parents[2]
 SELF = (sys.executable, "-m", "tests.benchmarks.gpu_proof")
@@ -95,17 +96,6 @@ GOALS = {
     "train, add and search, s": ("", "≤ 60"),
     "second command besides encoding, s": ("24", "≤ 8"),
 }
-CARD = """
-name = "proof"
-title = "random weights"
-checkpoint = "{model}"
-pooling = "mean"
-normalize = true
-similarity = "cos"
-max_query_tokens = 64
-max_document_tokens = 256
-"""
-
 Figures = Iterator[tuple[str, Any]]
 
 
@@ -435,8 +425,6 @@ class Proof:
     @property
     def checkpoint(self) -> str:
         """A BERT with random weights, written if it is missing."""
-        from tests.support.tiny_checkpoints import write_bert
-
         folder, dim = self.folder / "model", self.sizes.dim
         if not folder.exists():
             sizes = {"hidden_size": dim, "intermediate_size": 4 * dim, "vocab_size": 30_522}
@@ -449,9 +437,9 @@ class Proof:
     @property
     def card(self) -> Path:
         """A card of the checkpoint."""
-        path = self.folder / "proof.toml"
-        path.write_text(CARD.format(model=self.checkpoint))
-        return path
+        fields = {"pooling": "mean", "normalize": True, "similarity": "cos"}
+        fields |= {"checkpoint": self.checkpoint, "max_document_tokens": 256}
+        return write_card(self.folder / "proof.toml", **fields)
 
     def model(self, dtype: str) -> Any:
         """Return the model in a precision."""

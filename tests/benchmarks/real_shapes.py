@@ -28,15 +28,15 @@ document; the exit code is 1 where a ranking differs or a peak is above the budg
 import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -50,13 +50,11 @@ from bench.runner.workspace import Workspace
 from bench.store.shards import StoredVectors
 from foundation.arrays import Float32Array, Int64Array
 from foundation.machine import parse_size
-from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.transformer import open_encoder
-from retrievers.models.card import Recipe
+from retrievers.index.hits import Hits, recall_at_k
 from retrievers.models.resolve import resolve_model
 
 ROOT = Path(__file__).parents[2]
-MODULE = "tests.benchmarks.real_shapes"
 CENTRES, TABLES = 1000, (8191, 8179)  # primes: their sums are 67 million different vectors
 FIRST_QUERY = 8 * CENTRES * TABLES[0]  # then a query shares two of three rows with its passage
 BLOCK = 1 << 15
@@ -65,39 +63,21 @@ BLOCK = 1 << 15
 class TableEncoder:
     """Unit vectors of texts that end with a number: around 1,000 centres, so dense at the cut."""
 
-    def __init__(self, recipe: Recipe, device: str) -> None:
-        self.recipe = recipe
-        self.timer = PhaseTimer()
+    def __init__(self, dim: int) -> None:
         rng = np.random.default_rng(0)
         sizes = (CENTRES, *TABLES)
-        self._tables = [rng.standard_normal((size, self.dim), np.float32) for size in sizes]
+        self._tables = [rng.standard_normal((size, dim), np.float32) for size in sizes]
 
-    @property
-    def dim(self) -> int:
-        return self.recipe.dim
-
-    def for_dataset(self, name: str) -> "TableEncoder":
-        return self
-
-    def encode_queries(self, texts: Sequence[str], advance: Any = None) -> Float32Array:
-        return self._encode(texts, advance)
-
-    def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], advance: Any = None
-    ) -> Float32Array:
-        return self._encode(texts, advance)
+    def encode(self, texts: Sequence[str]) -> Float32Array:
+        """A text without a number is one of the program's probes."""
+        ends = [text.rpartition(" ")[2] for text in texts]
+        numbers = [int(end) if end.isdigit() else crc32(end.encode()) for end in ends]
+        return self.vectors(np.array(numbers))
 
     def vectors(self, numbers: Int64Array) -> Float32Array:
         summed: Float32Array = sum(table[numbers % len(table)] for table in self._tables)  # type: ignore[assignment]
         summed /= np.sqrt(np.einsum("nd,nd->n", summed, summed))[:, None]
         return summed
-
-    def _encode(self, texts: Sequence[str], advance: Any) -> Float32Array:
-        with self.timer.phase("forward"):
-            vectors = self.vectors(np.array([int(text.rpartition(" ")[2]) for text in texts]))
-        if advance:
-            advance(len(texts))
-        return vectors
 
 
 def write_collection(folder: Path, rows: int, depth: int, numbers: Int64Array) -> None:
@@ -116,15 +96,6 @@ def write_collection(folder: Path, rows: int, depth: int, numbers: Int64Array) -
         'name = "synthetic"\nsplit = "dev"\nmain_measure = "RR@10"\nmeasures = []\n'
         f"depth = {depth}\nexclude_self = false\n"
     )
-
-
-def write_card(path: Path, dim: int) -> Path:
-    path.write_text(
-        f'name = "tables-{dim}"\ntitle = "Tables"\nkind = "transformer"\nsimilarity = "cos"\n'
-        f'normalize = true\nencoder = "{MODULE}:TableEncoder"\nlicence = "Apache-2.0"\n'
-        f'source = "{MODULE}"\n[options]\ndim = {dim}\n'
-    )
-    return path
 
 
 @dataclass(frozen=True)
@@ -154,7 +125,16 @@ class Work:
 
     @property
     def card(self) -> Path:
-        return write_card(self.folder / f"tables-{self.dim}.toml", self.dim)
+        code = self.folder / "tables.py"
+        code.write_text(
+            "from tests.benchmarks.real_shapes import TableEncoder\n"
+            f"tables = TableEncoder({self.dim})\n"
+            "def encode(texts):\n"
+            "    return tables.encode(texts)\n"
+        )
+        path = self.folder / f"tables-{self.dim}.toml"
+        path.write_text(f'name = "{path.stem}"\ntitle = "Tables"\nencoder = "{code}:encode"\n')
+        return path
 
     def run(self) -> dict[str, Any]:
         """One `run --recompute` in a process of its own: time, peak, stages."""
@@ -174,7 +154,7 @@ class Work:
         if status:
             raise SystemExit("the run failed; see above")
         spent = self.result.timings
-        encoding = spent.busy_s.get("forward", 0.0)
+        encoding = spent.encode_documents_s if spent.encoded_documents else 0.0
         stages = {
             "encoding_s": encoding,
             "search_s": spent.search_s,
@@ -202,7 +182,7 @@ class Work:
     def rankings_that_differ(self, count: int) -> int:
         """How many of some queries have another ranking, or other scores, than by brute force."""
         ranking = self.result_folder / "run.arrow"
-        encoder, ranked = self.encoder, list(read_run_file(ranking).run.rankings())
+        encoder, ranked = TableEncoder(self.dim), list(read_run_file(ranking).run.rankings())
         places = np.linspace(0, self.queries - 1, count).astype(np.int64)
         asked = encoder.vectors(self.numbers[places])
         rows, scores = brute_force(encoder, asked, self.rows, self.depth)
@@ -212,16 +192,12 @@ class Work:
             for place, own, best in zip(places.tolist(), rows, scores, strict=True)
         )
 
-    @property
-    def encoder(self) -> TableEncoder:
-        model = resolve_model(str(self.card), trust_code=True, store_dtype="float16")
-        return open_encoder(model, "cpu")  # type: ignore[return-value]
-
     def vectors(self) -> tuple[StoredVectors, Int64Array]:
         """The stored vectors, and the ranks of the ids."""
         workspace = Workspace(cache_dir=self.cache, offline=True)
         corpus = workspace.dataset(str(self.collection)).corpus
-        vectors = workspace.store.plan(self.encoder, corpus).vectors
+        model = resolve_model(str(self.card), trust_code=True, store_dtype="float16")
+        vectors = workspace.store.plan(open_encoder(model, "cpu"), corpus).vectors
         assert vectors is not None
         return vectors, corpus.tie_rank
 
@@ -247,19 +223,14 @@ def brute_force(
     return best, scores
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Wall-clock seconds, processor seconds, and the result."""
-    wall, processor = time.perf_counter(), time.process_time()
-    result = work()
-    return time.perf_counter() - wall, time.process_time() - processor, result
-
-
 def race_with_faiss(work: Work, rounds: int) -> dict[str, Any]:
     """FAISS flat in memory and exact search from the disk, by turns; medians."""
     import faiss  # not needed without the race
 
+    from bench.speed.race import time_pass
+
     vectors, tie_rank = work.vectors()
-    queries = work.encoder.vectors(work.numbers)
+    queries = TableEncoder(work.dim).vectors(work.numbers)
     depth, resident = work.depth, resident_bytes()
     flat = faiss.IndexFlatIP(work.dim)
     for _, tile in vectors.tiles(BLOCK):
@@ -271,27 +242,21 @@ def race_with_faiss(work: Work, rounds: int) -> dict[str, Any]:
     def search() -> Any:
         return exact_search(vectors, queries, depth, tie_rank, tile_rows=plan.tile_rows)
 
-    spent: dict[str, list[tuple[float, float]]] = {"faiss flat": [], "exact_search": []}
-    shared = 0.0
+    flat_passes, exact_passes = [], []
     for _ in range(rounds):
-        *seconds, (_, rows) = timed(lambda: flat.search(queries, depth))
-        spent["faiss flat"].append(tuple(seconds))  # type: ignore[arg-type]
+        flat_passes.append(time_pass(lambda: flat.search(queries, depth)))
         drop_from_cache(vectors)
-        *seconds, hits = timed(search)
-        spent["exact_search"].append(tuple(seconds))  # type: ignore[arg-type]
-        pairs = zip(hits.rows, rows, strict=True)
-        shared = sum(len(np.intersect1d(ours, theirs)) for ours, theirs in pairs) / rows.size
-    medians = {
-        name: [statistics.median(pair[i] for pair in pairs) for i in (0, 1)]
-        for name, pairs in spent.items()
-    }
-    ratios = [medians["exact_search"][i] / medians["faiss flat"][i] for i in (0, 1)]
-    return {
-        "wall_and_processor_s": medians,
-        "wall_ratio": ratios[0],
-        "processor_ratio": ratios[1],
-        "share_of_the_same_documents": shared,
-    }
+        exact_passes.append(time_pass(search))
+    hits, (_, rows) = exact_passes[-1].result, flat_passes[-1].result
+    same = recall_at_k(hits, Hits(hits.scores, rows), depth).mean()
+    report: dict[str, Any] = {"share_of_the_same_documents": float(same)}
+    for clock in ("seconds", "processor_s"):
+        theirs, ours = (
+            statistics.median(getattr(each, clock) for each in passes)
+            for passes in (flat_passes, exact_passes)
+        )
+        report[clock] = {"faiss flat": theirs, "exact_search": ours, "ratio": ours / theirs}
+    return report
 
 
 def drop_from_cache(vectors: StoredVectors) -> None:
@@ -318,14 +283,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     """Measure and print."""
     options = _options()
-    report = {
-        **measure(options),
-        "load_average": os.getloadavg(),
-        "processors": len(os.sched_getaffinity(0)),
-        "machine": platform.machine(),
-        "numpy": np.__version__,
-        "kernels": [blas.get("architecture") for blas in threadpool_info()],
-    }
+    kernels = [blas.get("architecture") for blas in threadpool_info()]
+    report = {**measure(options), "load_average": os.getloadavg(), "kernels": kernels}
     print(json.dumps(report))
     budget = parse_size(options.max_memory)
     peak = max(report[run]["peak_bytes"] for run in ("first", "second"))
