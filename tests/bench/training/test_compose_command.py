@@ -48,7 +48,7 @@ def test_an_average_is_evaluated_as_any_model(bench, trained, tmp_path):
         np.testing.assert_allclose(value, (first[name] + second[name]) / 2, atol=1e-7)
 
     collection = write_collection(tmp_path / "wings")
-    places = ("--cache-dir", bench.cache, "--out", bench.out, "--allow-mismatch")
+    places = ("--cache-dir", bench.cache, "--results", bench.out, "--allow-mismatch")
     run = bench("run", collection, "--model", one, out, *places)
     assert run.code == ExitCode.OK, run.stderr
     assert "mean" in run.stdout
@@ -73,7 +73,7 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
     models = [*folders, tmp_path / "route"]
     collections = [tmp_path / name for name in names]
     assert f"bench run {collections[0]} {collections[1]} --model" in done.stdout
-    places = ("--cache-dir", bench.cache, "--out", bench.out)
+    places = ("--cache-dir", bench.cache, "--results", bench.out)
     done = bench("run", *collections, "--model", *models, *places)
     assert done.code == ExitCode.OK, done.stderr
     chosen = open_encoder(resolve_model(str(tmp_path / "route")), "cpu").route
