@@ -331,11 +331,13 @@ def _read_ranks(runs: tuple[Run, Run], row_of: Mapping[str, int], cutoff: int) -
                 }
             )
         )
-    rows = frames[0].merge(frames[1], "outer", ["query", "document"])
+    near = [frame[frame[side] <= cutoff] for side, frame in zip(SIDES, frames, strict=True)]
+    rows = pd.concat(near)[["query", "document"]].query("query >= 0").drop_duplicates()
+    for frame in frames:
+        rows = rows.merge(frame, "left", ["query", "document"])
     rows[list(SIDES)] = rows[list(SIDES)].fillna(BEYOND).astype(np.int64)
     rows["best"] = rows[list(SIDES)].min(axis=1)
-    kept = rows[(rows["query"] >= 0) & (rows["best"] <= cutoff)]
-    return kept.sort_values(["query", "best"], kind="stable")
+    return rows.sort_values(["query", "best"], kind="stable")
 
 
 def _is_within(measure: Measure, ranks: Int64Array) -> BoolArray:
