@@ -18,12 +18,11 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from foundation.machine import count_threads
 from retrievers.encoders.protocol import Segments
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 
 TEXTS_PER_REQUEST = 128  # some tens of milliseconds, so that all workers finish together
-MOST_WORKERS = 32  # of about 100 MB each
+MOST_WORKERS = 32  # of about 50 MB each with BERT's vocabulary
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 logger = logging.getLogger(__name__)
@@ -36,11 +35,11 @@ class TokenWorkers:
 
     Args:
         tokenizer: tokenizer to copy.
-        count: number of processes; None for one for each core, up to `MOST_WORKERS`.
+        count: number of processes; None for the allowed CPU cores, up to `MOST_WORKERS`.
     """
 
     def __init__(self, tokenizer: TextTokenizer, count: int | None = None) -> None:
-        count = count or min(count_threads(), MOST_WORKERS)
+        count = count or min(len(os.sched_getaffinity(0)), MOST_WORKERS)
         self._tokenizer, self._threads = tokenizer, ThreadPoolExecutor(count)
         self._idle: SimpleQueue[Any] = SimpleQueue()  # None for a worker that has died
         workers: list[Any] = []
