@@ -196,6 +196,48 @@ def test_estimated_relevance_is_calibrated_by_rank_and_by_query():
     assert chance[others >= 3].mean() > chance[others == 0].mean() + 0.2
 
 
+def two_models(chances: tuple[float, float]) -> tuple[tuple[Run, Run], dict]:
+    """Rankings without a common document, relevant with a ``chance`` that depends on the model."""
+    rng = np.random.default_rng(3)
+    names = [f"q{number}" for number in range(200)]
+    docs = [
+        {name: [f"{name}-{side}-{rank}" for rank in range(5)] for name in names} for side in "ab"
+    ]
+    grades = {
+        (name, doc): int(rng.random() < chance)
+        for ranking, chance in zip(docs, chances, strict=True)
+        for name in names
+        for doc in ranking[name]
+    }
+    return (make_run(docs[0]), make_run(docs[1])), grades
+
+
+def test_holes_of_the_model_whose_judged_documents_are_relevant_more_often_are_so_too():
+    runs, truth = two_models((0.4, 0.1))
+    rng = np.random.default_rng(4)
+    qrels = make_qrels([(*pair, grade) for pair, grade in truth.items() if rng.random() < 0.5])
+    table = tabulate_holes(runs, qrels, "nDCG@5")
+    chance = estimate_relevance(table)[0]
+    for side, actual in enumerate((0.4, 0.1)):
+        assert chance[table.side[table.holes] == side].mean() == pytest.approx(actual, abs=0.05)
+
+
+@pytest.mark.parametrize("agreed", [0.0, 0.8])
+def test_a_model_outside_the_pool_counts_like_the_other_if_they_agree_on_what_is_relevant(agreed):
+    rng = np.random.default_rng(5)
+    names = [f"q{number}" for number in range(200)]
+    both = {name: [f"{name}-{rank}" for rank in range(2)] for name in names}
+    rankings = [
+        {n: both[n] + [f"{n}-{side}-{r}" for r in range(3)] for n in names} for side in "ab"
+    ]
+    listed = [(n, doc, 1) for n in names for doc in both[n] if rng.random() < agreed]
+    alone = [(n, doc, 1) for n in names for doc in rankings[0][n][2:] if rng.random() < 0.3]
+    qrels = make_qrels([*listed, *alone])
+    table = tabulate_holes((make_run(rankings[0]), make_run(rankings[1])), qrels, "nDCG@5")
+    chance = estimate_relevance(table)[0][table.side[table.holes] == 1].mean()
+    assert chance > 0.2 if agreed else chance < 0.2
+
+
 def test_imported_judgements_correct_the_assumed_number_of_hidden_relevant_documents():
     truth, run = simulated()
     rng = np.random.default_rng(1)
