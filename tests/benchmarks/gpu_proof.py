@@ -188,6 +188,7 @@ class Proof:
 
         load = {"model_kwargs": {"dtype": torch.bfloat16}}
         model = SentenceTransformer(self.checkpoint, device=self.sizes.device, **load)
+        model.max_seq_length = 256
         encode = partial(model.encode, show_progress_bar=False)
         rates = []
         for size in (32, 256):
@@ -299,7 +300,7 @@ class Proof:
         """Search every kind of index at every depth, without the limits of this program."""
         self.require_faiss()
         cases = [(spec, k) for spec in self.sizes.kinds for k in self.sizes.depths]
-        with ThreadPoolExecutor(4) as pool:
+        with ThreadPoolExecutor(8) as pool:
             found = dict(zip(cases, pool.map(self.try_kind, cases), strict=True))
         for spec in self.sizes.kinds:
             yield spec, ", ".join(f"{k}: {found[spec, k]}" for k in self.sizes.depths)
