@@ -269,24 +269,6 @@ def test_an_exported_index_whose_recall_is_not_known_is_compared_unless_told_not
     assert whole.index_recall == run(bench, folder, "--index", SPEC).record.index_recall
 
 
-def test_time_is_stated_for_documents_that_are_encoded_and_for_no_others(
-    bench, folder, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("bench.runner.run.WORTH_AN_ESTIMATE", 300)
-    assert export(bench, folder, tmp_path / "unmeasured").code == 0
-    brought = ("run", folder, "--model", "hashing", *COMMON, "--index", tmp_path / "unmeasured")
-    bare = Bench(tmp_path / "another machine")
-    quick = bare(*brought, "--recall-queries", 0)
-    assert (quick.code, "will take about" in quick.stderr) == (0, False)
-    whole = bare(*brought)  # recall needs the exact ranking, and so every vector
-    assert "encoding 300 documents will take about" in whole.stderr
-
-    run(bench, folder, "--index", SPEC)
-    assert export(bench, folder, tmp_path / "measured").code == 0
-    known = Bench(tmp_path / "a third machine")(*brought[:-1], tmp_path / "measured")
-    assert (known.code, "will take about" in known.stderr) == (0, False)
-
-
 def test_results_of_an_imported_index_and_of_an_own_index_are_different(bench, folder, tmp_path):
     own = run(bench, folder, "--index", SPEC)
     assert export(bench, folder, tmp_path / "deployed").code == 0
