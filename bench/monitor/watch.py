@@ -41,10 +41,11 @@ FileStates = Mapping[str, tuple[int, int]]  # size and time of change in ns, by 
 
 @dataclass(frozen=True)
 class Watched:
-    """Folder and curve of a watch."""
+    """Folder and curve of a watch, and whether Ctrl-C ended it."""
 
     out: Path
     curve: Curve | None
+    interrupted: bool
 
 
 def watch(
@@ -83,7 +84,7 @@ def watch(
     if lock is None:
         raise BenchError(f"another watch is writing to {out}", "stop it, or choose another --out")
     with lock:
-        follow_training(request, watcher, show)
+        interrupted = follow_training(request, watcher, show)
         show()
     curve = watcher.curve()
     if curve is None and request.once:
@@ -92,7 +93,7 @@ def watch(
             f"no checkpoint in {request.folder} can be evaluated{reasons}",
             "Names of checkpoints end in their step, as checkpoint-500 or epoch_3 do.",
         )
-    return Watched(out, curve)
+    return Watched(out, curve, interrupted)
 
 
 @dataclass(frozen=True)
@@ -240,8 +241,8 @@ class Watcher:
         )
 
 
-def follow_training(request: WatchRequest, watcher: Watcher, publish: Callable[[], None]) -> None:
-    """Scan the folder of a request and evaluate new checkpoints, until it is done or Ctrl-C.
+def follow_training(request: WatchRequest, watcher: Watcher, publish: Callable[[], None]) -> bool:
+    """Scan the folder of a request and evaluate new checkpoints; return whether Ctrl-C ended it.
 
     ``publish`` is called after new evaluations.
     """
@@ -263,6 +264,7 @@ def follow_training(request: WatchRequest, watcher: Watcher, publish: Callable[[
                 latest = time.monotonic()
             quiet = time.monotonic() - latest
             if request.once or (request.stop_after is not None and quiet >= request.stop_after):
-                return
+                return False
     except KeyboardInterrupt:
         print("\nstopped by Ctrl-C; repeat the command to continue", file=sys.stderr)
+        return True

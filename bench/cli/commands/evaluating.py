@@ -141,7 +141,7 @@ def watch(request: WatchRequest, output: OutputOptions) -> int:
         print_json({"out": str(done.out), "curve": done.curve})
     elif done.curve is not None:
         print(curve_markdown(done.curve), end="")
-    return ExitCode.OK
+    return ExitCode.INTERRUPTED if done.interrupted else ExitCode.OK
 
 
 def _write_curve(curve: Curve, out: Path) -> None:

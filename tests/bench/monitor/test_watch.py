@@ -204,7 +204,7 @@ def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_
     finally:
         trainer.kill()
         trainer.wait()
-    assert done.code == 0, done.stderr
+    assert done.code == ExitCode.INTERRUPTED, done.stderr
     assert "Traceback" not in done.stderr
     for step in STEPS[:2]:
         assert f"checkpoint-{step} " in done.stdout
@@ -220,6 +220,6 @@ def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(tmp_path, monkeypat
 
     monkeypatch.setattr(Workspace, "load", interrupted)
     watcher = Watcher("run", (), {}, "RR@10", tmp_path / "out", Workspace(tmp_path / "cache"))
-    follow_training(WatchRequest(tmp_path / "run", on=("any",), every=0.01), watcher, list)
+    assert follow_training(WatchRequest(tmp_path / "run", on=("any",), every=0.01), watcher, list)
     assert (watcher.evaluations, watcher.left_out) == ({}, {})
     assert not list(tmp_path.rglob("vectors"))
