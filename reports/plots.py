@@ -23,6 +23,7 @@ from bench.speed.speed_report import IndexCurve, IndexPoint
 from foundation import files as whole
 from foundation.errors import BenchError, make_printable
 from reports import format as fmt
+from retrievers.training.engine.context import LossPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -310,6 +311,24 @@ def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
         legend_below(figure, 3, [legend_entry(row.name, **style) for (row, _), style in names])
 
     save(path.with_suffix(""), (8.4, 4.2), fill, grid=True, endings=[path.suffix])
+
+
+def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
+    """Draw each loss against the training steps as ``path``.svg and .png. There may be gaps."""
+
+    def fill(figure: "Figure") -> None:
+        axes = figure.subplots()
+        for place, name in enumerate(dict.fromkeys(name for p in curve for name in p.losses)):
+            losses = [point.losses.get(name, float("nan")) for point in curve]
+            style: dict[str, Any] = {"color": COLOURS[(place - 1) % len(COLOURS)]}
+            style["marker"] = "o" if len(curve) == 1 else None
+            axes.plot(
+                [point.step for point in curve], losses, label=name.replace("_", " "), **style
+            )
+        axes.set(xlabel="step", ylabel="loss, mean since the previous point")
+        axes.legend()
+
+    return save(path, SIZE, fill, grid=True)
 
 
 def draw_deployment(done: Deployment, path: Path) -> None:

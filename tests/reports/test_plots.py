@@ -9,6 +9,7 @@ from bench.comparing.statistics import Difference
 from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
 from foundation.errors import BenchError
+from retrievers.training.engine.context import LossPoint
 from tests.support.experiment_reports import FULL, GAP, report
 from tests.support.leaderboards import store
 from tests.support.speed_report import REPORT, point
@@ -21,6 +22,7 @@ from reports.plots import (
     draw_axes,
     draw_costs,
     draw_indexes,
+    draw_losses,
     forest_plot_lines,
     plot_differences,
 )
@@ -124,3 +126,15 @@ def test_costs_are_drawn_with_intervals_and_models_without_vectors_have_no_bytes
     board = build_leaderboard(find_distinct_results(tmp_path / "bare"), {}, request)
     with pytest.raises(BenchError, match=r"no result on one nDCG@10 has a speed"):
         draw_costs(board, "", tmp_path / "none.svg")
+
+
+@pytest.mark.parametrize("steps", [1, 30])
+def test_every_loss_is_a_line_with_its_name(tmp_path, steps):
+    curve = [
+        LossPoint(step, {"loss": 9 / step, "decoder_mlm": 4 / step}, 0.1, 1.0, 10)
+        for step in range(1, steps + 1)
+    ]
+    svg, png = draw_losses(curve, tmp_path / "losses")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    words = svg.read_text()
+    assert all(f">{word}</text>" in words for word in ("loss", "decoder mlm", "step"))

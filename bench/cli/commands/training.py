@@ -26,6 +26,7 @@ from bench.runner.workspace import open_workspace
 from bench.training import trainings
 from bench.training.trainings import open_test_sets
 from reports.latex import report_latex
+from reports.plots import can_plot, draw_losses
 from reports.training import plan_table, write_report
 from retrievers.training.engine.context import CURVE_FILE, Progress, is_first, read_curve
 
@@ -118,12 +119,14 @@ def _print_trained(
     request: PretrainRequest | FinetuneRequest,
     output: OutputOptions,
 ) -> None:
-    """Print a summary of a finished training and the next command, or its JSON document.
+    """Draw the losses of a finished training, and print a summary or its JSON document.
 
     In the summary, ``how`` stands before the number of steps, and ``read`` after it.
     """
     curve = read_curve(request.out / CURVE_FILE)
     first, last = curve[0], curve[-1]
+    if can_plot():
+        draw_losses(curve, request.out / "losses")
     if output.json:
         print_json({**msgspec.structs.asdict(trained), "losses": {"first": first, "last": last}})
         return
