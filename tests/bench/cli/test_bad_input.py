@@ -5,6 +5,8 @@ import json
 import os
 import pickle
 import shutil
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -250,3 +252,46 @@ def test_a_full_disk_is_reported_at_any_file_and_the_same_command_continues(
     first, second = (one.results("tiny", "hashing") for one in (other, bench))
     for name in ("run.arrow", "per_query.parquet"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+# Ctrl-C
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_encoding_loses_nothing_and_leaves_nothing_half_written(
+    bench: Bench, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    texts = {
+        f"x{i}": ("", " ".join(f"w{n}" for n in row))
+        for i, row in enumerate(rng.integers(0, 999, (9000, 40)))
+    }
+    folder = write_collection(tmp_path / "tiny", {"d1": ("", "lift of a wing"), **texts})
+    command = ("run", folder, "--model", "hashing", "--depth", 100)
+    process = bench.start(*command)
+    vectors = bench.cache / "vectors"
+    wait_until(lambda: len(list(vectors.glob("*/*.f32"))) >= 3)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "repeat the command" in stderr
+    assert "Traceback" not in stderr
+    assert stdout == ""
+    assert not bench.out.exists()
+    assert not list(bench.cache.rglob(".*"))
+    finished = bench.process(*command)
+    assert finished.code == 0, finished.stderr
+    encoded = load(bench.results("tiny", "hashing")).record.timings.encoded_documents
+    assert 0 < encoded < 9001
+    fresh = Bench(tmp_path / "fresh")
+    assert fresh(*command).code == 0
+    first, second = (one.results("tiny", "hashing") for one in (bench, fresh))
+    for name in ("run.arrow", "per_query.parquet"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -16,7 +16,7 @@ from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import files_below, finish, write_collection
-from tests.support.embedding_server import serve_model, serving
+from tests.support.embedding_server import Reply, serve_model, serving
 from tests.support.tiny_checkpoints import write_card
 
 pytest.importorskip("openai", reason="needs openai: pip install openai")
@@ -133,6 +133,21 @@ def test_a_server_whose_vectors_are_in_another_order_is_refused(bench, data, ser
     assert (done.code, "returned in another order than the texts" in done.stderr) == (2, True)
 
 
+def test_wrong_answers_leave_no_vectors(bench, data, server):
+    url, app = server
+
+    def spoil(entries, request):
+        if set(request.texts) & {*probe_texts(), "dimension"} or len(entries) < 2:
+            return entries
+        return [entries[0], entries[0], *entries[2:]]
+
+    app.change = spoil
+    done = bench("run", data, "--model", url, "--endpoint-model", "m")
+    assert done.code == 2, done.stdout
+    assert "whose indices are not" in done.stderr
+    assert not [path for path in files_below(bench.cache) if path.suffix == ".f32"]
+
+
 @pytest.mark.slow
 def test_a_kill_repeats_at_most_one_batch_per_connection(bench, tmp_path, server):
     url, app = server
@@ -154,6 +169,20 @@ def test_a_kill_repeats_at_most_one_batch_per_connection(bench, tmp_path, server
     assert len(set(sent)) == count
     preflight = PREFLIGHT_DOCUMENTS + ENCODED_ALONE
     assert len(sent) - count - preflight <= CONNECTIONS * BATCH_TEXTS
+
+
+def test_a_server_that_fails_in_the_middle_keeps_what_was_encoded(bench, data, server):
+    url, app = server
+    documents = {f"d{i}": ("", f"document number {i}") for i in range(2_000)}
+    many = write_collection(data / "many", documents, {"q": "number 7"}, {("q", "d7"): 1})
+    broken = Reply(500, {"error": {"message": "CUDA error"}})
+    app.before = lambda request: broken if "document number 1999" in request.texts else None
+    words = ("work", many, "--model", url, "--endpoint-model", "m")
+    done = bench(*words)
+    assert (done.code, "answered 500: CUDA error" in done.stderr) == (2, True), done.stderr
+    app.before, before = lambda request: None, len(app.texts)
+    assert bench(*words).code == 0
+    assert len(app.texts) - before <= len(probe_texts()) + 1 + CONNECTIONS * BATCH_TEXTS
 
 
 @pytest.mark.slow
