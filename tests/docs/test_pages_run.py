@@ -39,7 +39,7 @@ SERVED = {"served-models": "hashing", "explain": "worse"}  # model of each page'
 # Commands that install, or need a cluster, published data or a training that runs.
 NOT_RUN = re.compile(
     r"python3 -m venv|new/bin/pip|\. \.venv|pip install|tox|sbatch|'jobs=|accelerate|.*--engine ray"
-    r"|python -m tests\.benchmarks\.gpu_proof|python -m bench watch"
+    r"|python -m tests\.benchmarks\.(?:gpu_proof|cpu_products)|python -m bench watch"
     r"|python -m bench speed .*--against"  # which tests/bench/speed races
     r"|python -m bench explain .*--(?:published|run-file|vectors)"
 )
