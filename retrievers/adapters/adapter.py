@@ -7,7 +7,7 @@ base's weights in ``base.json``. The base is not copied.
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from retrievers.models.read_checkpoint import (
     ADAPTER_CONFIG,
     ADAPTER_FOLDER,
     BASE,
+    NORMS,
     ROUTING,
     SHARED,
     adapter_folder,
@@ -42,6 +43,7 @@ from retrievers.models.resolve import Model
 Library = Literal["adapterhub", "peft"]
 Write = Callable[[Path], None]  # writes a trained adapter to a folder
 ADAPTER_NAME = "bench"
+BOTTLENECKS = ("seq_bn", "double_seq_bn", "par_bn", "seq_bn_inv", "double_seq_bn_inv")
 UNSUPPORTED = {
     # AdapterHub 1.3 does not save or load these whole, or computes them in float32 alone. UniPELT
     # has gates, by which a vector depends on the other texts of its batch.
@@ -74,12 +76,25 @@ class AdapterSettings(Record, kw_only=True):
         options: options of the method, by the library's names; others have its defaults.
         lr: learning rate instead of the optimizer's, since adapters need a higher one than
             encoders.
+        init_scale: standard deviation of a bottleneck's initial weights, drawn from a normal
+            distribution cut at two deviations, as in Houlsby et al.; None for the library's
+            default.
+        norms: train the encoder's LayerNorms too (Houlsby et al., ICML 2019), and save them with
+            the adapter. For AdapterHub.
     """
 
     library: Library = "adapterhub"
     method: str
     options: dict[str, Any] = {}
     lr: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    init_scale: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    norms: bool = False
+
+    def __post_init__(self) -> None:
+        if self.norms and self.library == "peft":
+            raise ValueError("norms needs library = adapterhub")
+        if self.init_scale is not None and self.method not in BOTTLENECKS:
+            raise ValueError(f"init_scale needs a bottleneck method: {', '.join(BOTTLENECKS)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +224,12 @@ def _insert_adapter(network: Any, adapter: AdapterSettings, configuration: Any) 
     network.add_adapter(ADAPTER_NAME, config=configuration)
     _check_supported(network, f"the adapter method {adapter.method}")
     network.train_adapter(ADAPTER_NAME)
-    return lambda folder: _save_adapter(network, folder)
+    if adapter.init_scale is not None:
+        _initialise_bottlenecks(network, adapter.init_scale)
+    if adapter.norms:
+        for weight in _norm_weights(network).values():
+            weight.requires_grad_(True)
+    return lambda folder: _save_adapter(network, folder, adapter.norms)
 
 
 def _insert_peft(network: Any, configuration: Any) -> Write:
@@ -224,18 +244,34 @@ def _insert_peft(network: Any, configuration: Any) -> Write:
     return save
 
 
-def _save_adapter(network: Any, folder: Path) -> None:
-    """Save the trained adapter in AdapterHub's layout, and what AdapterHub 1.3 omits."""
-    from safetensors.torch import save_file
+def _initialise_bottlenecks(network: Any, scale: float) -> None:
+    """Draw trainable weights of bottlenecks within two standard deviations; set biases to 0."""
+    import torch
 
+    for weight in network.parameters():
+        if weight.requires_grad and weight.dim() > 1:
+            torch.nn.init.trunc_normal_(weight, std=scale, a=-2 * scale, b=2 * scale)
+        elif weight.requires_grad:
+            torch.nn.init.zeros_(weight)
+
+
+def _save_adapter(network: Any, folder: Path, norms: bool) -> None:
+    """Save the trained adapter in AdapterHub's layout, and what AdapterHub 1.3 omits."""
     # All layers hold the tensors of a prefix, which safetensors cannot store once.
     pool = getattr(network, "prefix_tuning", None)
     safe = pool is None or ADAPTER_NAME not in pool.prefix_tunings
     network.save_adapter(str(folder), ADAPTER_NAME, with_head=False, use_safetensors=safe)
     if ADAPTER_NAME in network.shared_parameters:  # of Compacter
-        shared = network.shared_parameters[ADAPTER_NAME].items()
-        tensors = {key: value.detach().cpu().contiguous() for key, value in shared}
-        save_file(tensors, str(folder / SHARED))
+        _save_tensors(network.shared_parameters[ADAPTER_NAME], folder / SHARED)
+    if norms:
+        _save_tensors(_norm_weights(network), folder / NORMS)
+
+
+def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    state = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    save_file(state, str(path))
 
 
 def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
@@ -303,8 +339,6 @@ def _silence_adapterhub() -> Iterator[None]:
 
 def _load_adapter(network: Any, folder: Path) -> None:
     """Load the adapter in ``folder`` into a network that AdapterHub has prepared."""
-    from safetensors.torch import load_file
-
     report: dict[str, list[str]] = {}
     fixed = {"load_as": ADAPTER_NAME, "use_safetensors": True, "with_head": False}
     network.load_adapter(str(folder), **fixed, loading_info=report)
@@ -312,11 +346,12 @@ def _load_adapter(network: Any, folder: Path) -> None:
     _check_supported(network, f"the adapter {folder}")
     _refuse_misfit(folder, missing, extra)
     if os.path.lexists(folder / SHARED):
-        tensors, shared = load_file(str(folder / SHARED)), network.shared_parameters
+        shared = network.shared_parameters
         parameters = dict(shared[ADAPTER_NAME].items()) if ADAPTER_NAME in shared else {}
-        _refuse_misfit(folder, set(parameters) - set(tensors), set(tensors) - set(parameters))
-        for key, value in tensors.items():
+        for key, value in _read_tensors(folder / SHARED, parameters).items():
             parameters[key].data.copy_(value)
+    if os.path.lexists(folder / NORMS):
+        _replace_norms(network, folder / NORMS)
 
 
 def _check_supported(network: Any, what: str) -> None:
@@ -329,6 +364,39 @@ def _check_supported(network: Any, what: str) -> None:
                 f"{what} is not supported: it is ReFT, VeRA or prompt tuning, or has gates",
                 'train with another method, such as mam, or vera of library = "peft"',
             )
+
+
+def _norm_weights(network: Any) -> dict[str, Any]:
+    """Return the LayerNorm weights of ``network`` itself, not of its adapters, by name."""
+    from torch.nn import LayerNorm
+
+    norms = {name: part for name, part in network.named_modules() if isinstance(part, LayerNorm)}
+    return {
+        f"{name}.{kind}": weight
+        for name, part in norms.items()
+        if "adapters" not in name.split(".")
+        for kind, weight in part.named_parameters()
+    }
+
+
+def _replace_norms(network: Any, path: Path) -> None:
+    """Give a network LayerNorms of its own: those of the base may be shared with other adapters."""
+    from torch.nn import Parameter
+
+    before = _norm_weights(network)
+    for name, value in _read_tensors(path, before).items():
+        part, _, kind = name.rpartition(".")
+        weight = Parameter(value.to(before[name]), requires_grad=False)
+        setattr(network.get_submodule(part), kind, weight)
+
+
+def _read_tensors(path: Path, expected: Collection[str]) -> dict[str, Any]:
+    """Read the tensors in a file, which must have the ``expected`` names."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(str(path))
+    _refuse_misfit(path.parent, set(expected) - set(tensors), set(tensors) - set(expected))
+    return tensors
 
 
 def _refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str]) -> None:

@@ -33,6 +33,7 @@ from retrievers.models.card import (
 from retrievers.models.read_checkpoint import (
     ADAPTER_CONFIG,
     BASE,
+    NORMS,
     ROUTER,
     ROUTING,
     SHARED,
@@ -152,7 +153,7 @@ def _average_files(parts: AdapterSet) -> dict[str, dict[str, Any]]:
     means = {}
     for file in files[0]:
         states = [read_tensors(folder / file) for folder in folders]
-        if file != SHARED:
+        if file not in (SHARED, NORMS):
             states = [_rename(*pair, names[0]) for pair in zip(states, names, strict=True)]
         means[file] = _average_tensors(states)
     return means

@@ -57,7 +57,7 @@ ADAPTER_FOLDER = "adapter"  # inside the folder of a training
 ADAPTER_CONFIG = "adapter_config.json"
 # Tensors that all layers share; AdapterHub itself does not save them.
 SHARED = "shared_parameters.safetensors"
-NORMS = "norms.safetensors"  # LayerNorms of the base, which 0.2 and 0.3 trained with an adapter
+NORMS = "norms.safetensors"  # LayerNorms of the base, as they were trained with the adapter
 BASE = "base.json"  # states the weights that an adapter was trained on here
 ADAPTER_WEIGHTS: dict[AdapterKind, tuple[str, ...]] = {
     "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
@@ -361,10 +361,8 @@ def _find_adapter_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, li
     if own is None:
         expected = f"expected {' or '.join(ADAPTER_WEIGHTS[kind])}"
         raise BenchError(f"{folder} has no adapter weights", expected)
-    if lexists(folder / NORMS):
-        problem = f"the adapter {folder} was trained with LayerNorms, which adapters no longer have"
-        raise BenchError(problem, "Train it again.")
-    weights = [folder / own, *([folder / SHARED] if lexists(folder / SHARED) else [])]
+    shared = (name for name in (SHARED, NORMS) if lexists(folder / name))
+    weights = [folder / name for name in (own, *shared)]
     for path in weights:
         if path.suffix == ".safetensors":
             read_safetensors_header(path)

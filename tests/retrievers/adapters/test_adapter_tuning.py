@@ -10,7 +10,8 @@ from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
 from retrievers.adapters.adapter import add_adapter
-from retrievers.encoders.transformer import open_encoder
+from retrievers.adapters.compose import average_adapters
+from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models.resolve import resolve_model
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.student import (
@@ -62,9 +63,10 @@ EACH = [
 ]
 
 
-def table(method, library="adapterhub"):
+def table(method, library="adapterhub", more=""):
     options = SMALL.get(method, "{}")
-    return f'[adapter]\nlibrary = "{library}"\nmethod = "{method}"\noptions = {options}\n{QUICK}'
+    head = f'[adapter]\nlibrary = "{library}"\nmethod = "{method}"\noptions = {options}\n'
+    return f"{head}{more}{QUICK}"
 
 
 def run(folder, text, name="out", steps=2, start=None, **others):
@@ -245,6 +247,83 @@ def test_a_wrong_adapter_is_refused_before_anything_is_mined(
     assert not (tmp_path / "out").exists()
 
 
-def test_unknown_settings_are_refused():
-    with pytest.raises(BenchError, match="unknown field"):
-        preset('[adapter]\nmethod = "lora"\nlearning_rate = 1\n')
+def test_settings_that_contradict_each_other_are_refused():
+    for text, message in (
+        ('method = "lora"\nlearning_rate = 1', "unknown field"),
+        ('method = "lora"\ninit_scale = 0.1', "init_scale needs a bottleneck"),
+        ('library = "peft"\nmethod = "lora"\nnorms = true', "norms needs library = adapterhub"),
+    ):
+        with pytest.raises(BenchError, match=message):
+            preset(f"[adapter]\n{text}\n")
+
+
+HOULSBY = "init_scale = 0.001\nnorms = true\n"
+
+
+@hub
+def test_houlsbys_adapter_begins_close_to_nothing_and_trains_the_norms(tmp_path):
+    """modeling.py of adapter-bert: a normal distribution of 0.001, cut at two deviations."""
+    start = model(tmp_path)
+    settings = preset(table("double_seq_bn", more=HOULSBY)).adapter
+    card = trained_card(start, preset(table("double_seq_bn", more=HOULSBY)), ())
+    student = build_student(start, training_recipe(start, card, preset()))
+    network = student[0].model
+    add_adapter(network, settings, start, 0)
+    trained = {name: one for name, one in network.named_parameters() if one.requires_grad}
+    norms = {name for name in trained if "LayerNorm" in name}
+    assert norms == {name for name, _ in network.named_parameters() if "LayerNorm" in name}
+    assert len(norms) == 2 * (1 + 2 * network.config.num_hidden_layers)
+    drawn = [one for name, one in trained.items() if name not in norms]
+    weights = torch.cat([one.detach().ravel() for one in drawn if one.dim() > 1])
+    assert float(weights.abs().max()) <= 0.002
+    assert float(weights.std()) == pytest.approx(0.00088, rel=0.1)  # of what is cut at two
+    assert not any(one.detach().any() for one in drawn if one.dim() == 1)
+
+
+@hub
+def test_norms_that_were_trained_are_kept_with_the_adapter(tmp_path):
+    start = model(tmp_path)
+    base = vectors(tmp_path / "start.toml")
+    run(tmp_path, table("seq_bn", more=HOULSBY), start=start)
+    folder = tmp_path / "out" / "adapter"
+    found = vectors(tmp_path / "out")
+    assert np.abs(found - base).max() > 1e-2
+    held = load_file(str(folder / "norms.safetensors"))
+    original = weights_of(tmp_path / "start")
+    assert held.keys() == {name for name in original if "LayerNorm" in name}
+    assert any(not np.array_equal(held[name], original[name]) for name in held)
+    identity = resolve_model(str(tmp_path / "out")).recipe.adapter
+    assert "norms.safetensors" in identity.files  # they change vectors, and the fingerprint
+    (folder / "norms.safetensors").unlink()
+    assert np.abs(vectors(tmp_path / "out") - found).max() > 1e-4
+
+
+@hub
+def test_adapters_with_norms_share_a_base_and_do_not_change_it(tmp_path):
+    start = model(tmp_path)
+    folders = [tmp_path / name for name in ("one", "two")]
+    for seed, folder in enumerate(folders):
+        run(tmp_path, f"seed = {seed}\n{table('seq_bn', more=HOULSBY)}", folder.name, start=start)
+    alone = [vectors(folder) for folder in folders]
+    networks = SharedNetworks()
+    encoders = [
+        open_encoder(resolve_model(str(folder)), "cpu", networks=networks) for folder in folders
+    ]
+    for encoder in encoders:
+        encoder.encode_documents(TITLES, TEXTS)  # attaches its adapter
+    for encoder, expected in zip(encoders, alone, strict=True):
+        np.testing.assert_array_equal(encoder.encode_documents(TITLES, TEXTS), expected)
+
+
+@pytest.mark.slow
+@hub
+def test_norms_are_averaged_with_their_adapters(tmp_path):
+    start = model(tmp_path)
+    for name, seed in (("one", 0), ("two", 1)):
+        run(tmp_path, f"seed = {seed}\n{table('seq_bn', more=HOULSBY)}", name, start=start)
+    folders = [tmp_path / name for name in ("one", "two")]
+    average_adapters(start, folders, tmp_path / "mean")
+    paths = [folder / "adapter" / "norms.safetensors" for folder in (*folders, tmp_path / "mean")]
+    one, two, mean = (load_file(str(path)) for path in paths)
+    for name, value in mean.items():
+        np.testing.assert_allclose(value, (one[name] + two[name]) / 2, atol=1e-6)
