@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,13 @@ def short_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def living(process: psutil.Process | None = None) -> list[psutil.Process]:
-    """Children of this or another process that have not ended."""
-    found = (process or psutil.Process()).children(recursive=True)
-    return [child for child in found if child.status() != psutil.STATUS_ZOMBIE]
+    """Workers of this or another process that have not ended; other tests have children, too."""
+    found = []
+    for child in (process or psutil.Process()).children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if token_workers.__name__ in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

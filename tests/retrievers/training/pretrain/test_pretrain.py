@@ -76,7 +76,7 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
     scanner = CheckpointScanner(out)
 
     def scan(progress: Progress) -> None:
-        for one in (each for each in (scanner.scan(), scanner.scan())[1] if not each.missing):
+        for one in (each for each in (scanner.scan(), scanner.scan())[1] if not each.changing):
             model = resolve_model(str(model_folder(one.folder)))
             seen[step_of(one.name)] = open_encoder(model, "cpu").encode_queries(TEXTS[:3])
 
