@@ -318,7 +318,7 @@ def _describe_value(value: Any) -> str:
 
 
 def _reason(error: msgspec.ValidationError) -> str:
-    """Return the message of a failed check; msgspec's messages are put in plain words."""
+    """Return the message of a failed check, with msgspec's own messages in plain English."""
     reason = str(error.__cause__ or error)
     if error.__cause__ is None and reason.startswith("Expected "):
         reason = f"e{reason.partition(', got ')[0][1:]}"

@@ -269,21 +269,10 @@ def tabulate_holes(
     if parsed.kind == "nDCG":
         levels = np.unique([1, *qrels.grades[qrels.grades > 0]]).astype(np.int64)
     row_of = {query_id: row for row, query_id in enumerate(qrels.queries())}
-    judged = pd.DataFrame(
-        {
-            "query": [row_of[query_id] for query_id in qrels.query_ids],
-            "document": qrels.doc_ids,
-            "grade": np.maximum(qrels.grades, 0),
-            "imported": np.arange(len(qrels)) >= len(qrels) - imported,
-        }
-    ).drop_duplicates(["query", "document"], keep="last")
+    judged = _read_judgements(qrels, row_of, imported)
     rows = _read_ranks(runs, row_of, parsed.cutoff)
     seen = judged.merge(rows, "left", indicator="seen")["seen"].to_numpy() == "both"
-    for frame in (judged, rows):
-        frame["key"] = [keys.get(document, document) for document in frame["document"]]
-    of_text = judged.drop(columns="document").drop_duplicates(["query", "key"], keep="last")
-    rows = rows.merge(judged[["query", "document", "grade"]], "left", ["query", "document"])
-    rows = rows.merge(of_text, "left", ["query", "key"], suffixes=("", "_of_text"))
+    rows = _add_grades(rows, judged, keys)
     is_judged, ranks = rows["grade"].notna().to_numpy(), rows[list(SIDES)].to_numpy()
     within = _is_within(parsed, ranks)
     lengths = [np.bincount(rows["query"][side], minlength=len(row_of)) for side in within.T]
@@ -313,6 +302,33 @@ def tabulate_holes(
         short=tuple(int((each < depth).sum()) for each in lengths),
         relevant_only=2 * int((qrels.grades <= 0).sum()) < int((qrels.grades > 0).sum()),
     )
+
+
+def _read_judgements(qrels: Qrels, row_of: Mapping[str, int], imported: int) -> "pd.DataFrame":
+    """Return the last judgement of each pair of query and document."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "query": [row_of[query_id] for query_id in qrels.query_ids],
+            "document": qrels.doc_ids,
+            "grade": np.maximum(qrels.grades, 0),
+            "imported": np.arange(len(qrels)) >= len(qrels) - imported,
+        }
+    ).drop_duplicates(["query", "document"], keep="last")
+
+
+def _add_grades(
+    rows: "pd.DataFrame", judged: "pd.DataFrame", keys: Mapping[str, str]
+) -> "pd.DataFrame":
+    """Add to retrieved documents the key of their text, their grade, and that of an exact copy."""
+    rows, judged = (
+        frame.assign(key=[keys.get(document, document) for document in frame["document"]])
+        for frame in (rows, judged)
+    )
+    of_text = judged.drop(columns="document").drop_duplicates(["query", "key"], keep="last")
+    rows = rows.merge(judged[["query", "document", "grade"]], "left", ["query", "document"])
+    return rows.merge(of_text, "left", ["query", "key"], suffixes=("", "_of_text"))
 
 
 def _read_ranks(runs: tuple[Run, Run], row_of: Mapping[str, int], cutoff: int) -> "pd.DataFrame":

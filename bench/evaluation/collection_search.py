@@ -121,8 +121,8 @@ class LoadedModel:
 class SearchResult:
     """Hits of a search in canonical order, without self-matches, and how they were computed.
 
-    For ``recall`` see `Result`. ``preflight`` holds the checks of the encoder on a sample.
-    ``device`` is that of the search.
+    For ``recall`` see `Result`. ``preflight`` holds the checks of the encoder on a sample, and
+    ``device`` names the device that searched.
     """
 
     hits: Hits

@@ -264,7 +264,7 @@ def program_digest(root: Path = ROOT) -> str:
 def current_conditions(device: str, searched_on: str = "") -> Conditions:
     """Return the conditions of this machine and process, with the requested ``device``.
 
-    ``searched_on`` is the device of the search, if it is not that of exact search.
+    ``searched_on`` names the device that searched; "" for the one that exact search uses.
     """
     from bench import __version__
 

@@ -242,7 +242,7 @@ class Watcher:
 
 
 def follow_training(request: WatchRequest, watcher: Watcher, publish: Callable[[], None]) -> bool:
-    """Scan the folder of a request and evaluate new checkpoints; return whether Ctrl-C ended it.
+    """Evaluate new checkpoints in the folder of a request. Return True if Ctrl-C ended it.
 
     ``publish`` is called after new evaluations.
     """

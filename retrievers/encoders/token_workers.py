@@ -8,7 +8,6 @@ So it can be used in notebooks, in scripts without a guard and in daemonic proce
 
 import logging
 import os
-import pickle
 import subprocess
 import sys
 import weakref
@@ -16,11 +15,15 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import IO, Any
+
+import msgspec
+import numpy as np
 
 from retrievers.encoders.protocol import Segments
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 
+LENGTH_BYTES = 8  # before each message
 TEXTS_PER_REQUEST = 128  # some tens of milliseconds, so that all workers finish together
 MOST_WORKERS = 32  # of about 50 MB each with BERT's vocabulary
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -44,7 +47,7 @@ class TokenWorkers:
         self._idle: SimpleQueue[Any] = SimpleQueue()  # None for a worker that has died
         workers: list[Any] = []
         weakref.finalize(self, _end, workers)
-        content = self._threads.submit(pickle.dumps, tokenizer)
+        content = self._threads.submit(tokenizer.settings)
         for _ in range(count):
             self._threads.submit(_start, content, workers, self._idle)
 
@@ -58,11 +61,9 @@ class TokenWorkers:
         worker = self._idle.get()
         try:
             if worker is not None:
-                pickle.dump(request, worker.stdin)
-                worker.stdin.flush()
-                tokens: Tokens = pickle.load(worker.stdout)
-                return tokens
-        except (OSError, EOFError, pickle.UnpicklingError):
+                _send(worker.stdin, request)
+                return _unpack(*_receive(worker.stdout))
+        except (OSError, EOFError, msgspec.DecodeError):
             logger.warning("a process that tokenises has died: this one does its work")
             worker = None
         finally:
@@ -70,8 +71,8 @@ class TokenWorkers:
         return self._tokenizer(*request)
 
 
-def _start(content: Future[bytes], workers: list[Any], idle: SimpleQueue[Any]) -> None:
-    """Start a worker with a pickled tokenizer, or put None into ``idle`` if that fails."""
+def _start(content: Future[dict[str, Any]], workers: list[Any], idle: SimpleQueue[Any]) -> None:
+    """Start a worker with a copy of a tokenizer, or put None into ``idle`` if that fails."""
     worker: Any = None
     try:
         tokenizer = content.result()  # fails if parts of it are written in Python
@@ -84,8 +85,7 @@ def _start(content: Future[bytes], workers: list[Any], idle: SimpleQueue[Any]) -
             process_group=0,  # Ctrl-C is for the parent
         )
         workers.append(worker)
-        worker.stdin.write(tokenizer)
-        worker.stdin.flush()
+        _send(worker.stdin, tokenizer)
     finally:
         idle.put(worker)
 
@@ -99,8 +99,36 @@ def _end(workers: Sequence[Any]) -> None:
 
 def serve() -> None:
     """Read a tokenizer and then requests from stdin, and write their tokens to stdout."""
-    tokenizer: TextTokenizer = pickle.load(sys.stdin.buffer)
+    tokenizer = TextTokenizer.from_settings(**_receive(sys.stdin.buffer))
     with suppress(EOFError):
         while True:
-            pickle.dump(tokenizer(*pickle.load(sys.stdin.buffer)), sys.stdout.buffer)
-            sys.stdout.flush()
+            tokens = tokenizer(*_receive(sys.stdin.buffer))
+            _send(sys.stdout.buffer, (tokens.ids, tokens.lengths, tokens.types))
+
+
+def _send(stream: IO[bytes], message: Any) -> None:
+    """Write a message of plain values and arrays, after its length."""
+    content = msgspec.msgpack.encode(message, enc_hook=memoryview)
+    stream.write(len(content).to_bytes(LENGTH_BYTES, "little") + content)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> Any:
+    """Read a message, in which arrays are bytes. Raise EOFError if the stream ends."""
+    size = int.from_bytes(_read(stream, LENGTH_BYTES), "little")
+    return msgspec.msgpack.decode(_read(stream, size))
+
+
+def _read(stream: IO[bytes], size: int) -> bytes:
+    content = stream.read(size)
+    if len(content) < size:
+        raise EOFError
+    return content
+
+
+def _unpack(ids: bytes, lengths: bytes, types: bytes | None) -> Tokens:
+    return Tokens(
+        np.frombuffer(ids, np.int32),
+        np.frombuffer(lengths, np.int64),
+        None if types is None else np.frombuffer(types, np.int32),
+    )

@@ -236,9 +236,21 @@ class TextTokenizer:
             split_special_tokens=bool(getattr(tokenizer, "split_special_tokens", False)),
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        make = partial(TextTokenizer, split_special_tokens=self.split_special_tokens)
-        return make, (self.tokenizer, self.side, self.typed)
+    def settings(self) -> dict[str, Any]:
+        """Return plain values for `from_settings`. Parts that are written in Python raise."""
+        return {
+            "tokenizer": self.tokenizer.to_str(),
+            "side": self.side,
+            "typed": self.typed,
+            "split_special_tokens": self.split_special_tokens,
+        }
+
+    @classmethod
+    def from_settings(cls, tokenizer: str, **options: Any) -> "TextTokenizer":
+        """Return a copy of the tokenizer whose `settings` these are."""
+        from tokenizers import Tokenizer
+
+        return cls(Tokenizer.from_str(tokenizer), **options)
 
     def special_tokens(self, paired: bool) -> int:
         """Count the special tokens around a text, or around a pair if ``paired``."""

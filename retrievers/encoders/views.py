@@ -27,7 +27,7 @@ class View(Record, kw_only=True):
     """How vectors are used after the forward pass.
 
     Attributes:
-        pooling: one of those that a forward pass serves; None for the pooling of the encoder.
+        pooling: pooling that one forward pass can give; None for the encoder's own.
         normalize: scale to unit length, after dimensions are cut.
         similarity: ``dot`` is the cosine if vectors are normalised; ``euclidean`` ranks by
             ascending distance.

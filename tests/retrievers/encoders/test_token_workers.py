@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from retrievers.encoders import token_workers
 from retrievers.encoders.token_workers import TokenWorkers
 from retrievers.encoders.tokens import TextTokenizer, Tokens, probe_texts
+from retrievers.models.card import TruncationSide
 
 TEXTS = [*probe_texts(), "", "[SEP] a [MASK]", "İß ﬁ 😀 中が", "long " * 20]
 SEGMENTS = [(text, None) for text in TEXTS] + [(text, text[:60]) for text in TEXTS]
@@ -83,8 +84,10 @@ def assert_equal(found: Tokens, expected: Tokens) -> None:
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
 def test_workers_give_the_tokens_of_the_tokenizer_and_end_with_it(kind: str) -> None:
-    for side, typed, split in (("right", True, False), ("left", False, True)):
-        tokenizer = TextTokenizer(trained(kind), side, typed, split_special_tokens=split)  # type: ignore[arg-type]
+    sides: tuple[tuple[TruncationSide, bool, bool], ...]
+    sides = (("right", True, False), ("left", False, True))
+    for side, typed, split in sides:
+        tokenizer = TextTokenizer(trained(kind), side, typed, split_special_tokens=split)
         workers = TokenWorkers(tokenizer, 1)
         for most in (None, 12):
             expected = tokenizer(SEGMENTS, most)
