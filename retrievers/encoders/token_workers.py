@@ -58,16 +58,17 @@ class TokenWorkers:
         return Tokens.join(list(self._threads.map(self._tokenize, requests)))
 
     def _tokenize(self, request: tuple[Sequence[Segments], int | None]) -> Tokens:
-        worker = self._idle.get()
+        worker, answered = self._idle.get(), None
         try:
             if worker is not None:
                 _send(worker.stdin, request)
-                return _unpack(*_receive(worker.stdout))
+                tokens = _unpack(*_receive(worker.stdout))
+                answered = worker  # one that was interrupted could answer the request before
+                return tokens
         except (OSError, EOFError, msgspec.DecodeError):
             logger.warning("a process that tokenises has died: this one does its work")
-            worker = None
         finally:
-            self._idle.put(worker)
+            self._idle.put(answered)
         return self._tokenizer(*request)
 
 
