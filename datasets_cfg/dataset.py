@@ -437,29 +437,30 @@ def _first_documents(
 
 
 def remember_folder(dataset: Dataset) -> None:
-    """Record the folder of an undeclared ``dataset``, so that its content can be found again."""
+    """Record the folder of an undeclared ``dataset``, so that a result can find it again."""
     if dataset.name not in dataset_names():
         hashes = dataset.queries_sha256, dataset.qrels_sha256
-        with replace_file(_memory_file(*hashes, dataset.cache_dir)) as file:
+        with replace_file(_memory_file(dataset.name, *hashes, dataset.cache_dir)) as file:
             file.write(os.fsencode(dataset.reader.folder.resolve()))
 
 
 def open_remembered(
-    queries_sha256: str, qrels_sha256: str, split: str, cache_dir: Path
+    name: str, queries_sha256: str, qrels_sha256: str, split: str, cache_dir: Path
 ) -> Dataset | None:
-    """Open the collection with this content if its last folder still holds it, else return None."""
+    """Open the collection with this name and content if its last folder still holds it."""
     try:
-        folder = os.fsdecode(_memory_file(queries_sha256, qrels_sha256, cache_dir).read_bytes())
+        file = _memory_file(name, queries_sha256, qrels_sha256, cache_dir)
+        folder = os.fsdecode(file.read_bytes())
         dataset = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)
     except (OSError, ValueError, BenchError):  # unknown, moved or changed
         return None
-    hashes = (dataset.queries_sha256, dataset.qrels_sha256)
-    return dataset if hashes == (queries_sha256, qrels_sha256) else None
+    here = (dataset.name, dataset.queries_sha256, dataset.qrels_sha256)
+    return dataset if here == (name, queries_sha256, qrels_sha256) else None
 
 
-def _memory_file(queries_sha256: str, qrels_sha256: str, cache_dir: Path) -> Path:
-    """Return the file that holds the path of the last folder with this content."""
-    return cache_dir / "folders" / hash_records([[queries_sha256, qrels_sha256]])[:16]
+def _memory_file(name: str, queries_sha256: str, qrels_sha256: str, cache_dir: Path) -> Path:
+    """Return the file that holds the path of the last folder with this name and content."""
+    return cache_dir / "folders" / hash_records([[name, queries_sha256, qrels_sha256]])[:16]
 
 
 Severity = Literal["error", "warning", "note"]

@@ -432,8 +432,8 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
 def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset | str:
     """Open the dataset that was evaluated, if its queries and judgements are available.
 
-    It is looked up by name, then among the folders in which this content was seen before. Nothing
-    is downloaded.
+    It is looked up by name, then in the folder in which this name and content were last seen.
+    Nothing is downloaded.
 
     Returns:
         The dataset, or the reason why it is not available.
@@ -447,8 +447,8 @@ def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset 
         of_name = _confirm_evaluated(named, protocol)
     if isinstance(of_name, Dataset):
         return of_name
-    hashes = (protocol.queries_sha256, protocol.qrels_sha256)
-    return open_remembered(*hashes, protocol.split, workspace.cache_dir) or of_name
+    content = (protocol.collection, protocol.queries_sha256, protocol.qrels_sha256)
+    return open_remembered(*content, protocol.split, workspace.cache_dir) or of_name
 
 
 def open_evaluated(stored: Evaluation, workspace: Workspace) -> Dataset | str:

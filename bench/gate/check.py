@@ -323,7 +323,7 @@ def _openable_collections(
         protocol, opens = baseline.results[name].record.protocol, scope.opened_by.get(name, name)
         if name not in {*scope.opened_by, *dataset_names()}:
             dataset = open_evaluated_dataset(protocol, workspace)
-            if not isinstance(dataset, str) and dataset.name == name:  # else another of its content
+            if not isinstance(dataset, str):
                 opens = str(dataset.reader.folder)
         found[name] = opens, protocol
     return found

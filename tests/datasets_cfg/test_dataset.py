@@ -1,4 +1,5 @@
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -253,20 +254,22 @@ def test_hashes_cover_content_and_not_order(folder: Path, open_: Open) -> None:
     assert before.qrels_sha256 == reordered.qrels_sha256 != changed.qrels_sha256
 
 
-def test_a_folder_is_recognised_by_its_content_until_that_changes(
+def test_a_folder_is_recognised_by_its_name_and_content_until_they_change(
     folder: Path, tmp_path: Path, open_: Open, bench_data: Path
 ) -> None:
     def again(dataset: Dataset) -> Path | None:
-        hashes = (dataset.queries_sha256, dataset.qrels_sha256)
-        found = open_remembered(*hashes, dataset.facts.split, dataset.cache_dir)
+        content = (dataset.name, dataset.queries_sha256, dataset.qrels_sha256)
+        found = open_remembered(*content, dataset.facts.split, dataset.cache_dir)
         return found and found.reader.folder
 
     remember_folder(open_("beir/scifact", data_dir=bench_data))
     assert not (tmp_path / "cache" / "folders").exists()  # it is found by its name
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     for split in ("test", "dev"):
         dataset = open_(folder, split=split)
         assert again(dataset) is None
         remember_folder(dataset)
+        remember_folder(open_(copy, split=split))
         assert again(dataset) == folder
     for damage in (b"", b"\xff\0"):
         for path in (tmp_path / "cache" / "folders").iterdir():
