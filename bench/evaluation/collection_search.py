@@ -242,11 +242,10 @@ class VectorRetriever:
         if recipe.encoder or recipe.kind in ("python", "endpoint"):
             return count_parameters(self.model)
 
-        def count() -> dict[str, Any]:
-            counted: dict[str, Any] = msgspec.to_builtins(count_parameters(self.model))
-            return counted
-
-        known = self.store.remember(self.encoder, f"parameters {COUNTING_VERSION}", count)
+        about = f"parameters {COUNTING_VERSION}"
+        known = self.store.remember(
+            self.encoder.recipe, about, lambda: msgspec.to_builtins(count_parameters(self.model))
+        )
         return msgspec.convert(known, Parameters)
 
     @cached_property
@@ -466,16 +465,15 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
     """Check an encoder on a sample of a collection, once for each, and raise if it is unusable."""
     from retrievers.encoders.preflight import preflight
 
-    def check() -> dict[str, Any]:
+    def check() -> Any:
         titles, texts = sample_documents(dataset.corpus, PREFLIGHT_DOCUMENTS)
         queries = dataset.queries.texts[:PREFLIGHT_QUERIES]
-        record: dict[str, Any] = msgspec.to_builtins(preflight(encoder, titles, texts, queries))
-        return record
+        return msgspec.to_builtins(preflight(encoder, titles, texts, queries))
 
     allowed = " with unknown tokens" if getattr(encoder, "allow_unknown_tokens", False) else ""
     tokens = store.tokens_sha256(encoder, "document")
     about = f"preflight {dataset.corpus.sha256} {tokens}".rstrip() + allowed
-    report = store.remember(encoder, about, check)
+    report = store.remember(encoder.recipe, about, check)
     if report["stop"]:
         raise BenchError(
             f"{encoder.recipe.model} on {dataset.name}: {'; '.join(report['stop'])}",
@@ -484,11 +482,10 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
     return report
 
 
-def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Return titles and texts of up to ``count`` documents of ``corpus``, drawn with ``seed``."""
-    rng = np.random.default_rng(seed)
-    rows = np.sort(rng.choice(len(corpus), min(count, len(corpus)), replace=False))
-    return corpus.titles.take(rows).to_pylist(), corpus.texts.take(rows).to_pylist()
+def sample_documents(corpus: Corpus, count: int) -> tuple[list[str], list[str]]:
+    """Return titles and texts of up to ``count`` random documents, always the same ones."""
+    rng, most = np.random.default_rng(0), min(count, len(corpus))
+    return corpus.documents_at(np.sort(rng.choice(len(corpus), most, replace=False)))
 
 
 def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> StoredVectors:
@@ -521,9 +518,8 @@ def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
     seconds have passed, or after the sample. Batches grow until one takes a second, so that a fast
     device reaches its full speed.
     """
-    titles, texts = sample_documents(corpus, SAMPLE_DOCUMENTS)
-    order = np.random.default_rng(0).permutation(len(texts))  # the probe may use a part only
-    titles, texts = [titles[i] for i in order], [texts[i] for i in order]
+    order = np.random.default_rng(0).permutation(len(corpus))  # the probe may use a part only
+    titles, texts = corpus.documents_at(order[:SAMPLE_DOCUMENTS])
     lengths = truncated_lengths(encoder, titles, texts)
     encoder.encode_documents(titles[:4], texts[:4])  # loads the weights and warms up
     tokens, spent, chunk, start = 0, 0.0, FIRST_CHUNK, 0

@@ -276,9 +276,11 @@ class CorpusIndex:
             folder.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock.acquire(folder.with_name(f"{folder.name}.lock"))
         with lock or nullcontext():
-            known = self.index_folder.load_if_intact(device)
-            if known is not None:
-                return known
+            if folder.is_dir():
+                try:
+                    return self.index_folder.load(device)
+                except BenchError as damage:
+                    logger.warning("%s: rebuilding it", damage)
             return self._build(vectors, exact.plan(vectors, 1, 1).tile_rows, device)
 
     def recall(self, about: str) -> dict[str, float] | None:

@@ -1,6 +1,5 @@
 """The protocol of a collection applied to a run, and means over suites."""
 
-import shlex
 import unicodedata
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from statistics import fmean
@@ -13,7 +12,7 @@ import regex
 
 from bench.evaluation.result_record import Protocol
 from bench.evaluation.runs import Run
-from bench.evaluation.scoring import NO_CUTOFF, Measure, Scores, parse_measure, score, tie_bounds
+from bench.evaluation.scoring import Scores, parse_measure, score, tie_bounds
 from datasets_cfg.catalogue import collections_of, is_suite, suite_for
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.reader import Qrels
@@ -46,8 +45,7 @@ def resolve_measures(
     depth, main = depth or dataset.facts.depth, measures[0]
     every = {measure.kind for measure in measures}
     kinds = every if dataset.answers is None else every.intersection(JUDGED_BY_ANSWERS)
-    too_deep = main.cutoff != NO_CUTOFF and main.cutoff > depth
-    if wanted and (too_deep or main.kind not in kinds):
+    if wanted and (main.documents > depth or main.kind not in kinds):
         measures = measures[1:]
     for measure in measures:
         if measure.kind not in kinds:
@@ -55,36 +53,22 @@ def resolve_measures(
                 f"{measure.name} needs judgements, and {dataset.name} is judged by answer strings",
                 f"use {' or '.join(f'{kind}@k' for kind in JUDGED_BY_ANSWERS)}",
             )
-    _check_cutoffs(dataset.name, measures, depth)
-    deep = [one for one in measures if one.cutoff != NO_CUTOFF and one.cutoff > (rescore or depth)]
+    deepest = max(measures, key=lambda one: one.documents)
+    if deepest.documents > depth:  # R@100 of five documents would be R@5
+        raise BenchError(
+            f"{deepest.name} on {dataset.name} needs {deepest.documents:,} documents per query, "
+            f"and the depth is {depth:,}",
+            f"use --depth {deepest.documents}, or choose measures with --measure",
+        )
+    deep = [one for one in measures if one.documents > (rescore or depth)]
     if deep and (wanted or deep[0] is measures[0]):
         raise BenchError(
-            f"{deep[0].name} on {dataset.name} needs {deep[0].cutoff:,} documents per query, and "
-            f"--rescore leaves {rescore:,}",
-            f"use --rescore {max(one.cutoff for one in deep)} or more",
+            f"{deep[0].name} on {dataset.name} needs {deep[0].documents:,} documents per query, "
+            f"and --rescore leaves {rescore:,}",
+            f"use --rescore {deep[0].documents} or more",
         )
     measures = [one for one in measures if one not in deep]
     return tuple(dict.fromkeys(measure.name for measure in measures))
-
-
-def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> None:
-    """Raise if a cutoff exceeds the depth: R@100 of five documents would be R@5."""
-    cutoffs = {one.name: 0 if one.cutoff == NO_CUTOFF else one.cutoff for one in measures}
-    main = cutoffs[measures[0].name]  # is always computed; others can be left out
-    name, deepest = max(cutoffs.items(), key=lambda item: item[1])
-    if deepest <= depth:
-        return
-    hint = f"use --depth {deepest}"
-    if main < deepest:
-        least = max(main, depth)
-        names = [name for name, cutoff in cutoffs.items() if cutoff <= least]
-        hint += f", or --depth {main}" if main > depth else ", or"
-        for further in names[1:] or names:
-            hint += f" --measure {shlex.quote(further)}"
-    raise BenchError(
-        f"{name} on {collection} needs {deepest:,} documents per query, and the depth is {depth:,}",
-        hint,
-    )
 
 
 def check_relevant(dataset: Dataset) -> None:

@@ -9,10 +9,9 @@ are not read.
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -33,6 +32,7 @@ SCHEMA = 4
 SCORES_FILE, RUN_FILE = "per_query.parquet", "run.arrow"
 OVERLAY_FILE = "judgements.jsonl"  # next to them, if judgements were imported
 QUERY_ID = "query_id"  # column of SCORES_FILE, next to the measures
+Time = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")]
 
 
 class Protocol(Record, kw_only=True, omit_defaults=True):
@@ -109,7 +109,7 @@ class Conditions(Record):
         program: hash of the source code that encodes, ranks and scores; "" if it was not recorded.
     """
 
-    time: str
+    time: Time
     bench: str
     commit: str
     dirty: bool
@@ -120,10 +120,6 @@ class Conditions(Record):
     threads: int
     libraries: dict[str, str]
     program: str = ""
-
-    def __post_init__(self) -> None:
-        if not _is_time(self.time):
-            raise ValueError(f"time is {self.time!r}, and must be like 2026-01-31T23:59:59+00:00")
 
 
 class Result(Record, kw_only=True):
@@ -212,12 +208,13 @@ class Evaluation:
 
     Attributes:
         record: means, protocol, recipe, timings and conditions.
+        scores: unrounded scores per query.
         folder: folder of the stored result; None if it is in memory only.
     """
 
     record: Result
-    _scores: Scores | None = field(default=None, repr=False)
-    _run: Run | None = field(default=None, repr=False)
+    scores: Scores
+    _run: Run | None = None
     folder: Path | None = None
 
     def __repr__(self) -> str:
@@ -241,13 +238,6 @@ class Evaluation:
         """Mean of each measure over all queries of the qrels, unrounded, the main measure first."""
         main, means = self.record.main_measure, self.record.measures
         return {main: means[main], **means}
-
-    @property
-    def scores(self) -> Scores:
-        """Unrounded scores per query."""
-        if self._scores is None:
-            raise ValueError("an evaluation was made without its scores per query")
-        return self._scores
 
     @property
     def per_query(self) -> "pd.DataFrame":
@@ -324,12 +314,3 @@ def as_qrels(judgements: Iterable[ImportedJudgement]) -> Qrels:
     ]
     queries, documents, grades = zip(*rows, strict=True) if rows else ((), (), ())
     return Qrels(queries, documents, np.array(grades, dtype=np.int32))
-
-
-def _is_time(text: str) -> bool:
-    """Return True for a UTC time in the format of `Conditions`."""
-    try:
-        stated = datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return stated.utcoffset() == timedelta(0) and stated.isoformat(timespec="seconds") == text

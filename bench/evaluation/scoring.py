@@ -46,6 +46,11 @@ class Measure:
     rel: int = 1
     native: bool = True
 
+    @property
+    def documents(self) -> int:
+        """Number of documents per query that must be ranked, 0 without a cutoff."""
+        return 0 if self.cutoff == NO_CUTOFF else self.cutoff
+
 
 @dataclass(frozen=True)
 class JudgedRun:

@@ -1,4 +1,4 @@
-"""Search for stored results by the names that a user types.
+"""Search for stored results by the names that a user types, and export of their rankings.
 
 The results of a name have one recipe, and there is one for each collection. An ambiguous name is an
 error that lists the choices. A name stands for a model; text after ``@`` selects among its results,
@@ -6,6 +6,7 @@ see `find_named`.
 """
 
 import hashlib
+import io
 import logging
 import sys
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -13,11 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tqdm import tqdm
 
 from bench.evaluation.result_record import Evaluation, Protocol, Result
+from bench.evaluation.run_files import write_lines
+from bench.requests.deciding import ExportRequest
 from bench.result_store.result import RESULT_FILE, load, load_all
 from datasets_cfg.catalogue import collections_of, expand_names, is_suite
 from foundation.errors import BenchError, did_you_mean
+from foundation.files import replace_file
 from retrievers.models.card import Prompts
 
 SELECTOR = "@"
@@ -344,3 +349,37 @@ def _no_result_error(name: str, roots: Sequence[Path]) -> BenchError:
         f"{root} holds no results of {name!r}, which is not a folder of results either",
         did_you_mean(name.rpartition("/")[2], models, f"models: {', '.join(models)}"),
     )
+
+
+def export(request: ExportRequest) -> list[Path]:
+    """Write rankings as files, without overwriting other content, and return the files.
+
+    Raises:
+        BenchError: wrong input, nothing to export, or a file exists with other content.
+    """
+    chosen = {name: _choose(name, request) for name in request.names}
+    written = []
+    for typed, stored in chosen.items():
+        for collection, evaluation in tqdm(stored.items(), desc=typed, unit=" files"):
+            content = io.BytesIO()
+            write_lines(evaluation.run, content, evaluation.model, compress=True)
+            file = request.out / evaluation.model / f"{collection}.trec.gz"
+            if not file.exists():
+                with replace_file(file) as opened:
+                    opened.write(content.getvalue())
+            elif file.read_bytes() != content.getvalue():
+                problem = f"{file} exists already, with different content"
+                raise BenchError(problem, "choose another --out")
+            written.append(file)
+    return written
+
+
+def _choose(typed: str, request: ExportRequest) -> dict[str, Evaluation]:
+    """Choose the results of one model, by collection."""
+    results = find_named(typed, *request.results)
+    known = {each.dataset for each in results}
+    wanted = expand_collections(request.on, known) if request.on else None
+    stored = choose_results(typed, results, wanted)
+    if not stored:
+        raise BenchError(f"{typed} has no results on these collections", "choose others with --on")
+    return stored

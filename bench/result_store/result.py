@@ -182,7 +182,7 @@ def _read_record(path: Path) -> Result:
             _recovery_hint(path.parent, shlex.join(words)),
         )
     result = decode_json(content, Result, path, _recovery_hint(path.parent))
-    if datetime.fromisoformat(result.conditions.time) > datetime.now(UTC) + CLOCK_SKEW:
+    if result.conditions.time > (datetime.now(UTC) + CLOCK_SKEW).isoformat():
         raise _contradiction_error(path, f"its time {result.conditions.time} is in the future")
     try:
         check_name(result.protocol.collection)
@@ -336,9 +336,8 @@ def _evaluation_time(stored: Evaluation) -> str:
 def _load_readable(job: Job, out: Path) -> Iterator[Evaluation]:
     """Yield the intact results of a job, and log a warning for each damaged one."""
     folder = result_folder(out, job.protocol.collection, job.name)
-    for file in sorted(folder.rglob(RESULT_FILE)):
-        if file.parent.parent == folder:  # and not of a model of a longer name
-            try:
-                yield load(file)
-            except BenchError as damage:
-                logger.warning("%s", damage)
+    for file in sorted(folder.glob(f"*/{RESULT_FILE}")):
+        try:
+            yield load(file)
+        except BenchError as damage:
+            logger.warning("%s", damage)

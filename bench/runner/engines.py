@@ -31,7 +31,7 @@ from bench.runner.workspace import Workspace
 from bench.store.store import TOKENIZING, library_versions
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError, as_picklable_error, import_package
+from foundation.errors import BenchError, as_picklable_error, import_package, to_one_line
 from foundation.machine import count_threads
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
@@ -212,22 +212,6 @@ class RayCluster:
         """Submit a task with these ``arguments`` and return the reference to its `TaskResult`."""
         return self._task.remote(str(Path.cwd()), self._device, *arguments)
 
-    def wait_for(self, reference: Any) -> TaskResult:
-        """Return the result of a submitted task.
-
-        Raises:
-            BenchError: the cluster loses every worker that runs the task.
-        """
-        try:
-            answer: TaskResult = self.ray.get(reference)
-        except self.ray.exceptions.RayError as error:
-            reason = " ".join(str(error).split())
-            raise BenchError(
-                f"a worker of the Ray cluster was lost: {reason}",
-                "repeat the command: shards that are written are kept",
-            ) from error
-        return answer
-
 
 class RayEncoder:
     """An encoder whose shards are encoded by tasks of a cluster.
@@ -284,10 +268,21 @@ class RayShard:
         self._reference = self._cluster.submit(self._arguments)
 
     def __call__(self, advance: Callback | None = None) -> Float32Array:
-        """Return the vectors of the documents, float32 ``(n, dim)``."""
+        """Return the vectors of the documents, float32 ``(n, dim)``.
+
+        Raises:
+            BenchError: the cluster loses every worker that runs the task.
+        """
         if self._reference is None:
             self.launch()
-        answer = self._cluster.wait_for(self._reference)
+        ray = self._cluster.ray
+        try:
+            answer: TaskResult = ray.get(self._reference)
+        except ray.exceptions.RayError as error:
+            raise BenchError(
+                f"a worker of the Ray cluster was lost: {to_one_line(str(error))}",
+                "repeat the command: shards that are written are kept",
+            ) from error
         if isinstance(answer, Exception):
             raise answer
         vectors, seconds, counts = answer
@@ -319,7 +314,7 @@ def connect_to_ray(address: str | None, **options: Any) -> Any:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise BenchError(
-            f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())}",
+            f"no Ray cluster at {address or 'this machine'}: {to_one_line(str(error))}",
             "run `ray start --head`, or omit --address for a cluster on this machine",
         ) from error
     return ray
@@ -331,7 +326,7 @@ def _hash_tokens(encoder: Encoder) -> str:
     return hash_tokens("document") if hash_tokens else ""
 
 
-_loaded_models: list[tuple[Model, Encoder]] = []  # in a worker
+_loaded: dict[str, Encoder] = {}  # by fingerprint, in a worker
 _checked: set[tuple[str, str]] = set()  # fingerprints and hashes of token ids
 
 
@@ -352,10 +347,10 @@ def _encode_in_worker(
     try:
         with suppress(OSError):
             os.chdir(folder)
-        if model not in [known for known, _ in _loaded_models]:
-            _loaded_models.append((model, open_encoder(model, device)))
-        encoder = next(encoder for known, encoder in _loaded_models if known == model)
-        encoder = encoder.for_dataset(collection) if collection else encoder
+        name = model.recipe.fingerprint
+        if name not in _loaded:
+            _loaded[name] = open_encoder(model, device)
+        encoder = _loaded[name].for_dataset(collection) if collection else _loaded[name]
         check = encoder.recipe.fingerprint, tokens_sha256
         if check not in _checked and _hash_tokens(encoder) != tokens_sha256:
             raise BenchError(

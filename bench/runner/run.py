@@ -155,12 +155,18 @@ class EncodingCost(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int = 0
 
 
-def estimate_costs(jobs: Iterable[Job]) -> Iterator[EncodingCost]:
-    """Estimate the cost of each of the ``jobs``.
+def estimate(request: RunRequest) -> tuple[list[EncodingCost], list[MissingEvaluation]]:
+    """Estimate the cost of each evaluation, and return the gaps.
 
     Token counts come from a sample and the real tokenizer, the encoding speed from a probe of the
     real encoder on this machine.
     """
+    with ExitStack() as stack:
+        plan = _prepare(request, open_workspace(request), stack)
+        return list(_estimate_costs(plan.all_jobs)), plan.gaps.missing
+
+
+def _estimate_costs(jobs: Iterable[Job]) -> Iterator[EncodingCost]:
     speeds: dict[str, float] = {}  # tokens a second, by the model's name
     seen = set()
     for job in jobs:
@@ -186,13 +192,6 @@ def estimate_costs(jobs: Iterable[Job]) -> Iterator[EncodingCost]:
             memory_bytes=job.memory_bytes,
             disk_bytes=disk_bytes,
         )
-
-
-def estimate(request: RunRequest) -> tuple[list[EncodingCost], list[MissingEvaluation]]:
-    """Estimate the cost of each evaluation, and return the gaps."""
-    with ExitStack() as stack:
-        plan = _prepare(request, open_workspace(request), stack)
-        return list(estimate_costs(plan.all_jobs)), plan.gaps.missing
 
 
 def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Plan:
@@ -237,13 +236,12 @@ def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Pl
 
 def _expand(workspace: Workspace, names: Sequence[Any]) -> list[Any]:
     """Return collections in the order given, each once: names of suites' members, or datasets."""
-    parts = [
-        [each] if isinstance(each, Dataset) else workspace.expand_names([str(each)])
-        for each in names
-    ]
     unique: dict[Any, Any] = {}
-    for each in chain(*parts):
-        unique.setdefault(id(each) if isinstance(each, Dataset) else each, each)
+    for each in names:
+        if isinstance(each, Dataset):
+            unique[id(each)] = each
+        else:
+            unique |= {name: name for name in workspace.expand_names([str(each)])}
     return list(unique.values())
 
 
@@ -258,8 +256,7 @@ def _load_named_models(workspace: Workspace, request: RunRequest) -> list[tuple[
             f"use --name {name.replace(SELECTOR, '-')}",
         )
     models = load_models(workspace, request.model, request)
-    if name:
-        models = [model.with_name(name) for model in models]
+    models = [model.with_name(name) for model in models] if name else models
     refuse_duplicates((model.name for model in models), "run one of them alone, with --name")
     stored = [isinstance(each, str | Path) or bool(request.fingerprint) for each in request.model]
     return list(zip(models, stored, strict=True))

@@ -252,7 +252,8 @@ class Workspace:
             now = encoder.server.encode_queries(probe_texts())
             if is_url(name):
                 check_norms(model.recipe, now, settings.get("like"))
-            fact = self.store.remember(encoder.server, "probe", lambda: {"vectors": now.tolist()})
+            server = encoder.server.recipe
+            fact = self.store.remember(server, "probe", lambda: {"vectors": now.tolist()})
             check_same_server(model.recipe.model, np.array(fact["vectors"], np.float32), now)
         return LoadedModel(model, encoder)
 
@@ -273,28 +274,17 @@ class Workspace:
             BenchError: a measure that cannot be computed, a model or index that does not fit, too
                 little memory, or a known result that contradicts itself.
         """
-        job = Job(
-            opened=dataset,
-            model=model,
-            options=options,
-            store=self.store,
-            device=self.device,
-            max_memory=self.max_memory,
-            measures=resolve_measures(
-                dataset.dataset,
-                options.measures,
-                options.depth,
-                model.model.recipe.compression.rescore,
-            ),
+        recipe = model.model.recipe
+        measures = resolve_measures(
+            dataset.dataset, options.measures, options.depth, recipe.compression.rescore
         )
-        if model.encoder and model.model.recipe.kind == "python" and model.model.recipe.files:
+        job = Job(dataset, model, options, self.store, self.device, self.max_memory, measures)
+        if model.encoder and recipe.kind == "python" and recipe.files:
             for role in ("query", "document"):  # its code may read files that are not hashed
                 self.store.check_drift(model.encoder, role)
-        stored = None
-        if known is not None:
-            stored = find_equivalent(job, known)
-            if stored:
-                warn_unchecked([check_stored_values(stored, job.dataset)])
+        stored = find_equivalent(job, known or ())
+        if stored:
+            warn_unchecked([check_stored_values(stored, job.dataset)])
         elif out is not None:
             stored = find_stored(job, out)
         if stored:

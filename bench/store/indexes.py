@@ -6,7 +6,6 @@ before an index is searched.
 """
 
 import hashlib
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ from retrievers.models.card import Recipe
 INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"
 INDEXES = "indexes"  # folder next to the vectors of a recipe
 REBUILD_HINT = "write the index again, or choose another folder"
-
-logger = logging.getLogger(__name__)
 
 
 class IndexManifest(Record, kw_only=True):
@@ -106,18 +103,6 @@ class IndexFolder:
         manifest = self.checked()
         path, spec = self.folder / INDEX_FILE, IndexSpec.parse(manifest.spec)
         return FaissIndex.load(path, spec, manifest.dim, device)
-
-    def load_if_intact(self, device: str) -> FaissIndex | None:
-        """Load the index for ``device``, or return None if it is missing or damaged."""
-        if not self.folder.is_dir():
-            return None
-        try:
-            if self.manifest().key != self.folder.name:
-                raise BenchError(f"{self.folder} holds a different index than its name indicates")
-            return self.load(device)
-        except BenchError as damage:
-            logger.warning("%s: rebuilding it", damage)
-            return None
 
     def keep(self, index: FaissIndex, manifest: IndexManifest) -> None:
         """Write an index and its completed manifest, atomically."""

@@ -37,7 +37,7 @@ from bench.store.shards import (
     write_shard,
 )
 from datasets_cfg.corpus import Corpus
-from foundation.arrays import BoolArray, Float32Array, Float64Array, UInt64Array
+from foundation.arrays import Float32Array, UInt64Array
 from foundation.errors import BenchError, DriftError
 from foundation.files import replace_file
 from foundation.machine import library_version
@@ -129,20 +129,15 @@ class VectorStore:
         if hash_tokens is None:
             return ""
         about, side = f"tokens, {library_versions(TOKENIZING)}", encoder.recipe.side(role)
-        return str(self._remember(side, about, lambda: {"sha256": hash_tokens(role)})["sha256"])
+        return str(self.remember(side, about, lambda: {"sha256": hash_tokens(role)})["sha256"])
 
     def remember(
-        self, encoder: Encoder, about: str, compute: Callable[[], dict[str, Any]]
+        self, recipe: Recipe, about: str, compute: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Return a stored fact about an encoder, or compute it if it is missing or damaged.
+        """Return a stored fact about a recipe, or compute it if it is missing or damaged.
 
         It has the name ``about`` and can be encoded as JSON.
         """
-        return self._remember(encoder.recipe, about, compute)
-
-    def _remember(
-        self, recipe: Recipe, about: str, compute: Callable[[], dict[str, Any]]
-    ) -> dict[str, Any]:
         path = self._recipe_folder(recipe) / fact_file_name(about)
         try:
             return read_fact(path)
@@ -158,13 +153,34 @@ class VectorStore:
         return fact
 
     def check_drift(self, encoder: Encoder, role: Role, tokens_sha256: str = "") -> None:
-        """Compare the vectors of fixed texts with those of the first use, once in a process."""
+        """Compare the vectors of fixed texts with those of the first use, once in a process.
+
+        Raises:
+            DriftError: a vector differs by more than rounding.
+        """
         side = encoder.recipe.side(role)
         key = self._recipe_folder(side), role, tokens_sha256
-        if key not in self._probed:
-            about = f"probe of a {role}, tokens {tokens_sha256}"
-            check_drift(encoder, role, lambda compute: self._remember(side, about, compute))
-            self._probed.add(key)
+        if key in self._probed:
+            return
+        texts, here = probe_texts()[::PROBE_STEP], library_versions()
+        now = _encode_uncounted(encoder, role, texts)
+        about = f"probe of a {role}, tokens {tokens_sha256}"
+        fact = self.remember(side, about, lambda: {"vectors": now.tolist(), "libraries": here})
+        then = np.array(fact["vectors"], np.float64)
+        distances = np.linalg.norm(then - now, axis=1)
+        distances /= np.maximum(np.linalg.norm(then, axis=1), 1e-30)
+        tolerance, name = _drift_tolerance(encoder.recipe), encoder.recipe.model
+        if not (distances <= tolerance).all():
+            worst = int(distances.argmax())
+            raise DriftError(
+                f"{name} changed: the vector of {texts[worst][:60]!r} as a {role} differs from the "
+                f"stored one by {distances[worst]:.2g} of its length (rounding: below "
+                f"{tolerance:.0e}). Stored with {fact['libraries']}; now {here}",
+                "Install the former versions, or restore the files that its code reads; or remove "
+                f"the vectors: `python -m bench cache --prune {name}`; or keep both: "
+                "--cache-dir DIR.",
+            )
+        self._probed.add(key)
 
     def folder_of(self, side: Recipe) -> Path:
         """Return the folder of ``side``, a recipe or one side of it."""
@@ -205,8 +221,7 @@ class VectorStore:
             with timer.phase("write"):
                 write_shard(folder, role, side, batch.keys, vectors, tokens)
 
-        overlap = side.kind != "endpoint"
-        return ShardEncoder(folder, prepare, keep, advance, overlap).encode(plan.missing)
+        return ShardEncoder(folder, prepare, keep, advance).encode(plan.missing)
 
     def _recipe_folder(self, recipe: Recipe) -> Path:
         """Return the folder of a recipe, with ``recipe.json`` inside and its time set to now."""
@@ -248,58 +263,21 @@ def library_versions(names: tuple[str, ...] = ("torch", *TOKENIZING)) -> str:
     return ", ".join(f"{name} {version}" for name, version in found.items() if version)
 
 
-def check_drift(
-    encoder: Encoder,
-    role: Role,
-    remember: Callable[[Callable[[], dict[str, Any]]], dict[str, Any]],
-) -> None:
-    """Encode fixed texts and compare their vectors with those of the first use.
-
-    ``remember`` returns the stored vectors, or stores those that its argument computes.
-
-    Raises:
-        DriftError: a vector differs by more than rounding.
-    """
-    texts = probe_texts()[::PROBE_STEP]
+def _encode_uncounted(encoder: Encoder, role: Role, texts: Sequence[str]) -> Float32Array:
+    """Encode texts that are not of a collection, without counting their tokens."""
     timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
     before = timer.copy()
     if role == "query":
-        now = encoder.encode_queries(texts)
+        vectors = encoder.encode_queries(texts)
     else:
-        now = encoder.encode_documents([""] * len(texts), texts)
-    spent = timer.since(before).counts
-    timer.add({}, {name: -count for name, count in spent.items()})  # not texts of the collection
-    here = library_versions()
-    fact = remember(lambda: {"vectors": now.tolist(), "libraries": here})
-    then = np.array(fact["vectors"], np.float32)
-    if not _agrees(encoder.recipe, then, now).all():
-        distances = _distances(then, now)
-        worst, name = int(distances.argmax()), encoder.recipe.model
-        raise DriftError(
-            f"{name} changed: the vector of {texts[worst][:60]!r} as a {role} differs from the "
-            f"stored one by {distances[worst]:.2g} of its length (rounding: below "
-            f"{_tolerance(encoder.recipe):.0e}). Stored with {fact['libraries']}; now {here}",
-            "Install the former versions, or restore the files that its code reads; or remove the "
-            "vectors: `python -m bench cache --prune "
-            f"{name}`; or keep both: --cache-dir DIR.",
-        )
+        vectors = encoder.encode_documents([""] * len(texts), texts)
+    timer.add({}, {name: -count for name, count in timer.since(before).counts.items()})
+    return vectors
 
 
-def _tolerance(recipe: Recipe) -> float:
+def _drift_tolerance(recipe: Recipe) -> float:
     """Return the relative distance that rounding explains."""
     tolerance = BATCH_TOLERANCE[recipe.dtype]
     if recipe.store_dtype == "float16":
         tolerance = max(tolerance, FLOAT16_ROUNDING)
     return max(tolerance, INT8_TOLERANCE) if recipe.precision == "int8" else tolerance
-
-
-def _distances(then: Float32Array, now: Float32Array) -> Float64Array:
-    """Return the relative distance of each pair of vectors, float64 ``(n,)``."""
-    lengths = np.linalg.norm(then.astype(np.float64), axis=1)
-    distances = np.linalg.norm(then.astype(np.float64) - now, axis=1)
-    relative: Float64Array = distances / np.maximum(lengths, 1e-30)
-    return relative
-
-
-def _agrees(recipe: Recipe, then: Float32Array, now: Float32Array) -> BoolArray:
-    return _distances(then, now) <= _tolerance(recipe)

@@ -23,7 +23,7 @@ from bench.requests.deciding import (
     LeaderboardRequest,
 )
 from bench.requests.outcomes import ExitCode, RecordedWarnings
-from bench.result_store import export as export_case
+from bench.result_store.find import export as export_rankings
 from foundation.files import replace_file
 from reports.check import answer_text, junit
 from reports.check import markdown as check_markdown
@@ -120,6 +120,6 @@ def explain(request: ExplainRequest, output: OutputOptions) -> int:
 
 def export(request: ExportRequest, output: OutputOptions) -> int:
     """Print the files that were written."""
-    written = list(map(str, export_case.export(request)))
+    written = list(map(str, export_rankings(request)))
     print(f"{len(written)} files in {request.out}", file=sys.stderr)
     return print_result(output.json, {"files": written}, "\n".join(written))

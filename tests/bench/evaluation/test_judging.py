@@ -1,6 +1,5 @@
 """The rules of a collection on a run: self-matches, depth, measures, protocol."""
 
-import re
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -84,22 +83,20 @@ def test_one_measure_under_two_names_is_shown_once():
 
 
 @pytest.mark.parametrize(
-    ("depth", "wanted", "beyond", "typed"),
+    ("depth", "wanted", "beyond", "deepest"),
     [
-        (5, None, "R@100", "--depth 100, or --depth 10 --measure nDCG@10"),
-        (5, [], "nDCG@10", "--depth 10"),
-        (50, None, "R@100", "--depth 100, or --measure nDCG@10"),
-        (50, ["P@20", "AP(rel=2)@60"], "AP(rel=2)@60", "--depth 60, or --measure P@20"),
-        (50, ["P@20", "R@60", "AP"], "R@60", "--depth 60, or --measure P@20 --measure AP"),
+        (5, None, "R@100", 100),
+        (5, [], "nDCG@10", 10),
+        (50, ["P@20", "AP(rel=2)@60"], "AP(rel=2)@60", 60),
     ],
 )
-def test_a_measure_of_more_documents_than_are_retrieved_is_refused(depth, wanted, beyond, typed):
+def test_a_measure_of_more_documents_than_are_retrieved_is_refused(depth, wanted, beyond, deepest):
     dataset = dataset_of(main_measure="nDCG@10", measures=("R@100",))
     with pytest.raises(BenchError) as error:
         resolve_measures(dataset, wanted, depth)
-    about = rf"{beyond.replace('(', '.').replace(')', '.')} on .* needs \d+ documents per query"
-    assert re.match(rf"{about}, and the depth is {depth}$", str(error.value))
-    assert re.match(rf"use {typed}$", error.value.hint)
+    assert f"{beyond} on " in str(error.value)
+    assert f"needs {deepest} documents per query, and the depth is {depth}" in str(error.value)
+    assert f"--depth {deepest}," in error.value.hint
 
 
 def test_measures_within_the_depth_or_without_a_cutoff_pass():

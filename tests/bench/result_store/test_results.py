@@ -158,6 +158,7 @@ def test_results_with_token_ids_of_different_library_versions_are_not_mixed():
                 protocol=msgspec.structs.replace(PROTOCOL, collection=name),
                 tokens_sha256=digit * 64,
             ),
+            SCORES,
             folder=Path(name),
         )
         for name, digit in (("one", "1"), ("two", "2"))

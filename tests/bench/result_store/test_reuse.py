@@ -149,11 +149,12 @@ def test_a_result_of_a_third_party_class_is_never_reused(bench, folder, run, tmp
     workspace = Workspace(tmp_path / "cache")
     loaded = workspace.load("hashing")
     job = workspace.prepare(workspace.open(str(folder)), loaded)
-    result = load(bench.results("tiny", "hashing")).record
+    known = load(bench.results("tiny", "hashing"))
+    result = known.record
     own = msgspec.structs.replace(result.recipe, encoder="theirs:Encoder")
     for recipe, shown in ((result.recipe, True), (own, False)):
         record = msgspec.structs.replace(result, recipe=recipe, fingerprint=recipe.fingerprint)
-        stored = Evaluation(record, folder=tmp_path)
+        stored = replace(known, record=record)
         job = replace(job, model=replace(loaded, model=replace(loaded.model, recipe=recipe)))
         assert (reuse.find_equivalent(job, [stored]) is not None) == shown
 

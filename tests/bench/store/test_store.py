@@ -429,31 +429,31 @@ def test_a_fact_is_computed_once_for_an_encoder_and_a_subject(store):
         calls.append(1)
         return {"warnings": ["é"], "value": len(calls)}
 
-    first = store.remember(CountingEncoder(), "preflight x", compute)
-    assert store.remember(CountingEncoder(), "preflight x", compute) == first
-    assert store.remember(CountingEncoder(), "preflight y", compute)["value"] == 2
+    first = store.remember(CountingEncoder().recipe, "preflight x", compute)
+    assert store.remember(CountingEncoder().recipe, "preflight x", compute) == first
+    assert store.remember(CountingEncoder().recipe, "preflight y", compute)["value"] == 2
     other = CountingEncoder(msgspec.structs.replace(RECIPE, dim=16))
-    assert store.remember(other, "preflight x", compute)["value"] == 3
+    assert store.remember(other.recipe, "preflight x", compute)["value"] == 3
 
 
 @pytest.mark.parametrize(
     "content", [b'{"value": ', b'{"value": "\xff"}', b"[1]", b'{"sha256": ' + b"[" * 100_000, b""]
 )
 def test_a_damaged_fact_is_computed_again(content, store, tmp_path):
-    store.remember(CountingEncoder(), "x", lambda: {"value": 1})
+    store.remember(CountingEncoder().recipe, "x", lambda: {"value": 1})
     (path,) = (tmp_path / "vectors").rglob("*.fact.json")
     path.write_bytes(content)
-    assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
-    assert store.remember(CountingEncoder(), "x", lambda: {"value": 3}) == {"value": 2}
+    assert store.remember(CountingEncoder().recipe, "x", lambda: {"value": 2}) == {"value": 2}
+    assert store.remember(CountingEncoder().recipe, "x", lambda: {"value": 3}) == {"value": 2}
 
 
 def test_a_flipped_bit_of_a_fact_never_gives_another_fact(store, tmp_path):
     fact = {"stop": [], "warnings": ["é"], "value": 0.25}
-    store.remember(CountingEncoder(), "x", lambda: fact)
+    store.remember(CountingEncoder().recipe, "x", lambda: fact)
     (path,) = (tmp_path / "vectors").rglob("*.fact.json")
     whole = path.read_bytes()
     for number in range(0, 8 * len(whole), 7):
         content = bytearray(whole)
         content[number // 8] ^= 1 << number % 8
         path.write_bytes(content)
-        assert store.remember(CountingEncoder(), "x", lambda: fact) == fact
+        assert store.remember(CountingEncoder().recipe, "x", lambda: fact) == fact
