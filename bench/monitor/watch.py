@@ -75,9 +75,10 @@ def watch(
         like=request.like,
     )
 
-    def show() -> None:
+    def show() -> Curve | None:
         if (curve := watcher.curve()) is not None:
             draw(curve, out)
+        return curve
 
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock.try_acquire(out / ".lock")
@@ -85,8 +86,7 @@ def watch(
         raise BenchError(f"another watch is writing to {out}", "stop it, or choose another --out")
     with lock:
         interrupted = follow_training(request, watcher, show)
-        show()
-    curve = watcher.curve()
+        curve = show()
     if curve is None and request.once:
         reasons = "".join(f"\n  {name}: {why}" for name, why in watcher.left_out.items())
         raise BenchError(
@@ -96,39 +96,12 @@ def watch(
     return Watched(out, curve, interrupted)
 
 
-@dataclass(frozen=True)
-class CheckpointState:
-    """Checkpoint at one scan. ``changing`` if its files differ from those at the scan before."""
-
-    folder: Path
-    files: FileStates
-    changing: bool
-
-    @property
-    def name(self) -> str:
-        """Name of the folder."""
-        return self.folder.name
-
-
-@dataclass
-class CheckpointScanner:
-    """Scanner of a folder of checkpoints. Two scans show which files still change."""
-
-    folder: Path
-    _previous: dict[str, FileStates] = field(default_factory=dict)
-
-    def scan(self) -> tuple[CheckpointState, ...]:
-        """Return the checkpoints by step."""
-        parents = (self.folder, self.folder / CHECKPOINTS)
-        listed = (path for parent in parents if parent.is_dir() for path in parent.iterdir())
-        found = filter(_is_checkpoint, listed)
-        states = {path: files for path in found if (files := _read_file_states(path))}
-        checkpoints = [
-            CheckpointState(path, files, files != self._previous.get(path.name))
-            for path, files in states.items()
-        ]
-        self._previous = {path.name: files for path, files in states.items()}
-        return tuple(sorted(checkpoints, key=lambda each: (step_of(each.name), each.name)))
+def scan_checkpoints(folder: Path) -> dict[Path, FileStates]:
+    """Return the checkpoints in ``folder`` by step, with their files."""
+    parents = (folder, folder / CHECKPOINTS)
+    listed = [path for parent in parents if parent.is_dir() for path in parent.iterdir()]
+    found = sorted(filter(_is_checkpoint, listed), key=lambda path: (step_of(path.name), path.name))
+    return {path: files for path in found if (files := _read_file_states(path))}
 
 
 def _is_checkpoint(path: Path) -> bool:
@@ -163,7 +136,7 @@ def _read_file_states(folder: Path) -> FileStates:
 
 @dataclass
 class Watcher:
-    """Evaluator of checkpoints: once each, and again if the files change.
+    """Evaluator of checkpoints.
 
     ``left_out`` has the reason why a checkpoint cannot be evaluated.
     """
@@ -177,25 +150,18 @@ class Watcher:
     like: str | None = None
     evaluations: dict[str, dict[str, Evaluation]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    _handled: dict[str, FileStates] = field(default_factory=dict)
-
-    def is_new(self, checkpoint: CheckpointState) -> bool:
-        """Return True if ``checkpoint`` is complete and these files were not handled before."""
-        return not checkpoint.changing and self._handled.get(checkpoint.name) != checkpoint.files
 
     def leave_out(self, name: str, why: str) -> None:
         """Report that a checkpoint is not evaluated."""
         print(f"warning: {name} is left out: {why}", file=sys.stderr)
         self.left_out[name] = why
 
-    def evaluate(self, checkpoint: CheckpointState) -> None:
+    def evaluate(self, checkpoint: Path) -> None:
         """Evaluate ``checkpoint`` on every collection, or report why it failed."""
         name = checkpoint.name
-        self._handled[name] = checkpoint.files
         self.evaluations.pop(name, None)
         try:
-            folder = str(model_folder(checkpoint.folder))
-            loaded = self.workspace.load(folder, like=self.like)
+            loaded = self.workspace.load(str(model_folder(checkpoint)), like=self.like)
             self.evaluations[name] = self._evaluate_all(name, loaded)
             self.left_out.pop(name, None)
         except (BenchError, OSError) as error:
@@ -241,24 +207,28 @@ class Watcher:
         )
 
 
-def follow_training(request: WatchRequest, watcher: Watcher, publish: Callable[[], None]) -> bool:
+def follow_training(request: WatchRequest, watcher: Watcher, publish: Callable[[], object]) -> bool:
     """Evaluate new checkpoints in the folder of a request. Return True if Ctrl-C ended it.
 
-    ``publish`` is called after new evaluations.
+    ``publish`` is called after new evaluations. A checkpoint whose files change is evaluated again.
     """
-    scanner, latest = CheckpointScanner(request.folder), time.monotonic()
+    handled: dict[Path, FileStates] = {}
+    latest = time.monotonic()
     try:
-        checkpoints = scanner.scan()
+        checkpoints = scan_checkpoints(request.folder)
+        changing = list(checkpoints)
         while True:
-            soon = request.once or any(each.changing for each in checkpoints)
+            soon = request.once or changing
             time.sleep(min(SETTLE_SECONDS, request.every) if soon else request.every)
-            checkpoints = scanner.scan()
-            new = [checkpoint for checkpoint in checkpoints if watcher.is_new(checkpoint)]
+            before, checkpoints = checkpoints, scan_checkpoints(request.folder)
+            changing = [path for path in checkpoints if checkpoints[path] != before.get(path)]
+            complete = {path: checkpoints[path] for path in checkpoints if path not in changing}
+            new = [path for path in complete if complete[path] != handled.get(path)]
+            handled |= complete
             for checkpoint in new:
                 watcher.evaluate(checkpoint)
-            for checkpoint in checkpoints if request.once else ():
-                if checkpoint.changing:
-                    watcher.leave_out(checkpoint.name, CHANGING)
+            for checkpoint in changing if request.once else ():
+                watcher.leave_out(checkpoint.name, CHANGING)
             if new:
                 publish()
                 latest = time.monotonic()

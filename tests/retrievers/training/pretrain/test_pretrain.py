@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bench.monitor.watch import CheckpointScanner, model_folder, step_of
+from bench.monitor.watch import model_folder, scan_checkpoints, step_of
 from foundation import machine
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
@@ -71,14 +71,13 @@ def test_processes_that_make_the_batches_change_nothing(
 
 
 @pytest.mark.slow
-def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(start, tmp_path):
+def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds(start, tmp_path):
     out, seen = tmp_path / "out", {}
-    scanner = CheckpointScanner(out)
 
     def scan(progress: Progress) -> None:
-        for one in (each for each in (scanner.scan(), scanner.scan())[1] if not each.changing):
-            model = resolve_model(str(model_folder(one.folder)))
-            seen[step_of(one.name)] = open_encoder(model, "cpu").encode_queries(TEXTS[:3])
+        for checkpoint in scan_checkpoints(out):
+            model = resolve_model(str(model_folder(checkpoint)))
+            seen[step_of(checkpoint.name)] = open_encoder(model, "cpu").encode_queries(TEXTS[:3])
 
     train(small.preset(start), out, save_every=4, progress=scan)
     assert {4, 8} <= set(seen)
