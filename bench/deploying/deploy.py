@@ -5,7 +5,6 @@ in float32. With several collections, the bound must be within the margin on eac
 """
 
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,8 +110,11 @@ def _search(request: DeployRequest, trials: list[Trial], report: Deployment) -> 
 
     limit_ms = request.limit_ms or math.inf
     baseline = test(Setting(), math.inf)
-    bar = tqdm(sequence, desc="deploy", unit=" settings")
-    tested = list(test_in_order(test(setting, limit_ms) for setting in bar))
+    tested: list[TestedSetting] = []
+    for setting in tqdm(sequence, desc="deploy", unit=" settings"):
+        tested.append(test(setting, limit_ms))
+        if tested[-1].failed:  # which ends the proof
+            break
     proved = [number for number, one in enumerate(tested) if one.proved]
     by_time = request.limit_bytes is not None
     best = min(proved, key=lambda number: tested[number].costs[:: -1 if by_time else 1], default=-1)
@@ -127,14 +129,6 @@ def _search(request: DeployRequest, trials: list[Trial], report: Deployment) -> 
         tested=tuple(tested),
         chosen=tested[best] if best >= 0 else None,
     )
-
-
-def test_in_order(tests: Iterable[TestedSetting]) -> Iterator[TestedSetting]:
-    """Yield ``tests`` up to the first one that fails, which ends the proof."""
-    for one in tests:
-        yield one
-        if one.failed:
-            return
 
 
 def _write(request: DeployRequest, setting: Setting, dim: int, out: Path) -> None:

@@ -21,7 +21,7 @@ from bench.evaluation.collection_search import (
 from bench.evaluation.compressed_search import CompressedSearch
 from bench.evaluation.exact import ArrayVectors, exact_search
 from bench.evaluation.judging import resolve_measures, score_run
-from bench.evaluation.pipeline import Job, OpenDataset
+from bench.evaluation.pipeline import OpenDataset
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure
 from bench.gate.decision import draw_means, queries_needed, upper_bound
@@ -71,17 +71,13 @@ class Trial:
         dataset = self.dataset
         return len(dataset.qrels.queries() if dataset.answers is None else dataset.queries.ids)
 
-    def job(self, setting: Setting) -> Job:
-        """Return the evaluation of a setting."""
-        model = self.model.model
-        recipe = compress(model.recipe, setting.compression)
-        loaded = replace(self.model, model=replace(model, recipe=recipe))
-        options = EvaluationOptions(setting.index, self.depth, (self.measure,), recall_queries=0)
-        return self.workspace.prepare(self.opened, loaded, options)
-
     def retriever(self, setting: Setting) -> VectorRetriever:
         """Return the retriever of a setting."""
-        return cast(VectorRetriever, self.job(setting).retriever)
+        recipe = compress(self.model.model.recipe, setting.compression)
+        loaded = replace(self.model, model=replace(self.model.model, recipe=recipe))
+        options = EvaluationOptions(setting.index, self.depth, (self.measure,), recall_queries=0)
+        job = self.workspace.prepare(self.opened, loaded, options)
+        return cast(VectorRetriever, job.retriever)
 
     def bound(self, losses: Float64Array) -> float:
         """Return the upper bound of the mean of ``losses``, float64 ``(queries,)``."""

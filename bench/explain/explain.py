@@ -1,18 +1,12 @@
 """The use case ``explain``: which difference of set-up explains the evidence.
 
 The search tries single deviations, then pairs, and ranks those that explain the evidence.
-
-The vectors of a server are examined in two steps. First it gets a sample of texts in small
-requests, one after the other, and the search looks for the setting that explains the vectors. Then
-it gets the texts one by one over many connections at a time: each must have the same vector again.
-A vector that is much closer to the one of another text went to the wrong request.
 """
 
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -23,21 +17,10 @@ from attrs import evolve
 from tqdm import tqdm
 
 from bench.evaluation.collection_search import LoadedModel
-from bench.explain.evidence import (
-    CEILING,
-    FLOOR,
-    PRECISIONS,
-    Fit,
-    GivenVectors,
-    SetupEvidence,
-    combine_fits,
-    encode_texts,
-)
-from bench.explain.length import ServedLength, find_length
+from bench.explain.evidence import CEILING, Fit, SetupEvidence, combine_fits
 from bench.explain.question import Question
 from bench.explain.setup import (
     LENGTHS,
-    STORED,
     Answer,
     Deviation,
     EvaluationSetup,
@@ -51,12 +34,8 @@ from bench.explain.setup import (
 from bench.requests.deciding import ExplainRequest
 from bench.requests.fields import ModelFields
 from bench.runner.workspace import Workspace, load_models, open_workspace
-from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from retrievers.encoders.external import EndpointEncoder
-from retrievers.encoders.preflight import find_mixed_up
 from retrievers.encoders.tokens import load_tokenizer
-from retrievers.models.card import Role
 from retrievers.models.locate import is_card
 from retrievers.models.read_checkpoint import TOKENIZER as TOKENIZER_FILES
 from retrievers.models.resolve import Model
@@ -67,14 +46,6 @@ FULL_PAIRS = 6
 PAIRS_AFTER_A_FIT = 12
 MOST_CHANCE = 0.05  # expected coincidences above which an agreement names no cause
 SHOWN = 5  # explanations whose cost is measured
-
-SERVED_DOCUMENTS, SERVED_QUERIES = 48, 16  # largest sample of a server
-CONNECTIONS = 16
-ROUNDS = 10
-SECONDS = 15.0  # after which no other round begins
-SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
-BEYOND = 30.0  # times the largest typical error of its precision that one vector may have
-LEVELS = dict(PRECISIONS)  # largest typical error of each precision, as a decimal logarithm
 
 
 def explain(request: ExplainRequest) -> Answer:
@@ -156,103 +127,6 @@ def _evidence(request: ExplainRequest, question: Question) -> list[SetupEvidence
     return evidence
 
 
-@dataclass(frozen=True)
-class ServerVectors:
-    """Comparison of a server's vectors with its checkpoint's.
-
-    ``cause`` is the reason why the vectors of single requests are not as stated, or "". ``share``
-    of them are. Without a cause, requests were ``sent`` under load, vectors ``changed``, and some
-    belong to another text (``mixed``).
-    """
-
-    answer: Answer
-    cause: str
-    share: float
-    sent: int = 0
-    changed: int = 0
-    mixed: int = 0
-
-    @property
-    def precision(self) -> str:
-        """Precision of the vectors."""
-        return self.answer.precision or "int8"
-
-
-def examine_server(
-    workspace: Workspace,
-    model: LoadedModel,
-    dataset: Dataset,
-    encoder: EndpointEncoder,
-    stated: str,
-) -> ServerVectors:
-    """Compare the vectors of a server with those of its checkpoint, also under load.
-
-    ``encoder`` is the server's, with the model's prompts; several threads call it at a time.
-    ``stated`` is the precision that the server is meant to have, such as ``bfloat16``.
-    """
-    question = Question(
-        model,
-        [dataset],
-        workspace.dataset,
-        workspace.device,
-        sampled_documents=SERVED_DOCUMENTS,
-        sampled_queries=SERVED_QUERIES,
-        length=find_length(encoder, model.model),
-    )
-    evidence = question.of_encoder(encoder, encoder.recipe.model)
-    found = answer_question(question, [evidence], most_seconds=SEARCH_SECONDS)
-    errors = evidence.fit(question.setup, False).errors
-    share = float((errors <= BEYOND * 10 ** LEVELS[stated]).mean())
-    single = ServerVectors(found, _describe_cause(found, stated, question.length), share)
-    if single.cause:
-        return single
-    most = BEYOND * 10 ** LEVELS[single.precision]
-    counts = _repeat_under_load(encoder.for_dataset(dataset.name), evidence.given, most)
-    return ServerVectors(found, "", share, *counts)
-
-
-def _describe_cause(answer: Answer, stated: str, length: ServedLength | None) -> str:
-    """Return the difference that explains the vectors, or "" if they are as stated."""
-    if answer.verdict == "none":
-        return "; ".join(["no deviation explains the vectors", *(one.name for one in answer.seen)])
-    best = answer.explanations[0] if answer.explanations else None
-    if best and best.deviations != (STORED.get(stated),):
-        return f"the cause is: {best.name} ({'; '.join(best.apply)})"
-    if not best and LEVELS[answer.precision] > LEVELS[stated]:
-        return f"the vectors are as exact as {answer.precision}, and {stated} is stated"
-    return "" if length is None or length.agrees else length.note.name
-
-
-def _repeat_under_load(
-    encoder: EndpointEncoder, given: Mapping[Role, GivenVectors], most: float
-) -> tuple[int, int, int]:
-    """Send texts one by one over many connections, and count requests, changes and mix-ups.
-
-    A vector changed if its relative squared distance to the one of ``given`` is above ``most``.
-    """
-    tasks = [
-        (role, each.texts, slice(row, row + 1))
-        for role, each in given.items()
-        for row in range(len(each.texts.ids))
-    ]
-    from scipy.spatial.distance import cdist  # late: other commands do without it
-
-    first = np.concatenate([each.vectors for each in given.values()])
-    squares = np.maximum(np.einsum("ij,ij->i", first, first)[:, None], FLOOR)
-    sent = changed = mixed = 0
-    start = time.monotonic()
-    with ThreadPoolExecutor(CONNECTIONS) as pool:
-        while sent < ROUNDS * len(tasks) and time.monotonic() < start + SECONDS:
-            again = list(pool.map(lambda task: encode_texts(encoder, *task), tasks))
-            distances = cdist(np.concatenate(again), first, "sqeuclidean") / squares
-            errors = distances.diagonal()
-            is_mixed = find_mixed_up(distances, errors)
-            sent += len(tasks)
-            changed += int((is_mixed | (errors > most)).sum())
-            mixed += int(is_mixed.sum())
-    return sent, changed, mixed
-
-
 def answer_question(
     question: Question, evidence: Sequence[SetupEvidence], most_seconds: float = math.inf
 ) -> Answer:
@@ -297,7 +171,9 @@ class _DeviationSearch:
             tried.sort(key=lambda each: -each.fit.likelihood)
             accepted = _accept(tried, base)
         chance = _expect_coincidences([*probed, *pairs])
-        verdict = _verdict(base, accepted, chance)
+        verdict: Verdict = "reproduced" if base.fits else "none"
+        if accepted:
+            verdict = "explained" if chance <= MOST_CHANCE else "possible"
         closest = None if accepted else next(iter(tried), None)
         notes = [length.note] if length else []
         notes += [note for each in self.evidence for note in each.notes]
@@ -435,12 +311,6 @@ def _keep_undecided(probed: Sequence[_Hypothesis], most: int) -> list[tuple[Devi
     decided = bool(probed) and probed[0].fit.fits
     kept = [each for each in probed if not (decided and probed[0].fit.beats(each.fit))]
     return [each.deviations for each in kept[:most]]
-
-
-def _verdict(base: Fit, accepted: Sequence[_Hypothesis], chance: float) -> Verdict:
-    if accepted:
-        return "explained" if chance <= MOST_CHANCE else "possible"
-    return "reproduced" if base.fits else "none"
 
 
 def _group_equal(accepted: Sequence[_Hypothesis]) -> list[list[_Hypothesis]]:

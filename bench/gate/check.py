@@ -35,7 +35,6 @@ from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.judging import mean_weights
 from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.scoring import parse_measure
-from bench.explain.explain import examine_server
 from bench.gate.candidate import (
     PUBLISHED,
     Candidate,
@@ -180,8 +179,7 @@ def _check_server(request: CheckRequest) -> Check:
     dataset = workspace.dataset((request.on or ("stdlib-code",))[0])  # on every machine
     encoder = open_endpoint(request.served, request.endpoint_model, model)
     stated = request.dtype or model.model.recipe.precision
-    found = examine_server(workspace, model, dataset, encoder, stated)
-    return check_server(encoder.recipe.model, found, dataset.name)
+    return check_server(workspace, model, dataset, encoder, stated)
 
 
 def _check_stack(request: CheckRequest, python: Path) -> Check:

@@ -9,7 +9,6 @@ import pytest
 import bench as api
 from bench.deploying import deployment as records
 from bench.deploying import trial
-from bench.deploying.deploy import test_in_order as in_order
 from bench.deploying.settings import Setting
 from bench.evaluation.exact import ArrayVectors
 from bench.gate.decision import draw_means, upper_bound
@@ -55,25 +54,16 @@ def deploy(bench, card, *words):
     return json.loads(done.stdout)
 
 
-def a_setting(name, proved, is_slow=False):
-    test = {} if is_slow else {"words": records.CollectionTest(0.5, 1.0, 0.1, None)}
+def a_setting(name, proved):
     return records.TestedSetting(
         name=name,
         compression=Compression(),
         index="Flat",
         bytes_per_document=8,
         latency=(Latency.of("1 thread", 1, 1, [1.0]),),
-        tests=test,
+        tests={"words": records.CollectionTest(0.5, 1.0, 0.1, None)},
         proved=proved,
     )
-
-
-def test_the_first_failure_ends_the_tests_and_a_slow_setting_does_not():
-    proved, failed = a_setting("a", True), a_setting("c", False)
-    slow = a_setting("b", False, is_slow=True)
-    asked = iter([proved, slow, proved, failed, proved])
-    assert list(in_order(asked)) == [proved, slow, proved, failed]
-    assert list(asked) == [proved]  # which was never searched
 
 
 def test_the_text_states_the_answer_and_what_the_next_setting_would_need():
