@@ -24,7 +24,6 @@ from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_scores
 from bench.comparing.statistics import (
     ALPHA,
     SAME_MEAN,
-    SAME_SCORE,
     ResampledMeans,
     Resampling,
     ScoreMatrix,
@@ -39,6 +38,7 @@ from bench.result_store.find import (
     RUN_FILE_FACT,
     SELECTOR,
     TOKENS,
+    choose_newest,
     describe_protocol,
     describe_recipe,
     find_differing_facts,
@@ -53,37 +53,17 @@ from retrievers.models.card import UNKNOWN_SETTINGS
 
 
 def find_distinct_results(*locations: Path) -> list[Evaluation]:
-    """Find all results below ``locations``, or raise if there are none.
-
-    Of repeated evaluations, with equal key and scores, the one with most measures is kept, then the
-    newest.
-    """
+    """Find the results below ``locations``, the newest of each evaluation, or raise if none."""
     results = [stored for location in locations for stored in find_results(location)]
     if not results:
         raise BenchError(
             f"{', '.join(map(str, locations))} holds no results",
             "Name the folder of results with --results, or make some with `python -m bench run`.",
         )
-    results.sort(
-        key=lambda stored: (len(stored.record.measures), stored.record.conditions.time),
-        reverse=True,
-    )
-    distinct: dict[str, list[Evaluation]] = defaultdict(list)
+    repeated: dict[tuple[str, str], list[Evaluation]] = defaultdict(list)
     for stored in results:
-        others = distinct[stored.record.key]
-        if not any(_is_repeat(stored.record, other.record) for other in others):
-            others.append(stored)
-    kept = [stored for others in distinct.values() for stored in others]
-    return sorted(kept, key=lambda stored: str(stored.folder))
-
-
-def _is_repeat(result: Result, other: Result) -> bool:
-    """Return True if the other result has the same scores."""
-    same = (
-        name in other.measures and abs(value - other.measures[name]) <= SAME_SCORE
-        for name, value in result.measures.items()
-    )
-    return result.model == other.model and all(same)
+        repeated[stored.record.model, stored.record.key].append(stored)
+    return [choose_newest(model, stored) for (model, _), stored in repeated.items()]
 
 
 def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
@@ -190,8 +170,6 @@ SPLIT_BY: tuple[Callable[[Result], Hashable], ...] = (
     lambda result: result.recipe and result.recipe.prompts,
     lambda result: result.fingerprint,
     lambda result: result.tokens_sha256,
-    lambda result: (result.conditions.time, result.conditions.machine),
-    lambda result: tuple(result.measures.items()),
 )
 
 
@@ -210,10 +188,7 @@ def _split_into_rows(
 
 
 def _row_labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
-    """Return labels that distinguish the variants of one model, or "" if there is one.
-
-    Variants that differ in nothing else are labelled by the time of their newest result.
-    """
+    """Return labels that distinguish the variants of one model, or "" if there is one."""
     facts = [_variant_facts(list(variant.values())) for variant in variants]
     names = _distinguishing_facts(facts)
     labels = [
@@ -221,9 +196,7 @@ def _row_labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
     ]
     if len(set(labels)) == len(labels):
         return labels
-    times = [max(one.record.conditions.time for one in each.values()) for each in variants]
-    numbered = enumerate(zip(labels, times, strict=True), start=1)
-    return [f"{label}, {time}, {number}".lstrip(", ") for number, (label, time) in numbered]
+    return [f"{label}, {number}".lstrip(", ") for number, label in enumerate(labels, start=1)]
 
 
 def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from bench.comparing.pairs import (
     measure_forgetting,
 )
 from bench.comparing.settling import Holes, find_holes, read_texts
-from bench.comparing.statistics import SAME_SCORE, Resampling
+from bench.comparing.statistics import SAME_SCORE, Difference, Resampling
 from bench.evaluation.judging import suites_inner_first
 from bench.evaluation.pipeline import OpenDataset, evaluate_run
 from bench.evaluation.result_record import OVERLAY_FILE, Evaluation, Protocol, read_overlay
@@ -117,17 +117,12 @@ class ComparisonReport:
     transfer: Forgetting | None = None
 
 
-@dataclass(frozen=True)
-class _Entrant:
-    """One of the models that a user gave, by results or by a run file.
-
-    ``label`` is its name in tables, unless another model has the same one.
-    """
+class _Entrant(NamedTuple):
+    """One of the models that a user gave. ``label`` is its name in tables if no other has it."""
 
     label: str
     typed: str
-    found: Sequence[Evaluation] = ()
-    run_file: Path | None = None
+    found: Sequence[Evaluation]
 
 
 def compare(request: CompareRequest) -> ComparisonReport:
@@ -145,10 +140,10 @@ def compare(request: CompareRequest) -> ComparisonReport:
     if request.sequence:
         refuse_duplicates(request.sequence)
         trained = resolve_names(request.sequence, known, workspace)
-        models = _choose_models(entrants, request, None, trained, workspace)
+        models = _choose_models(entrants, trained, workspace)
         transfer = measure_forgetting(models, trained, request.measure, resampling)
         return ComparisonReport(resampling, transfer=transfer)
-    models = _choose_models(entrants, request, opened, on, workspace)
+    models = _choose_models(entrants, on, workspace)
     settings = ComparisonSettings(
         measure=request.measure,
         collections=on or None,
@@ -156,7 +151,10 @@ def compare(request: CompareRequest) -> ComparisonReport:
         resampling=resampling,
     )
     comparisons = tuple(compare_models(models, settings))
-    changed = _find_changes(comparisons, models, opened, request.changed, workspace)
+    changed: list[ChangedQueries] = []
+    for test, results in _tested_pairs(comparisons, models) if request.changed else ():
+        dataset = open_evaluated(results[0], workspace, opened)
+        changed.append(_find_changed_queries(test, results, request.changed, dataset))
     holes = find_comparison_holes(comparisons, models, opened, request.holes, workspace)
     return ComparisonReport(resampling, comparisons, tuple(changed), tuple(holes))
 
@@ -232,7 +230,9 @@ def _find_entrants(request: CompareRequest, opened: OpenDataset | None) -> list[
         name, path = str(each), Path(each)
         is_file = path.exists() and not path.is_dir()  # or a pipe
         if opened and is_file and path.name != RESULT_FILE:
-            entrants.append(_Entrant(run_file_name(path), name, run_file=path))
+            wanted = None if request.measure is None else [request.measure]
+            scored = score_run_file(path, opened, wanted, request.depth)
+            entrants.append(_Entrant(run_file_name(path), name, [scored]))
         else:
             found = find_named(name, *request.results)
             models = {result.model for result in found}
@@ -242,25 +242,14 @@ def _find_entrants(request: CompareRequest, opened: OpenDataset | None) -> list[
 
 
 def _choose_models(
-    entrants: Sequence[_Entrant],
-    request: CompareRequest,
-    opened: OpenDataset | None,
-    on: Sequence[str],
-    workspace: Workspace,
+    entrants: Sequence[_Entrant], on: Sequence[str], workspace: Workspace
 ) -> list[ComparedModel]:
     """Choose one result for each model and collection, under the shortest names that are unique."""
-    names = _unique_names(entrants)
     models = []
-    for entrant, name in zip(entrants, names, strict=True):
-        chosen: Mapping[str, Evaluation]
-        if opened and entrant.run_file:
-            wanted = None if request.measure is None else [request.measure]
-            done = score_run_file(entrant.run_file, opened, wanted, request.depth)
-            chosen = {opened.name: done}
-        else:
-            chosen = choose_results(entrant.typed, entrant.found, on or None)
-            stored = [result for result in chosen.values() if result.folder is not None]
-            check_scores_against_rankings(stored, workspace)
+    for entrant, name in zip(entrants, _unique_names(entrants), strict=True):
+        chosen = choose_results(entrant.typed, entrant.found, on or None)
+        stored = [result for result in chosen.values() if result.folder is not None]
+        check_scores_against_rankings(stored, workspace)
         models.append(ComparedModel(name, chosen))
     return models
 
@@ -288,24 +277,14 @@ def score_run_file(
     return done
 
 
-def _find_changes(
-    comparisons: Sequence[Comparison],
-    models: Sequence[ComparedModel],
-    given: OpenDataset | None,
-    changed: int,
-    workspace: Workspace,
-) -> Iterator[ChangedQueries]:
-    """Yield the queries with the largest differences, per pair and collection."""
+def _tested_pairs(
+    comparisons: Sequence[Comparison], models: Sequence[ComparedModel]
+) -> list[tuple[Difference, tuple[Evaluation, Evaluation]]]:
+    """Return the test of each pair of models on each collection, with both results."""
     by_name = {model.name: model.results for model in models}
-    for comparison in comparisons if changed else ():
-        names = (comparison.a, comparison.b)
-        for row in (row for row in comparison.collections if row.paired):
-            a, b = (by_name[name][row.on] for name in names)
-            if given:
-                shown = _confirm_evaluated(given.dataset, a.record.protocol)
-            else:
-                shown = open_evaluated(a, workspace)
-            yield _find_changed_queries(names, (a, b), row.measure, changed, shown)
+    rows = chain.from_iterable(comparison.collections for comparison in comparisons)
+    tests = [row.paired for row in rows if row.paired]
+    return [(test, (by_name[test.a][test.on], by_name[test.b][test.on])) for test in tests]
 
 
 def find_comparison_holes(
@@ -316,21 +295,14 @@ def find_comparison_holes(
     workspace: Workspace,
 ) -> Iterator[Holes]:
     """Yield what unjudged documents can change, per pair and collection, if it is quick to tell."""
-    by_name = {model.name: model.results for model in models}
-    rows = [row for pair in comparisons for row in pair.collections]
-    tests = [row.paired for row in rows if row.paired]
-    if len(tests) > QUICK_COMPARISONS and not thorough:
-        return
-    for test in tests:
-        a, b = (by_name[name][test.on] for name in (test.a, test.b))
-        opened = given.dataset if given else open_evaluated(a, workspace)
-        yield find_holes((a, b), test, opened, thorough)
+    tested = _tested_pairs(comparisons, models)
+    for test, results in tested if thorough or len(tested) <= QUICK_COMPARISONS else ():
+        yield find_holes(results, test, open_evaluated(results[0], workspace, given), thorough)
 
 
 def _find_changed_queries(
-    names: tuple[str, str],
+    test: Difference,
     evaluations: tuple[Evaluation, Evaluation],
-    measure: str,
     count: int,
     opened: Dataset | str,
 ) -> ChangedQueries:
@@ -338,7 +310,7 @@ def _find_changed_queries(
 
     ``opened`` is the collection, or the reason why it is not available and only ids are shown.
     """
-    a, b = (evaluation.scores.by_query(measure) for evaluation in evaluations)
+    a, b = (evaluation.scores.by_query(test.measure) for evaluation in evaluations)
     queries = sorted(a.keys() & b.keys())
     gains = np.array([a[query] - b[query] for query in queries])
     order = np.argsort(-np.abs(gains), kind="stable")
@@ -355,10 +327,10 @@ def _find_changed_queries(
     texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True)) if dataset else {}
     answers = (dataset.answers if dataset else None) or {}
     return ChangedQueries(
-        a=names[0],
-        b=names[1],
-        collection=evaluations[0].dataset,
-        measure=measure,
+        a=test.a,
+        b=test.b,
+        collection=test.on,
+        measure=test.measure,
         changed=len(wins) + len(losses),
         without=opened if isinstance(opened, str) else "",
         queries=tuple(
@@ -419,7 +391,7 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
         agreed = workspace.cache_dir / "agreed" / hash_records([hashes])  # a marker for each set
         if agreed.exists() and stored.has_ranking:
             continue
-        dataset = add_judgements(opened(result.protocol), stored)
+        dataset = _add_judgements(opened(result.protocol), stored)
         reason = dataset if isinstance(dataset, str) else check_stored_values(stored, dataset)
         unchecked.append(reason)
         if not reason and all(hashes) and stored.has_ranking:
@@ -451,12 +423,17 @@ def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset 
     return open_remembered(*content, protocol.split, workspace.cache_dir) or of_name
 
 
-def open_evaluated(stored: Evaluation, workspace: Workspace) -> Dataset | str:
-    """Open the dataset of a result as `open_evaluated_dataset`, with imported judgements."""
-    return add_judgements(open_evaluated_dataset(stored.record.protocol, workspace), stored)
+def open_evaluated(
+    stored: Evaluation, workspace: Workspace, given: OpenDataset | None = None
+) -> Dataset | str:
+    """Open the dataset of a result, or take the ``given`` one, with imported judgements."""
+    protocol = stored.record.protocol
+    if given:
+        return _add_judgements(_confirm_evaluated(given.dataset, protocol), stored)
+    return _add_judgements(open_evaluated_dataset(protocol, workspace), stored)
 
 
-def add_judgements(dataset: Dataset | str, stored: Evaluation) -> Dataset | str:
+def _add_judgements(dataset: Dataset | str, stored: Evaluation) -> Dataset | str:
     """Add the imported judgements of a stored result to the dataset that was evaluated."""
     overlay = stored.record.protocol.overlay
     if isinstance(dataset, str) or not overlay:

@@ -132,7 +132,7 @@ def choose_results(
     elif is_ambiguous:
         raise _ambiguous(name, wanted)
     return {
-        collection: _choose_newest(name, repeated)
+        collection: choose_newest(name, repeated)
         for collection, repeated in sorted(_group_by_collection(wanted).items())
     }
 
@@ -144,8 +144,8 @@ def _cover_one_recipe(exact: Sequence[Evaluation], results: Sequence[Evaluation]
     return covered and len(set(map(recipe_key, alike))) == 1 and _go_together(exact)
 
 
-def _choose_newest(name: str, repeated: Sequence[Evaluation]) -> Evaluation:
-    """Return the latest of several results of one evaluation."""
+def choose_newest(name: str, repeated: Sequence[Evaluation]) -> Evaluation:
+    """Return the newest result of a repeated evaluation, and warn if their scores differ."""
     newest = max(repeated, key=lambda stored: stored.record.conditions.time)
     measures = [pair for stored in repeated for pair in stored.record.measures.items()]
     if any(newest.record.measures.get(measure, value) != value for measure, value in measures):
