@@ -20,7 +20,6 @@ from bench.evaluation.collection_search import LoadedModel
 from bench.explain.evidence import CEILING, Fit, SetupEvidence, combine_fits
 from bench.explain.question import Question
 from bench.explain.setup import (
-    LENGTHS,
     Answer,
     Deviation,
     EvaluationSetup,
@@ -157,9 +156,8 @@ class _DeviationSearch:
     def answer(self) -> Answer:
         question, facts = self.question, self.question.dataset.facts
         other = question.other.model if question.other else None
-        length = question.length
-        lengths = {*LENGTHS, *([length.tokens] if length else [])}
-        singles = deviations(question.passes.model, question.setup, other, facts, sorted(lengths))
+        lengths = sorted(set(question.lengths))
+        singles = deviations(question.passes.model, question.setup, other, facts, lengths)
         base = self._fit(question.setup, False)
         probed = self._fit_all([(deviation,) for deviation in singles], True)
         tried = self._fit_all(_keep_undecided(probed, FULL_SINGLES), False)
@@ -175,8 +173,7 @@ class _DeviationSearch:
         if accepted:
             verdict = "explained" if chance <= MOST_CHANCE else "possible"
         closest = None if accepted else next(iter(tried), None)
-        notes = [length.note] if length else []
-        notes += [note for each in self.evidence for note in each.notes]
+        notes = [*question.notes, *(note for each in self.evidence for note in each.notes)]
         if verdict == "none":
             notes += [note for each in self.evidence for note in each.observe(question.setup)]
         return Answer(

@@ -30,10 +30,9 @@ from bench.explain.evidence import (
     choose_queries,
     encode_texts,
 )
-from bench.explain.length import ServedLength
 from bench.explain.passes import ForwardPasses
 from bench.explain.scored import CollectionScores, PublishedEvidence, PublishedNumber, QueryEvidence
-from bench.explain.setup import SPLITS, EvaluationSetup, Observation, make_setup
+from bench.explain.setup import LENGTHS, SPLITS, EvaluationSetup, Observation, make_setup
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, name_path_in_errors
 from retrievers.encoders.protocol import Encoder
@@ -187,7 +186,8 @@ class Question:
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         other: another checkpoint, whose weights may have been used.
         sampled_documents, sampled_queries: most texts of the sample of the first collection.
-        length: that the server whose vectors are explained reads; None if unknown.
+        lengths: at which texts may be cut.
+        notes: what was seen without a search.
     """
 
     model: LoadedModel
@@ -197,7 +197,8 @@ class Question:
     other: LoadedModel | None = None
     sampled_documents: int = DOCUMENTS
     sampled_queries: int = QUERIES
-    length: ServedLength | None = None
+    lengths: Sequence[int] = LENGTHS
+    notes: Sequence[Observation] = ()
 
     @property
     def dataset(self) -> Dataset:

@@ -2,47 +2,26 @@
 
 A collection that cannot be evaluated becomes a gap, and the others are still evaluated. All
 collections are opened before the first is encoded, so that another protocol is found at once.
-Published scores are means within a tolerance, since their queries are unknown. A server is compared
-with its checkpoint by vectors.
+Published scores are means within a tolerance, since their queries are unknown.
 """
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from bench.comparing.pairs import ComparedModel, differing_fields
 from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Protocol
-from bench.explain.evidence import FLOOR, PRECISIONS, GivenVectors, encode_texts
-from bench.explain.explain import answer_question
-from bench.explain.length import ServedLength, find_length
-from bench.explain.question import Question
-from bench.explain.setup import STORED, Answer
 from bench.gate.check_record import PUBLISHED_SCORES, Check, CheckRow, Outcome
 from bench.requests.outcomes import MissingEvaluations
 from bench.result_store.find import find_results
 from bench.result_store.result import check_stored_values, reuse_or_evaluate, warn_unchecked
 from bench.runner.workspace import Workspace
-from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.reader import Queries
 from foundation.errors import BenchError
-from retrievers.encoders.external import EndpointEncoder
-from retrievers.encoders.preflight import find_mixed_up
-from retrievers.models.card import ExpectedScore, Role
+from retrievers.models.card import ExpectedScore
 
-SERVED_DOCUMENTS, SERVED_QUERIES = 48, 16  # largest sample of a server
-CONNECTIONS = 16
-ROUNDS = 10
-SECONDS = 15.0  # after which no other round begins
-SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
-BEYOND = 30.0  # times the largest typical error of its precision that one vector may have
-LEVELS = dict(PRECISIONS)  # largest typical error of each precision, as a decimal logarithm
 DIGITS = 8  # number of digits of a fingerprint in a name
 PUBLISHED = "published"  # as typed
 
@@ -191,105 +170,3 @@ def _claim_row(claim: ExpectedScore, candidate: Candidate) -> CheckRow:
         candidate_in_domain=in_domain,
         baseline_in_domain=in_domain,
     )
-
-
-def check_server(
-    workspace: Workspace,
-    model: LoadedModel,
-    dataset: Dataset,
-    encoder: EndpointEncoder,
-    stated: str,
-) -> Check:
-    """Decide whether a server returns the vectors of its checkpoint, also under load.
-
-    First it gets a sample of texts in small requests, one after the other, and `explain` looks for
-    the setting that explains the vectors. If they are as stated, it gets the texts one by one over
-    many connections at a time: each must have the same vector again.
-
-    ``encoder`` is the server's, with the model's prompts; several threads call it at a time.
-    ``stated`` is the precision that the server is meant to have, such as ``bfloat16``.
-    """
-    question = Question(
-        model,
-        [dataset],
-        workspace.dataset,
-        workspace.device,
-        sampled_documents=SERVED_DOCUMENTS,
-        sampled_queries=SERVED_QUERIES,
-        length=find_length(encoder, model.model),
-    )
-    evidence = question.of_encoder(encoder, encoder.recipe.model)
-    answer = answer_question(question, [evidence], most_seconds=SEARCH_SECONDS)
-    errors = evidence.fit(question.setup, False).errors
-    share = float((errors <= BEYOND * 10 ** LEVELS[stated]).mean())
-    row = partial(CheckRow, measure="vectors that agree", baseline=1.0)
-    cause = _describe_cause(answer, stated, question.length)
-    name = f"{dataset.name}, one request at a time"
-    rows = [row(name=name, candidate=share, failure=cause)]
-    precision = answer.precision or "int8"
-    if not cause:
-        most = BEYOND * 10 ** LEVELS[precision]
-        encoder = encoder.for_dataset(dataset.name)
-        sent, changed, mixed = _repeat_under_load(encoder, evidence.given, most)
-        if changed:
-            cause = (
-                f"under load, {changed:,} of {sent:,} vectors changed, {mixed:,} of them into the "
-                "vector of another text"
-            )
-        name = f"{dataset.name}, {CONNECTIONS} requests at a time"
-        rows.append(row(name=name, candidate=1 - changed / sent, failure=cause))
-    return Check(
-        candidate=encoder.recipe.model,
-        baseline=answer.model,
-        role="checkpoint",
-        outcome="DRIFT" if cause else "OK",
-        reasons=(
-            cause or f"the vectors agree within the precision of {precision}",
-            *(one.name for one in answer.seen if one.name not in cause),
-        ),
-        rows=tuple(rows),
-        answer=answer,
-    )
-
-
-def _describe_cause(answer: Answer, stated: str, length: ServedLength | None) -> str:
-    """Return the difference that explains the vectors, or "" if they are as stated."""
-    if answer.verdict == "none":
-        return "; ".join(["no deviation explains the vectors", *(one.name for one in answer.seen)])
-    best = answer.explanations[0] if answer.explanations else None
-    if best and best.deviations != (STORED.get(stated),):
-        return f"the cause is: {best.name} ({'; '.join(best.apply)})"
-    if not best and LEVELS[answer.precision] > LEVELS[stated]:
-        return f"the vectors are as exact as {answer.precision}, and {stated} is stated"
-    return "" if length is None or length.agrees else length.note.name
-
-
-def _repeat_under_load(
-    encoder: EndpointEncoder, given: Mapping[Role, GivenVectors], most: float
-) -> tuple[int, int, int]:
-    """Send texts one by one over many connections, and count requests, changes and mix-ups.
-
-    A vector changed if its relative squared distance to the one of ``given`` is above ``most``. One
-    that is much closer to the vector of another text went to the wrong request.
-    """
-    tasks = [
-        (role, each.texts, slice(row, row + 1))
-        for role, each in given.items()
-        for row in range(len(each.texts.ids))
-    ]
-    from scipy.spatial.distance import cdist  # late: other commands do without it
-
-    first = np.concatenate([each.vectors for each in given.values()])
-    squares = np.maximum(np.einsum("ij,ij->i", first, first)[:, None], FLOOR)
-    sent = changed = mixed = 0
-    start = time.monotonic()
-    with ThreadPoolExecutor(CONNECTIONS) as pool:
-        while sent < ROUNDS * len(tasks) and time.monotonic() < start + SECONDS:
-            again = list(pool.map(lambda task: encode_texts(encoder, *task), tasks))
-            distances = cdist(np.concatenate(again), first, "sqeuclidean") / squares
-            errors = distances.diagonal()
-            is_mixed = find_mixed_up(distances, errors)
-            sent += len(tasks)
-            changed += int((is_mixed | (errors > most)).sum())
-            mixed += int(is_mixed.sum())
-    return sent, changed, mixed

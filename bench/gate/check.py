@@ -41,22 +41,21 @@ from bench.gate.candidate import (
     candidate_name,
     check_protocol,
     check_published,
-    check_server,
     evaluate_candidate,
 )
 from bench.gate.check_record import Check, LostQuery
 from bench.gate.decision import GateSettings, ScorePair, decide, draw_means, upper_bound
-from bench.gate.stack import compare_stacks
+from bench.gate.server import check_server
+from bench.gate.stack import check_stack
 from bench.requests.deciding import CheckRequest
 from bench.requests.outcomes import RecordedWarnings
 from bench.result_store.find import choose_results, find_named, find_results
-from bench.runner.workspace import Workspace, load_models, open_endpoint, open_workspace
+from bench.runner.workspace import Workspace, load_models, open_workspace
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.dataset import name_of_user
 from foundation.errors import BenchError, format_names
 from retrievers.models.card import ExpectedScore, all_cards
 from retrievers.models.locate import is_card
-from retrievers.models.read_settings import find_code, is_st_folder
 
 CANDIDATE = "the candidate"  # its name in messages, which the baseline may share
 SUSPICIOUS_GAIN = 0.1  # gain on a collection that hardly any new model brings
@@ -84,9 +83,9 @@ def check(request: CheckRequest) -> Check:
         BenchError: wrong input, another protocol, or too few resamples.
     """
     if request.served:
-        return _check_server(request)
+        return check_server(request)
     if request.stack:
-        return _check_stack(request, request.stack)
+        return check_stack(request, request.stack)
     if not (request.candidate and request.baseline):
         missing = "--baseline" if request.candidate else "CANDIDATE"
         usage = "python -m bench check CANDIDATE --baseline BASELINE [OPTIONS]"
@@ -163,49 +162,6 @@ def _score_run_file(
     split, depth = (protocol.split, protocol.depth) if protocol else ("", None)
     opened = workspace.open(opens, split or None, with_corpus=False)
     return score_run_file(path, opened, [measure] if measure else None, depth)
-
-
-def _check_server(request: CheckRequest) -> Check:
-    """Compare the vectors of a server with those of its checkpoint."""
-    if not request.against or request.candidate or len(request.on) > 1:
-        raise BenchError(
-            "--served needs --against, at most one collection, and no candidate",
-            "python -m bench check --served URL --against CHECKPOINT --on COLLECTION",
-        )
-    workspace = open_workspace(request)
-    # Both describe the server; the checkpoint is loaded as its card says.
-    use = evolve(request, dtype=None, endpoint_model=None)
-    (model,) = load_models(workspace, (request.against,), use)
-    dataset = workspace.dataset((request.on or ("stdlib-code",))[0])  # on every machine
-    encoder = open_endpoint(request.served, request.endpoint_model, model)
-    stated = request.dtype or model.model.recipe.precision
-    return check_server(workspace, model, dataset, encoder, stated)
-
-
-def _check_stack(request: CheckRequest, python: Path) -> Check:
-    """Compare the candidate in this interpreter and in another one."""
-    if not isinstance(request.candidate, str | Path) or not str(request.candidate):
-        raise BenchError(
-            "--stack needs a candidate", "python -m bench check CANDIDATE --stack PYTHON"
-        )
-    if ignored := evolve(request, like=None).typed_settings():
-        raise BenchError(
-            f"{shlex.join(ignored)} has no effect with --stack",
-            "Leave it out: the model is used as its folder, or the card of --like, states.",
-        )
-    workspace = open_workspace(request)
-    datasets = [workspace.dataset(name) for name in workspace.expand_names(request.on)]
-    folder, model = Path(request.candidate).expanduser(), None
-    if code := find_code(folder):
-        raise BenchError(f"{code.text}, and --stack runs no code of a folder", "Leave out --stack.")
-    if request.like or not is_st_folder(folder):
-        (loaded,) = load_models(workspace, (str(request.candidate),), request)
-        folder, model = loaded.model.checkpoint.root, loaded.model
-        if not request.like and is_st_folder(folder):
-            model = None
-            print(f"note: {folder} is used as its modules.json states", file=sys.stderr)
-    candidate = f"{request.candidate} with {python}"
-    return compare_stacks(candidate, folder, model, python, datasets, workspace.device)
 
 
 def _find_scope(

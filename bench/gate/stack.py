@@ -6,6 +6,7 @@ first that differ, with the facts that belong to them, name the cause.
 """
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 
 from bench.comparing.statistics import (
     PairedScores,
@@ -29,6 +31,8 @@ from bench.evaluation.judging import apply_protocol
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import score
 from bench.gate.check_record import STACK, Check, CheckRow, Outcome
+from bench.requests.deciding import CheckRequest
+from bench.runner.workspace import load_models, open_workspace
 from datasets_cfg.dataset import Dataset, take_first_queries
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
@@ -36,6 +40,7 @@ from retrievers.encoders.preflight import BATCH_TOLERANCE
 from retrievers.encoders.protocol import join
 from retrievers.encoders.tokens import probe_texts
 from retrievers.models.card import Role
+from retrievers.models.read_settings import find_code, is_st_folder
 from retrievers.models.resolve import Model
 
 PROBE = Path(__file__).with_name("stack_probe.py")
@@ -67,23 +72,32 @@ class Stack:
     arrays: Mapping[str, Any]
 
 
-def compare_stacks(
-    candidate: str,
-    folder: Path,
-    model: Model | None,
-    python: Path,
-    datasets: Sequence[Dataset],
-    device: str,
-) -> Check:
+def check_stack(request: CheckRequest, python: Path) -> Check:
     """Compare the token ids, states, vectors and scores of a model in two interpreters.
 
-    ``model`` is how the folder is used; None for a folder of sentence-transformers, which states
-    it. A sample of each dataset is scored. Nothing of the libraries of ``python``, the other
+    A sample of each collection is scored. Nothing of the libraries of ``python``, the other
     interpreter, is imported here.
-
-    Raises:
-        BenchError: this interpreter cannot use the model, or the other one lacks a library.
     """
+    if not isinstance(request.candidate, str | Path) or not str(request.candidate):
+        raise BenchError(
+            "--stack needs a candidate", "python -m bench check CANDIDATE --stack PYTHON"
+        )
+    if ignored := evolve(request, like=None).typed_settings():
+        raise BenchError(
+            f"{shlex.join(ignored)} has no effect with --stack",
+            "Leave it out: the model is used as its folder, or the card of --like, states.",
+        )
+    workspace = open_workspace(request)
+    datasets = [workspace.dataset(name) for name in workspace.expand_names(request.on)]
+    folder, model = Path(request.candidate).expanduser(), None
+    if code := find_code(folder):
+        raise BenchError(f"{code.text}, and --stack runs no code of a folder", "Leave out --stack.")
+    if request.like or not is_st_folder(folder):
+        (loaded,) = load_models(workspace, (str(request.candidate),), request)
+        folder, model = loaded.model.checkpoint.root, loaded.model
+        if not request.like and is_st_folder(folder):
+            model = None
+            print(f"note: {folder} is used as its modules.json states", file=sys.stderr)
     if not shutil.which(python):
         raise BenchError(
             f"{python} is not an interpreter",
@@ -96,7 +110,8 @@ def compare_stacks(
                 "Name another collection with --on.",
             )
     samples = [take_first_queries(dataset, QUERIES) for dataset in datasets]
-    job = make_job(folder, model, samples, device)
+    job = make_job(folder, model, samples, workspace.device)
+    candidate = f"{request.candidate} with {python}"
     here = run_probe(Path(sys.executable), job)
     try:
         there = run_probe(python, job | {"tokens": here.facts["whole"]})

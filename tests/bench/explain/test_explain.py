@@ -110,7 +110,7 @@ class Oracle:
 
 @pytest.fixture(autouse=True)
 def _few_rounds(monkeypatch):
-    monkeypatch.setattr("bench.gate.candidate.ROUNDS", 3)
+    monkeypatch.setattr("bench.gate.server.ROUNDS", 3)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from bench.explain.length import ServedLength, find_length
+from bench.gate.server import ServedLength, find_length
 from retrievers.encoders.external import EndpointEncoder
 from retrievers.models.card import Card, Recipe
 from retrievers.models.resolve import Model, resolve_model
@@ -85,7 +85,7 @@ def test_a_server_that_refuses_longer_texts_has_the_length_of_the_longest(model)
 
 
 def test_a_server_that_averages_pieces_reads_everything(model, monkeypatch):
-    monkeypatch.setattr("bench.explain.length.MOST_TOKENS", 64)
+    monkeypatch.setattr("bench.gate.server.MOST_TOKENS", 64)
     length, _ = find(model, lambda ids: split(ids, 22))
     assert (length.tokens, length.longer, length.agrees) == (64, "", False)
     assert length.note.name == "the server reads texts of 64 tokens, not 24"
