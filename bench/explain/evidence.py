@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice, zip_longest
 from typing import Any
 
 import numpy as np
@@ -167,7 +167,10 @@ def score_errors(
         ranks_only: compare ranks within a query, for runs whose scores are only ranks.
     """
     if ranks_only:
-        given, predicted = _ranks(given, queries), _ranks(predicted, queries)
+        import pandas as pd  # late: `list` must answer without it
+
+        ranks = pd.DataFrame([given, predicted]).T.groupby(queries).rank(method="first")
+        given, predicted = ranks.to_numpy().T
     spread = given.std()
     slope = float(((given - given.mean()) * (predicted - predicted.mean())).mean())
     slope /= max(float(predicted.var()), np.finfo(np.float64).tiny)
@@ -178,14 +181,6 @@ def score_errors(
     squares = np.bincount(queries, weights=(given - fitted) ** 2).astype(np.float64)
     relative: Float64Array = squares / counts / spread**2
     return relative
-
-
-def _ranks(scores: Float64Array, queries: Any) -> Float64Array:
-    """Return the rank of each score within its query, from 0. ``queries`` is sorted."""
-    ranks = np.empty(len(scores))
-    ranks[np.lexsort((scores, queries))] = np.arange(len(scores))
-    ranks -= np.searchsorted(queries, queries)
-    return ranks
 
 
 def value_fit(given: Float64Array, predicted: Float64Array, tolerances: Float64Array) -> Fit:
@@ -251,7 +246,8 @@ def choose_documents(corpus: Corpus, ids: Sequence[str], count: int = DOCUMENTS)
     rows = rng.permutation(rows[rows >= 0])[:LOOKED_AT]
     titles, texts = corpus.documents_at(rows)
     lengths = np.array([len(title) + len(text) for title, text in zip(titles, texts, strict=True)])
-    accented = [place for place, text in enumerate(texts) if _has_accents(text)]
+    plain = [unicodedata.is_normalized("NFD", text) for text in texts]
+    accented = np.flatnonzero(np.logical_not(plain)).tolist()
     chosen = _alternate([list(range(len(rows))), np.argsort(-lengths).tolist(), accented], count)
     return Texts(corpus.ids.take(rows[chosen]).to_pylist(), *corpus.documents_at(rows[chosen]))
 
@@ -268,17 +264,10 @@ def choose_queries(dataset: Dataset, ids: Sequence[str], count: int = QUERIES) -
     return Texts([known[place][0] for place in chosen], [""] * len(texts), texts)
 
 
-def _has_accents(text: str) -> bool:
-    if text.isascii():
-        return False
-    return any(unicodedata.decomposition(each)[:1] == "0" for each in text)
-
-
 def _alternate(lists: Sequence[Sequence[int]], count: int) -> list[int]:
     """Return the first of each list, then the second of each, without repeats."""
-    longest = max(map(len, lists), default=0)
-    mixed = (each[place] for place in range(longest) for each in lists if place < len(each))
-    return list(dict.fromkeys(mixed))[:count]
+    mixed = dict.fromkeys(chain.from_iterable(zip_longest(*lists)))
+    return [place for place in mixed if place is not None][:count]
 
 
 @dataclass(frozen=True)
@@ -335,7 +324,7 @@ class VectorEvidence(SetupEvidence):
         predicted = self._predict(setup, role, part)
         vectors = given.vectors[part]
         if setup.shuffled and given.all_vectors.shape[1] == predicted.shape[1]:
-            nearest = self._nearest(setup, role, part)
+            nearest = _find_nearest(given.all_vectors, predicted)
             if len(np.unique(nearest)) < 0.9 * len(nearest):  # no order of these vectors
                 return np.full(len(predicted), np.inf)
             vectors = given.all_vectors[nearest]
@@ -345,15 +334,14 @@ class VectorEvidence(SetupEvidence):
         texts = self.given[role].texts
         return self.passes.vectors(setup, role, texts.titles[part], texts.texts[part])
 
-    def _nearest(self, setup: EvaluationSetup, role: Role, part: slice) -> Int64Array:
-        """Return the row of the given vector that is closest to each prediction."""
-        predicted = self._predict(setup, role, part)
-        given = self.given[role].all_vectors
-        every = given.astype(np.float32)
-        if np.issubdtype(given.dtype, np.integer):
-            every, predicted = _standardise(every), _standardise(predicted)
-        squares = np.einsum("ij,ij->i", every, every)
-        return np.asarray((predicted @ every.T - 0.5 * squares).argmax(axis=1), np.int64)
+
+def _find_nearest(given: Float32Array, predicted: Float32Array) -> Int64Array:
+    """Return the row of the given vector that is closest to each prediction."""
+    every = given.astype(np.float32)
+    if np.issubdtype(given.dtype, np.integer):
+        every, predicted = _standardise(every), _standardise(predicted)
+    squares = np.einsum("ij,ij->i", every, every)
+    return np.asarray((predicted @ every.T - 0.5 * squares).argmax(axis=1), np.int64)
 
 
 def _standardise(vectors: Float32Array) -> Float32Array:
@@ -372,22 +360,24 @@ class RunEvidence(SetupEvidence):
     name: str = "run"
 
     @cached_property
-    def _pairs(self) -> "_Pairs":
-        return _sample_pairs(self.run, self.dataset)
+    def _sample(self) -> "_Sample":
+        return _sample_run(self.run, self.dataset)
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        pairs = self._pairs.first(PROBE_RUN) if probe else self._pairs
+        texts, queries, rows, scores = self._sample
+        if probe:
+            texts, size = texts[:PROBE_RUN], int(np.searchsorted(queries, PROBE_RUN))
+            queries, rows, scores = queries[:size], rows[:size], scores[:size]
         if setup.shuffled:
-            return noise_fit(np.full(len(pairs.texts), np.inf))
-        corpus = self.dataset.corpus
-        rows, places = np.unique(pairs.rows, return_inverse=True)
-        documents = self.passes.vectors(setup, "document", *corpus.documents_at(rows))[places]
-        queries = self.passes.vectors(setup, "query", [""] * len(pairs.texts), pairs.texts)
-        predicted = np.einsum("ij,ij->i", queries[pairs.queries], documents, dtype=np.float64)
+            return noise_fit(np.full(len(texts), np.inf))
+        rows, places = np.unique(rows, return_inverse=True)
+        read = self.dataset.corpus.documents_at(rows)
+        documents = self.passes.vectors(setup, "document", *read)[places]
+        encoded = self.passes.vectors(setup, "query", [""] * len(texts), texts)
+        predicted = np.einsum("ij,ij->i", encoded[queries], documents, dtype=np.float64)
         if setup.euclidean:
             predicted = predicted - 0.5 * (documents.astype(np.float64) ** 2).sum(axis=1)
-        errors = score_errors(pairs.scores, predicted, pairs.queries, self.ranks_only)
-        return noise_fit(errors)
+        return noise_fit(score_errors(scores, predicted, queries, self.ranks_only))
 
     def detail(self, setup: EvaluationSetup) -> str:
         return "its scores are ranks, so only the order was compared" if self.ranks_only else ""
@@ -407,21 +397,11 @@ def _is_even(steps: Float64Array) -> bool:
     return len(steps) > 2 and bool(np.ptp(steps) < 1e-3 * abs(steps.mean()))
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """Scores of documents (rows of the corpus) of queries (places in ``texts``)."""
-
-    texts: Sequence[str]
-    queries: Int64Array
-    rows: Int64Array
-    scores: Float64Array
-
-    def first(self, count: int) -> "_Pairs":
-        kept = self.queries < count
-        return _Pairs(self.texts[:count], self.queries[kept], self.rows[kept], self.scores[kept])
+# Texts of queries; for each pair of a query and a document, place of the query, row and score.
+_Sample = tuple[list[str], Int64Array, Int64Array, Float64Array]
 
 
-def _sample_pairs(run: Run, dataset: Dataset) -> _Pairs:
+def _sample_run(run: Run, dataset: Dataset) -> _Sample:
     """Return the first documents of some queries, and others from all ranks."""
     place_of = {query: place for place, query in enumerate(run.query_ids)}
     chosen = choose_queries(dataset, list(place_of), RUN_QUERIES)
@@ -446,4 +426,4 @@ def _sample_pairs(run: Run, dataset: Dataset) -> _Pairs:
             f"the run and {dataset.name} share no query with three documents",
             "Check that its ids are those of this collection and split",
         )
-    return _Pairs(texts, np.array(queries), np.concatenate(rows), np.concatenate(scores))
+    return texts, np.array(queries), np.concatenate(rows), np.concatenate(scores)
