@@ -57,7 +57,7 @@ def explain(request: ExplainRequest) -> Answer:
         raise BenchError("candidates scored again are not explained", "Leave out --rescore.")
     print(f"loading {request.model}", file=sys.stderr)
     workspace = open_workspace(request)
-    model = _load(workspace, request.model, request)
+    (model,) = load_models(workspace, (request.model,), request)
     datasets = workspace.datasets(request.on)
     names = [dataset.name for dataset in datasets]  # of a folder, not its path
     typed = dict(zip(names, workspace.expand_names(request.on), strict=True))
@@ -95,16 +95,13 @@ def _load_other(workspace: Workspace, request: ExplainRequest) -> LoadedModel | 
         return None
     use = ModelFields(like=request.like, dtype=request.dtype, trust_code=request.trust_code)
     try:
-        return _load(workspace, request.checkpoint, use)
+        (other,) = load_models(workspace, (request.checkpoint,), use)
     except BenchError:
         if use.like is not None or not is_card(request.model):
             raise
-        return _load(workspace, request.checkpoint, evolve(use, like=request.model))
-
-
-def _load(workspace: Workspace, name: str, fields: ModelFields) -> LoadedModel:
-    (model,) = load_models(workspace, (name,), fields)
-    return model
+        use = evolve(use, like=request.model)
+        (other,) = load_models(workspace, (request.checkpoint,), use)
+    return other
 
 
 def _evidence(request: ExplainRequest, question: Question) -> list[SetupEvidence]:
@@ -155,9 +152,8 @@ class _DeviationSearch:
 
     def answer(self) -> Answer:
         question, facts = self.question, self.question.dataset.facts
-        other = question.other.model if question.other else None
-        lengths = sorted(set(question.lengths))
-        singles = deviations(question.passes.model, question.setup, other, facts, lengths)
+        models, lengths = question.passes, sorted(set(question.lengths))
+        singles = deviations(models.model, question.setup, models.other, facts, lengths)
         base = self._fit(question.setup, False)
         probed = self._fit_all([(deviation,) for deviation in singles], True)
         tried = self._fit_all(_keep_undecided(probed, FULL_SINGLES), False)
@@ -256,22 +252,18 @@ class _DeviationSearch:
         singles = [
             each for each in probed if is_cut or not np.array_equal(each.fit.errors, base.errors)
         ]
-        distances = [each.fit.logarithms.mean() for each in singles]
-        pairs = sorted(
-            combinations(range(len(singles)), 2),
-            key=lambda pair: sum(sorted(distances[each] for each in pair) * np.array([2, 1])),
-        )
-        chosen = [(*singles[a].deviations, *singles[b].deviations) for a, b in pairs]
-        encodes = {
-            each.deviations[0].name: forward_key(each.setup) != forward_key(unchanged)
-            for each in singles
-        }
-        return [
-            (a, b)
-            for a, b in chosen
-            if not set(a.changes) & set(b.changes)
-            and not (self._needs_collection and encodes[a.name] and encodes[b.name])
-        ][:PROBED_PAIRS]
+
+        def can_combine(pair: tuple[_Hypothesis, _Hypothesis]) -> bool:
+            (a,), (b,) = (each.deviations for each in pair)
+            is_slow = all(forward_key(each.setup) != forward_key(unchanged) for each in pair)
+            return not set(a.changes) & set(b.changes) and not (self._needs_collection and is_slow)
+
+        def distance(pair: tuple[_Hypothesis, _Hypothesis]) -> float:
+            nearer, farther = sorted(float(each.fit.logarithms.mean()) for each in pair)
+            return 2 * nearer + farther
+
+        pairs = sorted(filter(can_combine, combinations(singles, 2)), key=distance)
+        return [(*a.deviations, *b.deviations) for a, b in pairs[:PROBED_PAIRS]]
 
 
 def _accept(tried: Sequence[_Hypothesis], base: Fit) -> list[_Hypothesis]:
@@ -314,9 +306,10 @@ def _group_equal(accepted: Sequence[_Hypothesis]) -> list[list[_Hypothesis]]:
     """Merge hypotheses that the evidence cannot tell apart."""
     groups: list[list[_Hypothesis]] = []
     for each in accepted:
-        same = next((group for group in groups if group[0].fit.equals(each.fit)), None)
-        if same is None:
-            groups.append([each])
+        for group in groups:
+            if group[0].fit.equals(each.fit):
+                group.append(each)
+                break
         else:
-            same.append(each)
+            groups.append([each])
     return groups

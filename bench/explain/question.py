@@ -114,8 +114,7 @@ def read_vectors(path: Path, dataset: Dataset) -> tuple[dict[Role, GivenVectors]
     if vectors.dtype == np.uint8 and vectors.max() > 1:
         vectors = np.unpackbits(vectors, axis=1)
     row_of = {id_: row for row, id_ in enumerate(ids)}
-    in_corpus = dataset.corpus.rows_of(ids) >= 0
-    queries = [id_ for id_, known in zip(ids, in_corpus.tolist(), strict=True) if not known]
+    queries = np.array(ids)[dataset.corpus.rows_of(ids) < 0].tolist()
     samples: dict[Role, Texts] = {
         "document": choose_documents(dataset.corpus, ids),
         "query": choose_queries(dataset, queries),
