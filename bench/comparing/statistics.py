@@ -209,6 +209,14 @@ def resample(scores: Float64Array, resampling: Resampling, stream: int = 0) -> R
     return ResampledMeans(np.concatenate(drawn) / queries, flipped / queries)
 
 
+def resample_differences(
+    scores: Float64Array, resampling: Resampling, on: str, measure: str
+) -> PairedScores:
+    """Resample the differences of two models on the collection ``on``, float64 ``(queries,)``."""
+    drawn = resample(scores[:, None], resampling, random_stream(on))
+    return PairedScores(scores, drawn.bootstrap[:, 0], drawn.flipped[:, 0], on, measure)
+
+
 def _block_sizes(queries: int, count: int) -> Iterator[int]:
     """Yield numbers of rows that add up to ``count``, each small enough for one block of memory."""
     rows = max(1, BLOCK_CELLS // queries)

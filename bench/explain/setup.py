@@ -319,16 +319,13 @@ def _vary_network(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
 
 
 def _vary_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
-    if setup.normalize:
-        card = 'card: normalize = false, similarity = "dot"'
-        yield Deviation("vectors not normalised", {"normalize": False}, card)
-    else:
-        card = 'card: normalize = true, similarity = "cos"'
-        yield Deviation("cosine: vectors normalised", {"normalize": True}, card)
+    card = 'card: normalize = {}, similarity = "{}"'
+    yield Deviation("vectors not normalised", {"normalize": False}, card.format("false", "dot"))
+    yield Deviation("cosine: vectors normalised", {"normalize": True}, card.format("true", "cos"))
+    if not setup.normalize:
         grid = 'grid: similarity = "euclidean"'
         yield Deviation("ranked by Euclidean distance", {"euclidean": True}, grid)
-    if setup.dimensions is not None:
-        yield Deviation("all dimensions", {"dimensions": None}, "omit --dimensions")
+    yield Deviation("all dimensions", {"dimensions": None}, "omit --dimensions")
     for width in WIDTHS:
         if width < model.recipe.dim and width != setup.dimensions:
             name = f"first {width} dimensions"
@@ -337,9 +334,8 @@ def _vary_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
                 uncut = {"dimensions": width, "scaled_after_cut": False}
                 mend = "scale vectors to length 1 there after they are cut"
                 yield Deviation(f"{name}, not scaled again", uncut, mend)
-    if setup.precision != "float32":
-        plain, is_rounding = {"precision": "float32"}, setup.precision != "binary"
-        yield Deviation("documents in float32", plain, "omit --precision", is_rounding)
+    plain, is_rounding = {"precision": "float32"}, setup.precision != "binary"
+    yield Deviation("documents in float32", plain, "omit --precision", is_rounding)
     yield Deviation("binary vectors", {"precision": "binary"}, "--precision binary")
     for each in ("int8", "float16", "bfloat16"):
         option = MEND_THERE if each == "bfloat16" else f"--precision {each}"

@@ -67,7 +67,7 @@ DEVIATION = 0.2  # of the differences of different checkpoints; siblings have .1
 class Scope:
     """Baseline and collections of a check, with their weights in the mean.
 
-    ``opened_by`` has the typed folder of each collection of the user, by the name in its results.
+    ``opened_by`` has the name or folder that opens each collection, by the name in its results.
     """
 
     baseline: ComparedModel
@@ -122,11 +122,13 @@ def check(request: CheckRequest) -> Check:
             if scope.baseline.name == PUBLISHED
             else check_against(candidate, scope.baseline, scope.weights, settings, comparing)
         )
-    warnings = [] if settings.expect_same else list(_warnings(done))
-    warnings += [*_hints_for_gaps(scope), *recorded.texts, *_preflight_warnings(candidate)]
-    holes = (
-        () if settings.expect_same else _find_holes(candidate, done, scope, comparing, workspace)
-    )
+    warnings = [*_hints_for_gaps(scope), *recorded.texts]
+    for name, entry in candidate.results.items():
+        warnings += [f"{name}: {text}" for text in entry.record.preflight.get("warnings", ())]
+    holes: Iterable[Holes] = ()
+    if not settings.expect_same:
+        warnings = [*_warnings(done), *warnings]
+        holes = _find_holes(candidate, done, scope, comparing, workspace)
     return msgspec.structs.replace(
         done,
         warnings=tuple(dict.fromkeys(warnings)),
@@ -157,7 +159,7 @@ def _score_run_file(
         others = f"the baseline has results on {format_names([*scope.weights])}"
         raise BenchError(f"{path} is a run of one collection, and {others}", "name it with --on")
     (name,) = scope.weights
-    known, unknown = _openable_collections(scope, workspace), scope.opened_by.get(name, name)
+    known, unknown = _openable_collections(scope, workspace), scope.opened_by[name]
     opens, protocol = known.get(name, (unknown, None))
     split, depth = (protocol.split, protocol.depth) if protocol else ("", None)
     opened = workspace.open(opens, split or None, with_corpus=False)
@@ -186,7 +188,8 @@ def _find_scope(
         raise BenchError("there are no collections to check on", "Name them with --on.")
     chosen = choose_results(name, found, weights if request.on else None)
     left_out = tuple(sorted(own - weights.keys()))
-    return Scope(ComparedModel(name, chosen), weights, left_out, folders)
+    opened_by = {collection: folders.get(collection, collection) for collection in weights}
+    return Scope(ComparedModel(name, chosen), weights, left_out, opened_by)
 
 
 def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
@@ -234,8 +237,6 @@ def _announce(candidate: str, scope: Scope, expect_same: bool) -> None:
     """Print models and collections, and what the queries can show, before hours of encoding."""
     baseline, collections = scope.baseline.name, ", ".join(scope.weights)
     print(f"{candidate} against the baseline, {baseline}, on {collections}", file=sys.stderr)
-    if scope.left_out:
-        print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
     sizes = {name: one.record.queries for name, one in scope.baseline.results.items()}
     if not expect_same and sizes.keys() >= scope.weights.keys():
         detectable, provable = expected_effects(sizes, scope.weights)
@@ -269,17 +270,17 @@ def _openable_collections(
     A collection without a result of the baseline is left out: the verdict is MISSING in any case.
     Folders that were not typed are found by the content of the results.
     """
-    baseline = scope.baseline
-    if baseline.name == PUBLISHED:
-        return {name: (scope.opened_by.get(name, name), None) for name in scope.weights}
+    if scope.baseline.name == PUBLISHED:
+        return {name: (opens, None) for name, opens in scope.opened_by.items()}
     found: dict[str, tuple[str, Protocol | None]] = {}
-    for name in (name for name in scope.weights if name in baseline.results):
-        protocol, opens = baseline.results[name].record.protocol, scope.opened_by.get(name, name)
-        if name not in {*scope.opened_by, *dataset_names()}:
+    for name, stored in scope.baseline.results.items():
+        opens, protocol = scope.opened_by.get(name, ""), stored.record.protocol
+        if opens == name and name not in dataset_names():
             dataset = open_evaluated_dataset(protocol, workspace)
             if not isinstance(dataset, str):
                 opens = str(dataset.reader.folder)
-        found[name] = opens, protocol
+        if opens:
+            found[name] = opens, protocol
     return found
 
 
@@ -401,17 +402,10 @@ def _warnings(done: Check) -> Iterator[str]:
             )
 
 
-def _preflight_warnings(candidate: Candidate) -> Iterator[str]:
-    """Yield the warnings of the candidate's evaluations."""
-    for name, entry in candidate.results.items():
-        for warning in entry.record.preflight.get("warnings", ()):
-            yield f"{name}: {warning}"
-
-
 def _hints_for_gaps(scope: Scope) -> Iterator[str]:
     """Yield the command to type if the baseline lacks results."""
     baseline = scope.baseline
-    gaps = [scope.opened_by.get(n, n) for n in scope.weights if n not in baseline.results]
+    gaps = [scope.opened_by[n] for n in scope.weights if n not in baseline.results]
     if gaps and baseline.name != PUBLISHED:
         models = [one.record.model for one in baseline.results.values()] or [baseline.name]
         command = shlex.join(["python", "-m", "bench", "run", *gaps, "--model", models[0]])
@@ -427,7 +421,7 @@ def _explain_command(done: Check, model: LoadedModel, scope: Scope, request: Che
     if done.outcome in ("OK", "MISSING") or model.model.recipe.kind != "transformer":
         return ""
     row = max(done.rows, key=lambda row: (bool(row.failure), abs(row.difference or 0)))
-    settings, on = request.typed_settings(), scope.opened_by.get(row.name, row.name)
+    settings, on = request.typed_settings(), scope.opened_by[row.name]
     models = [str(request.candidate)]
     if scope.baseline.name == PUBLISHED:
         failed = [one for one in done.rows if one.failure and one.name == row.name]

@@ -58,7 +58,7 @@ from bench.comparing.statistics import (
     holm,
     paired_difference,
     random_stream,
-    resample,
+    resample_differences,
     weighted_sum,
 )
 from bench.gate.check_record import MEAN, CheckRow, Outcome
@@ -187,10 +187,9 @@ def queries_needed(
     known = sum(part.queries for part in parts)
     numbers = range(known, max(known, MOST_QUERIES) + 1)
 
-    def proves(queries: int) -> bool:
-        return upper_bound(parts, weights, queries / known) <= margin
-
-    place = bisect_left(numbers, True, key=proves)
+    place = bisect_left(
+        numbers, True, key=lambda queries: upper_bound(parts, weights, queries / known) <= margin
+    )
     return numbers[place] if place < len(numbers) else None
 
 
@@ -310,9 +309,7 @@ def _test_collection(name: str, pair: ScorePair, resampling: Resampling) -> Loss
             f"{pair.measure} on {name} is not a measure from 0 to 1, so a loss has no bound",
             "Choose another one with --measure.",
         )
-    drawn = resample(differences[:, None], resampling, random_stream(name))
-    columns = (drawn.bootstrap[:, 0], drawn.flipped[:, 0])
-    part = PairedScores(differences, *columns, name, pair.measure)
+    part = resample_differences(differences, resampling, name, pair.measure)
     return LossTest(name, [pair], [part], [draw_means(-differences, name)], [1.0])
 
 

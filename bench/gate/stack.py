@@ -20,13 +20,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from bench.comparing.statistics import (
-    PairedScores,
-    Resampling,
-    paired_difference,
-    random_stream,
-    resample,
-)
+from bench.comparing.statistics import Resampling, paired_difference, resample_differences
 from bench.evaluation.judging import apply_protocol
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import score
@@ -182,13 +176,11 @@ def judge_stacks(
     )
 
 
-def _libraries(**stacks: Stack) -> list[str]:
-    """Return the versions of each named stack, one line each."""
-    lines = []
+def _libraries(**stacks: Stack) -> Iterator[str]:
+    """Yield the versions of each named stack, one line each."""
     for place, stack in stacks.items():
         versions = stack.facts["libraries"].items()
-        lines.append(f"{place}: {', '.join(f'{name} {each}' for name, each in versions)}")
-    return lines
+        yield f"{place}: {', '.join(f'{name} {each}' for name, each in versions)}"
 
 
 def make_job(
@@ -303,8 +295,7 @@ def _score_row(sample: Dataset, here: Stack, there: Stack, cosine: bool) -> Chec
     """Return the scores of a sample here (baseline) and there (candidate)."""
     measure = sample.facts.main_measure
     old, new = (_score(sample, each, measure, cosine) for each in (here, there))
-    drawn = resample((new - old)[:, None], Resampling(), random_stream(sample.name))
-    part = PairedScores(new - old, drawn.bootstrap[:, 0], drawn.flipped[:, 0], sample.name, measure)
+    part = resample_differences(new - old, Resampling(), sample.name, measure)
     return CheckRow(
         name=f"{sample.name}, {len(sample.queries):,} queries, {len(sample.corpus):,} documents",
         measure=measure,

@@ -227,7 +227,7 @@ def test_two_recipes_of_the_baseline_on_another_collection_do_not_affect_a_check
         assert done.code == 0, done.stderr
     done = place.run("hashing", "hashing", "--expect-same")
     assert done.code == ExitCode.OK, done.stderr
-    assert "left out by --on: other" in done.stderr
+    assert "Left out by --on: other" in done.stdout
     refused = place.run("hashing", "hashing", "--on", other)
     assert refused.code == ExitCode.BAD_INPUT
     baseline = "hashing@store_dtype=float32"
