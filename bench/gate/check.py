@@ -273,14 +273,13 @@ def _openable_collections(
     if scope.baseline.name == PUBLISHED:
         return {name: (opens, None) for name, opens in scope.opened_by.items()}
     found: dict[str, tuple[str, Protocol | None]] = {}
-    for name, stored in scope.baseline.results.items():
-        opens, protocol = scope.opened_by.get(name, ""), stored.record.protocol
+    for name in (name for name in scope.weights if name in scope.baseline.results):
+        opens, protocol = scope.opened_by[name], scope.baseline.results[name].record.protocol
         if opens == name and name not in dataset_names():
             dataset = open_evaluated_dataset(protocol, workspace)
             if not isinstance(dataset, str):
                 opens = str(dataset.reader.folder)
-        if opens:
-            found[name] = opens, protocol
+        found[name] = opens, protocol
     return found
 
 
