@@ -332,7 +332,9 @@ class VectorEvidence(SetupEvidence):
 
     def _predict(self, setup: EvaluationSetup, role: Role, part: slice) -> Float32Array:
         texts = self.given[role].texts
-        return self.passes.vectors(setup, role, texts.titles[part], texts.texts[part])
+        if role == "query":
+            return self.passes.queries(setup, texts.texts[part])
+        return self.passes.documents(setup, texts.titles[part], texts.texts[part])
 
 
 def _find_nearest(given: Float32Array, predicted: Float32Array) -> Int64Array:
@@ -372,8 +374,8 @@ class RunEvidence(SetupEvidence):
             return noise_fit(np.full(len(texts), np.inf))
         rows, places = np.unique(rows, return_inverse=True)
         read = self.dataset.corpus.documents_at(rows)
-        documents = self.passes.vectors(setup, "document", *read)[places]
-        encoded = self.passes.vectors(setup, "query", [""] * len(texts), texts)
+        documents = self.passes.documents(setup, *read)[places]
+        encoded = self.passes.queries(setup, texts)
         predicted = np.einsum("ij,ij->i", encoded[queries], documents, dtype=np.float64)
         if setup.euclidean:
             predicted = predicted - 0.5 * (documents.astype(np.float64) ** 2).sum(axis=1)

@@ -20,7 +20,7 @@ from retrievers.encoders.protocol import PhaseTimer, Segments, join
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.encoders.transformer import CPU_TOKENS, CUDA_TOKENS, plan_batches
 from retrievers.encoders.views import binarize, decode_codes, encode_codes
-from retrievers.models.card import EVERY_POOLING, Recipe, Role
+from retrievers.models.card import EVERY_POOLING, Recipe
 from retrievers.models.read_checkpoint import Checkpoint
 from retrievers.models.resolve import Model
 
@@ -54,13 +54,23 @@ class ForwardPasses:
         self._pooled: dict[tuple[str, bool, bool, str], dict[bytes, Float32Array]] = {}
         self._loaded_stages: dict[Weights, list[Any]] = {}
 
-    def vectors(
-        self, setup: EvaluationSetup, role: Role, titles: Sequence[str], texts: Sequence[str]
+    def queries(self, setup: EvaluationSetup, texts: Sequence[str]) -> Float32Array:
+        """Return vectors of queries, float32 ``(n, dim)``."""
+        segments = [(_fold_case(setup.query_prompt + text, setup), None) for text in texts]
+        tokens = self._tokens(setup, setup.query_weights, segments, setup.max_query_tokens)
+        vectors = self._finish(setup, setup.query_weights, tokens)
+        return binarize(vectors) if setup.precision == "binary" else vectors
+
+    def documents(
+        self, setup: EvaluationSetup, titles: Sequence[str], texts: Sequence[str]
     ) -> Float32Array:
-        """Return vectors of texts, float32 ``(n, dim)``. Titles of queries are ignored."""
-        weights = setup.document_weights if role == "document" else setup.query_weights
-        tokens = self._tokens(setup, role, weights, titles, texts)
-        return self._finish(setup, role, weights, self._states(setup, weights, tokens))
+        """Return vectors of documents, float32 ``(n, dim)``."""
+        weights = setup.document_weights
+        separator = self._tower(setup, weights).separator if setup.title == "sep" else ""
+        pairs = zip(titles, texts, strict=True)
+        segments = [_segments(setup, title, text, separator) for title, text in pairs]
+        tokens = self._tokens(setup, weights, segments, setup.max_document_tokens)
+        return round_to(self._finish(setup, weights, tokens), setup.precision)
 
     def _model(self, weights: Weights) -> Model:
         return self.other if weights == "other" and self.other else self.model
@@ -113,24 +123,9 @@ class ForwardPasses:
         return self._tokenizers[key]
 
     def _tokens(
-        self,
-        setup: EvaluationSetup,
-        role: Role,
-        weights: Weights,
-        titles: Sequence[str],
-        texts: Sequence[str],
+        self, setup: EvaluationSetup, weights: Weights, segments: Sequence[Segments], most: int
     ) -> Tokens:
         tokenizer = self._tokenizer(setup, weights)
-        if role == "document":
-            separator = self._tower(setup, weights).separator if setup.title == "sep" else ""
-            segments = [
-                _segments(setup, title, text, separator)
-                for title, text in zip(titles, texts, strict=True)
-            ]
-            most = setup.max_document_tokens
-        else:
-            segments = [(_fold_case(setup.query_prompt + text, setup), None) for text in texts]
-            most = setup.max_query_tokens
         most = min(most, self._checkpoint(weights).position_limit or most)
         if not setup.missing:
             return tokenizer(segments, most)
@@ -162,12 +157,12 @@ class ForwardPasses:
             self.encoded += len(new)
         return np.stack([known[name] for name in names])
 
-    def _finish(
-        self, setup: EvaluationSetup, role: Role, weights: Weights, states: Float32Array
-    ) -> Float32Array:
+    def _finish(self, setup: EvaluationSetup, weights: Weights, tokens: Tokens) -> Float32Array:
+        """Return vectors before they are rounded to a precision."""
         import torch
         from torch.nn.functional import normalize
 
+        states = self._states(setup, weights, tokens)
         if setup.pooling != "pooler":
             width = states.shape[1] // len(EVERY_POOLING)
             first = EVERY_POOLING.index(setup.pooling) * width
@@ -182,9 +177,7 @@ class ForwardPasses:
             if setup.normalize and setup.scaled_after_cut:
                 vectors = normalize(vectors, dim=1)
             finished: Float32Array = vectors.numpy()
-        if setup.precision == "binary":
-            return binarize(finished)
-        return round_to(finished, setup.precision) if role == "document" else finished
+        return finished
 
     def _stages(self, weights: Weights) -> list[Any]:
         import torch
@@ -201,9 +194,11 @@ class ForwardPasses:
 
 
 def round_to(vectors: Float32Array, precision: Precision) -> Float32Array:
-    """Return float32 ``(n, dim)`` as they are stored in any precision but ``binary``."""
+    """Return float32 ``(n, dim)`` as they are stored in a precision."""
     import torch
 
+    if precision == "binary":
+        return binarize(vectors)
     if precision == "int8":
         ranges = np.vstack([vectors.min(axis=0), vectors.max(axis=0)])
         codes = encode_codes(vectors, precision, ranges)

@@ -71,8 +71,7 @@ class CollectionScores:
         wanted = set(dataset.queries.ids if queries is None else queries)
         pairs = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
         ids, texts = zip(*((id_, text) for id_, text in pairs if id_ in wanted), strict=True)
-        encoded = self.passes.vectors(setup, "query", [""] * len(texts), texts)
-        run = self._run(setup, ids, encoded, rows)
+        run = self._run(setup, ids, self.passes.queries(setup, texts), rows)
         scores = score(run, _judgements(dataset.qrels, setup, wanted), [*measures, "AP"])
         if not setup.answered_only:
             return scores
@@ -88,9 +87,7 @@ class CollectionScores:
         chosen = np.random.default_rng(0).permutation(len(judged))[:SAMPLE_QUERIES]
         texts = dict(zip(self.dataset.queries.ids, self.dataset.queries.texts, strict=True))
         queries = {judged[place]: texts[judged[place]] for place in chosen}
-        encoded = self.passes.vectors(
-            self.base, "query", [""] * len(queries), list(queries.values())
-        )
+        encoded = self.passes.queries(self.base, list(queries.values()))
         hits = self._search(self.base, encoded, POOL_DEPTH, None)
         judgements = [(id_, grade) for query, id_, grade in self.dataset.qrels if query in queries]
         relevant = self.dataset.corpus.rows_of([id_ for id_, grade in judgements if grade > 0])
@@ -141,7 +138,7 @@ class CollectionScores:
         # int8 takes its steps from all documents, so nothing is rounded chunk by chunk.
         plain = replace(setup, precision="float32") if setup.precision == "int8" else setup
         parts = [
-            self.passes.vectors(plain, "document", *self.dataset.corpus.documents_at(part))
+            self.passes.documents(plain, *self.dataset.corpus.documents_at(part))
             for part in np.array_split(wanted, -(-len(wanted) // CHUNK))
         ]
         matrix = np.concatenate(parts)
