@@ -30,7 +30,6 @@ from bench.boards.rows import (
     find_distinct_results,
     group_by_column,
     group_by_row,
-    label_columns,
     row_facts,
 )
 from bench.comparing.comparison import check_scores_against_rankings
@@ -139,9 +138,8 @@ def build_leaderboard(
     request: LeaderboardRequest,
 ) -> Leaderboard:
     """Build a leaderboard of ``stored`` results, with the suite, measures and claims to show."""
-    by_column = group_by_column(_select_results(stored, request))
+    by_column, labels = group_by_column(_select_results(stored, request))
     by_row = group_by_row(by_column)
-    labels = label_columns(by_column)
     columns = tuple(_column_of(name, labels[name], some) for name, some in by_column.items())
     measures = tuple(dict.fromkeys(name for column in columns for name in column.measures))
     if request.measure and request.measure not in measures:

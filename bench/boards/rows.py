@@ -66,11 +66,17 @@ def find_distinct_results(*locations: Path) -> list[Evaluation]:
     return [choose_newest(model, stored) for (model, _), stored in repeated.items()]
 
 
-def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
-    """Group results by column. The column that represents a collection has the collection's name.
+Columns = dict[str, list[Evaluation]]  # results by name of column
 
-    That is the official protocol, then the declared one, then the newest. The names of the others
-    list their differences: ``beir/scifact@depth=100``.
+
+def group_by_column(stored: Sequence[Evaluation]) -> tuple[Columns, dict[str, str]]:
+    """Group results by column, and return a short label of each column, unique in the table.
+
+    The column that represents a collection has the collection's name. That is the official
+    protocol, then the declared one, then the newest. The names of the others list their
+    differences: ``beir/scifact@depth=100``. Labels have the fewest fields that distinguish the
+    protocols of a collection, hashes last: ``my-docs@split=dev``. The protocol that a shipped
+    collection declares has its plain name.
     """
     by_collection: dict[str, dict[Protocol, list[Evaluation]]] = defaultdict(
         lambda: defaultdict(list)
@@ -79,36 +85,23 @@ def group_by_column(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]
     for entry in stored:
         protocol = complete.get(entry.record.protocol, entry.record.protocol)
         by_collection[protocol.collection][protocol].append(entry)
-    named: dict[str, list[Evaluation]] = {}
+    columns: Columns = {}
+    labels: dict[str, str] = {}
     for collection in sorted(by_collection, key=natural_sort_key):
         protocols = by_collection[collection]
         main = max(protocols, key=lambda protocol: _priority(protocol, protocols[protocol]))
-        named[collection] = protocols.pop(main)
-        facts = describe_protocol(main)
-        for protocol, results in protocols.items():
-            own = describe_protocol(protocol)
-            different = [
-                f"{name}={own.get(name, '')}" for name in find_differing_facts([own, facts])
-            ]
-            named[SELECTOR.join([collection, *different])] = results
-    return named
-
-
-def label_columns(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, str]:
-    """Return a short label of each column, unique in the table.
-
-    Protocols of one collection are distinguished by the fewest possible fields, hashes last:
-    ``my-docs@split=dev``. The protocol that a shipped collection declares has its plain name.
-    """
-    facts = {name: describe_protocol(some[0].record.protocol) for name, some in by_column.items()}
-    labels = {}
-    for name, own in facts.items():
-        collection = own["collection"]
-        same = [other for other in facts.values() if other["collection"] == collection]
-        is_declared = name == collection and collection in dataset_names()
-        fields = [] if is_declared else _distinguishing_facts(same)
-        labels[name] = SELECTOR.join([collection, *(f"{key}={own[key]}" for key in fields)])
-    return labels
+        facts = {protocol: describe_protocol(protocol) for protocol in protocols}
+        telling = _distinguishing_facts(list(facts.values()))
+        for protocol in sorted(protocols, key=main.__ne__):  # the main one first
+            own = facts[protocol]
+            different = find_differing_facts([own, facts[main]])
+            is_plain = protocol == main and collection in dataset_names()
+            name, label = (
+                SELECTOR.join([collection, *(f"{field}={own.get(field, '')}" for field in fields)])
+                for fields in (different, [] if is_plain else telling)
+            )
+            columns[name], labels[name] = protocols[protocol], label
+    return columns, labels
 
 
 def _protocols_with_corpus(stored: Iterable[Evaluation]) -> dict[Protocol, Protocol]:
