@@ -158,12 +158,16 @@ def test_prompts_that_depend_on_the_collection_do_not_split_a_row(tmp_path):
     assert "prompts.query" not in board.rows[0].recipe
 
 
-def test_a_repeated_evaluation_is_shown_once_and_the_newest_is_kept(tmp_path):
-    for machine, time in (("x", "2026-01-01T00:00:00+00:00"), ("y", "2026-02-01T00:00:00+00:00")):
-        store(tmp_path / machine, "a", "set", [0.5], conditions={"time": time, "machine": machine})
+def test_of_repeated_evaluations_the_newest_counts_with_a_warning_if_scores_differ(
+    tmp_path, caplog
+):
+    for machine, month, score in (("y", 2, 0.25), ("x", 1, 0.5)):
+        conditions = {"time": f"2026-0{month}-01T00:00:00+00:00", "machine": machine}
+        store(tmp_path / machine, "a", "set", [score], conditions=conditions)
     board = board_of(tmp_path)
     assert (names(board), board.results) == (["a"], 1)
-    assert board.rows[0].cells["set"].facts["machine"].startswith("y")
+    assert board.rows[0].score("set", MEASURE).value == 0.25
+    assert "2 times with different scores" in caplog.text
 
 
 def test_speed_is_that_of_the_evaluation_that_encoded_most(tmp_path):

@@ -105,12 +105,6 @@ def test_queries_that_a_run_file_lacks_are_counted_in_a_warning(place, tmp_path,
     assert "good.trec" not in warning
 
 
-def test_depths_that_differ_are_refused(place):
-    options = {"dataset": str(place.collection), "depth": 100}
-    with pytest.raises(BenchError, match=r"good and bm25 .* on tiny: depth 100 and 1000"):
-        place.compare(place.good, "bm25", **options)
-
-
 def test_the_queries_that_changed_most_show_texts_relevant_documents_and_both_rankings(place):
     found = place.document(place.bad, place.good, dataset=str(place.collection), changed=2)
     (changes,) = found["changed"]

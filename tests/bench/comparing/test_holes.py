@@ -134,16 +134,6 @@ def test_a_clear_difference_is_settled_and_a_close_one_is_open():
     )
 
 
-def test_holes_are_ordered_by_what_their_label_changes():
-    table = many_queries()
-    effects = expected_effects(table, estimate_relevance(table)[0])
-    first = table.holes[effects.argmax()]
-    assert table.documents[first] == ("z",)  # its label moves b from 1/2 to 1
-    moved = {table.documents[table.holes[each]][0]: effects[each] for each in range(3)}
-    assert moved["z"] > 0
-    assert moved["y"] == moved["x"] == 0  # the relevant document comes first
-
-
 def test_the_effect_of_a_hole_is_the_change_of_the_statistic_times_its_chance():
     names = [f"q{number}" for number in range(30)]
     a = make_run({name: [f"a{rank}" for rank in range(3)] for name in names})

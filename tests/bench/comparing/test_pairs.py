@@ -90,15 +90,6 @@ def only(comparisons: list[Comparison]) -> ComparisonRow:
 # Finding and choosing
 
 
-def test_of_copies_of_one_evaluation_the_newest_is_taken(tmp_path):
-    later = msgspec.structs.replace(records.CONDITIONS, time="2026-02-01T00:00:00+00:00")
-    stored(tmp_path / "b", result())
-    stored(tmp_path / "a", msgspec.structs.replace(result(), conditions=later), values=[1.0])
-    stored(tmp_path / "c", result())
-    (found,) = results_of("words", tmp_path).values()
-    assert found.folder.is_relative_to(tmp_path / "a")
-
-
 HALF = msgspec.structs.replace(RECIPE, dtype="float16")
 
 
@@ -172,12 +163,6 @@ def test_results_of_an_approximate_index_do_not_affect_other_checks(tmp_path, ca
 
 
 # Comparing
-
-
-def test_the_verdict_names_the_better_model_in_either_order():
-    worse, better = model("a", 1), model("b", 1, shift=0.1)
-    assert only(compare_models([worse, better], FAST)).verdict == "b"
-    assert only(compare_models([better, worse], FAST)).verdict == "a"
 
 
 def test_figures_of_two_models_do_not_depend_on_what_else_is_compared():

@@ -34,19 +34,6 @@ def test_what_queries_can_show_is_computed_from_their_number_and_a_stated_deviat
     assert detectable == pytest.approx(2.82 * 0.2 / np.sqrt(150), rel=0.01)
 
 
-def test_a_failed_evaluation_is_missing_and_never_a_score():
-    found = check(
-        {"one": entry(BASE)},
-        {"one": entry(BASE), "two": entry(BASE)},
-        {"one": 0.5, "two": 0.5},
-        {"two": "not evaluated: out of memory"},
-    )
-    assert found.outcome == "MISSING"
-    assert found.mean is None
-    assert [row.candidate for row in found.rows] == [pytest.approx(BASE.mean()), None]
-    assert "out of memory" in found.reasons[0]
-
-
 def test_a_suspiciously_large_gain_is_ok_and_points_to_verify(tmp_path):
     found = bench.check(entry(BASE + 0.2), entry(BASE), resamples=199, cache_dir=tmp_path)
     assert found.outcome == "OK"

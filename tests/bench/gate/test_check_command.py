@@ -5,10 +5,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import pytest
 
-import bench
 from bench.requests.outcomes import ExitCode
 from bench.result_store.result import load
 from tests.support import tiny_checkpoints as tiny
@@ -111,20 +109,6 @@ def test_repeated_checks_and_another_order_of_candidates_have_one_verdict(place,
             seen.setdefault(card.stem, []).append(judged(card, results))
     for card in cards:
         assert all(verdict == seen[card.stem][0] for verdict in seen[card.stem])
-
-
-def test_python_and_the_command_have_one_verdict(place, tmp_path, monkeypatch):
-    assert place.bench("run", place.collection, "--model", "hashing").code == 0
-    _, document, _ = place.check("hashing", "bm25")
-    folders = {"results": place.bench.out, "cache_dir": place.bench.cache}
-    named = bench.check("hashing", "bm25", on=place.collection, resamples=199, **folders)
-    assert json.loads(msgspec.json.encode(named)) == document
-    results = [load(place.bench.results("tiny", name)) for name in ("hashing", "bm25")]
-    given = bench.check(*results, resamples=199, cache_dir=place.bench.cache)
-    mixed = bench.check("hashing", results[1], resamples=199, on=place.collection, **folders)
-    for other in (given, mixed):
-        assert (other.outcome, other.reasons) == (named.outcome, named.reasons)
-        assert [row.paired for row in other.rows] == [row.paired for row in named.rows]
 
 
 def test_another_protocol_is_found_before_anything_is_encoded(place, tmp_path):
