@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import attrs
 
-from bench.requests.deciding import (
-    CheckRequest,
-    CompareRequest,
-    DeployRequest,
-    JudgeRequest,
-    LeaderboardRequest,
-)
-from bench.requests.evaluating import EvaluateRequest, ScoreRequest
-from bench.requests.fields import Request, describe_fields, to_path
-from bench.requests.training import AblateRequest, FinetuneRequest, PretrainRequest
+from bench.requests import deciding, evaluating, training
+from bench.requests.fields import Request, describe_fields
 from foundation.errors import BenchError, did_you_mean
+from foundation.files import local_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,8 +86,8 @@ def _as_type_error(function: str, error: TypeError, request: Any) -> TypeError:
     return TypeError(f"bench.{function}(): {message}")
 
 
-@takes(EvaluateRequest)
-def evaluate(request: EvaluateRequest) -> "Evaluation":
+@takes(evaluating.EvaluateRequest)
+def evaluate(request: evaluating.EvaluateRequest) -> "Evaluation":
     """Evaluate one model on one collection, like ``bench run``.
 
     Raises:
@@ -105,8 +98,8 @@ def evaluate(request: EvaluateRequest) -> "Evaluation":
     return evaluate(request)
 
 
-@takes(ScoreRequest)
-def score(request: ScoreRequest) -> "Evaluation":
+@takes(evaluating.ScoreRequest)
+def score(request: evaluating.ScoreRequest) -> "Evaluation":
     """Score a ranking with the collection's own protocol, like ``bench score``.
 
     Raises:
@@ -125,7 +118,7 @@ def load_result(path: str | Path) -> "Evaluation":
     """
     from bench.result_store.result import load
 
-    return load(to_path(path))
+    return load(local_path(path))
 
 
 def results(folder: str | Path = "results") -> "pd.DataFrame":
@@ -146,7 +139,7 @@ def results(folder: str | Path = "results") -> "pd.DataFrame":
 
     from bench.result_store.find import find_results
 
-    stored = find_results(to_path(folder))
+    stored = find_results(local_path(folder))
     if not stored:
         raise BenchError(f"{folder} has no results", "use the folder that `run` wrote to")
     frame = pd.DataFrame([row for each in stored for row in _result_rows(each)])
@@ -224,8 +217,8 @@ class ComparisonResult:
         return pd.concat(frames) if len(frames) > 1 else frames[0]
 
 
-@takes(CompareRequest)
-def compare(request: CompareRequest) -> ComparisonResult:
+@takes(deciding.CompareRequest)
+def compare(request: deciding.CompareRequest) -> ComparisonResult:
     """Compare models with intervals and p-values, like ``bench compare``.
 
     Raises:
@@ -236,8 +229,8 @@ def compare(request: CompareRequest) -> ComparisonResult:
     return ComparisonResult(compare(request))
 
 
-@takes(CheckRequest)
-def check(request: CheckRequest) -> "Check":
+@takes(deciding.CheckRequest)
+def check(request: deciding.CheckRequest) -> "Check":
     """Decide whether a candidate may be released, like ``bench check``.
 
     Returns:
@@ -252,8 +245,8 @@ def check(request: CheckRequest) -> "Check":
     return check(request)
 
 
-@takes(DeployRequest)
-def deploy(request: DeployRequest) -> "Deployment":
+@takes(deciding.DeployRequest)
+def deploy(request: deciding.DeployRequest) -> "Deployment":
     """Find the smallest deployment of a model that is not worse, like ``bench deploy``.
 
     Returns:
@@ -267,8 +260,8 @@ def deploy(request: DeployRequest) -> "Deployment":
     return deploy(request)
 
 
-@takes(JudgeRequest)
-def judge(request: JudgeRequest) -> "JudgeReport":
+@takes(deciding.JudgeRequest)
+def judge(request: deciding.JudgeRequest) -> "JudgeReport":
     """List unjudged documents that settle a comparison, or import judgements, like ``bench judge``.
 
     Raises:
@@ -281,8 +274,8 @@ def judge(request: JudgeRequest) -> "JudgeReport":
     return judge(request, write_list)
 
 
-@takes(LeaderboardRequest)
-def leaderboard(request: LeaderboardRequest) -> "pd.DataFrame":
+@takes(deciding.LeaderboardRequest)
+def leaderboard(request: deciding.LeaderboardRequest) -> "pd.DataFrame":
     """Compare all stored results, the best model first, like ``bench leaderboard``.
 
     Returns:
@@ -327,8 +320,8 @@ def plot(comparison: ComparisonResult) -> "Figure":
     return figure
 
 
-@takes(PretrainRequest)
-def pretrain(request: PretrainRequest) -> "PretrainResult":
+@takes(training.PretrainRequest)
+def pretrain(request: training.PretrainRequest) -> "PretrainResult":
     """Pre-train an encoder on the documents of collections, like ``bench pretrain``.
 
     The same call continues an interrupted training, and returns the result of a finished one.
@@ -342,8 +335,8 @@ def pretrain(request: PretrainRequest) -> "PretrainResult":
     return pretrain(request)
 
 
-@takes(FinetuneRequest)
-def finetune(request: FinetuneRequest) -> "FinetuneResult":
+@takes(training.FinetuneRequest)
+def finetune(request: training.FinetuneRequest) -> "FinetuneResult":
     """Fine-tune an encoder on the judged queries of collections, like ``bench finetune``.
 
     Queries with the text of a test query of these collections are left out, with a warning. The
@@ -358,8 +351,8 @@ def finetune(request: FinetuneRequest) -> "FinetuneResult":
     return finetune(request)
 
 
-@takes(AblateRequest)
-def ablate(request: AblateRequest) -> "Report":
+@takes(training.AblateRequest)
+def ablate(request: training.AblateRequest) -> "Report":
     """Run an ablation, like ``bench ablate``: train and evaluate every row with several seeds.
 
     The report is also written to ``OUT/NAME/report.md``. The same call continues an interrupted

@@ -27,12 +27,7 @@ from datasets_cfg.catalogue import (
     user_folder,
 )
 from datasets_cfg.corpus import BATCH_DOCUMENTS, Corpus, DamagedCorpusError, SourceFile
-from datasets_cfg.locate import (
-    detect_layout,
-    find_files,
-    is_training_data,
-    reader_of_layout,
-)
+from datasets_cfg.locate import detect_layout, find_files, is_training_data, reader_of_layout
 from datasets_cfg.readers.beir import write_collection
 from datasets_cfg.readers.files import ExampleReader, TextReader, judge_examples
 from datasets_cfg.readers.reader import (

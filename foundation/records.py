@@ -92,10 +92,7 @@ def decode_toml(content: bytes, kind: type[T], source: object) -> T:
 
 
 def convert_table(
-    table: Mapping[str, Any],
-    kind: type[T],
-    source: object,
-    dec_hook: Hook = None,
+    table: Mapping[str, Any], kind: type[T], source: object, dec_hook: Hook = None
 ) -> T:
     """Convert a decoded ``table``, called ``source`` in messages, into a record."""
     plain = dict(table)

@@ -1,7 +1,7 @@
 """The commands: their requests, how each field is typed, and options that only the terminal has.
 
 The options of a command are the fields of its request, without those that only Python has, plus
-those of `OUTPUT`. How a field is typed follows from its type or its name.
+those of `OutputOptions`. How a field is typed follows from its type or its name.
 """
 
 import dataclasses
@@ -53,7 +53,6 @@ BY_TYPE: dict[Any, Any] = {
     tuple[Any, ...]: parse.Names,
     tuple[Path, ...]: parse.LocalPaths,
     tuple[int, ...]: parse.NonNegativeInts,
-    tuple[float, ...] | None: parse.Numbers | None,
     tuple[str, ...] | None: parse.Names | None,
 }
 BY_NAME: dict[str, Any] = {
@@ -62,15 +61,14 @@ BY_NAME: dict[str, Any] = {
     "every": parse.Duration,
     "max_memory": parse.Size | None,
     "older_than": Annotated[parse.NonNegativeInt | None, Parameter(metavar="DAYS")],
-    "out": parse.OutFolder,
     "recall_queries": parse.NonNegativeInt | None,
     "resamples": parse.Resamples,
     "rescore": Annotated[str | None, Parameter(metavar="N|N:int8")],
     "run": parse.LocalPath,
     "stop_after": parse.Duration | None,
     "workers": parse.WorkerNumber | None,
-    "write": parse.OutFolder | None,
 }
+WRITTEN = ("out", "results", "write")  # fields that are one folder to write
 
 Format = Literal["markdown", "csv", "json", "html", "latex"]
 Printed = Literal["markdown", "latex"]
@@ -92,21 +90,14 @@ class OutputOptions:
     json: bool = False
     dry_run: bool = False
     format: Format = "markdown"
-    junit: Path | None = None
-    figure: Path | None = None
+    junit: parse.OutFile | None = None
+    figure: parse.Figure | None = None
 
 
 # Remarks in the description of a field that `--help` leaves out.
 PYTHON = re.compile(r"; in Python[^.]*| \(in Python[^)]*\)| [A-Z][^.]*\bPython\b[^.]*\.")
 
-FOLDERS = FolderFields.section
-OUTPUT: dict[str, tuple[Any, tuple[str, int]]] = {
-    "json": (bool, FOLDERS),
-    "dry_run": (bool, Request.section),
-    "format": (Format, Request.section),
-    "junit": (parse.OutFile | None, Request.section),
-    "figure": (parse.Figure | None, Request.section),
-}
+OUTPUT_KINDS = get_type_hints(OutputOptions, include_extras=True)
 SET_CARD = (
     "Override a field of the card; repeatable. Fields: max_query_tokens and max_document_tokens "
     "(truncation length), query_prompt (prefix of every query), store_dtype (float16 halves the "
@@ -233,8 +224,8 @@ class Command:
             )
             yield Option(each.name, kind, text, section_of[each.name], positional, default)
         for name, help_ in self.output.items():
-            usual, section = OUTPUT[name]
-            kind = self.kinds.get(name, usual)
+            kind = self.kinds.get(name, OUTPUT_KINDS[name])
+            section = FolderFields.section if name == "json" else Request.section
             text = help_ or described_in(OutputOptions)[name]
             yield Option(name, kind, text, section, default=getattr(OutputOptions(), name))
         if self.to_fields is parse.read_card_settings:
@@ -247,6 +238,8 @@ class Command:
 
 def _kind_of(name: str, type_: Any, positional: bool) -> Any:
     """Return how a field is typed. One option with several values takes them all."""
+    if name in WRITTEN and type_ in (Path, Path | None):
+        return parse.OutFolder if type_ is Path else parse.OutFolder | None
     kind = BY_NAME.get(name, BY_TYPE.get(type_, type_))
     is_plain_tuple = get_origin(kind) is tuple and kind not in BY_TYPE.values()
     return Annotated[kind, parse.SeveralValues] if is_plain_tuple and not positional else kind
@@ -258,17 +251,10 @@ def without_fields(cls: type) -> str:
 
 
 LATEX = "Format of the output. latex is a table for a paper (with the package booktabs)."
-FIGURE_OF_INDEXES = (
-    "Also draw queries per second against the recall of indexes into this file: .pdf, .svg or .png."
-)
-FIGURE_OF_COSTS = (
-    "Also draw scores against encoding speed and bytes per document into this file: .pdf, .svg or "
-    ".png."
-)
-FIGURE_OF_SETTINGS = (
-    "Also draw the loss of each tested setting against its bytes and its time into this file: "
-    ".pdf, .svg or .png."
-)
+FIGURE = "Also draw {} into this file: .pdf, .svg or .png."
+FIGURE_OF_INDEXES = FIGURE.format("queries per second against the recall of indexes")
+FIGURE_OF_COSTS = FIGURE.format("scores against encoding speed and bytes per document")
+FIGURE_OF_SETTINGS = FIGURE.format("the loss of each tested setting against its bytes and its time")
 DRY_RUN = "Show the documents to encode, the expected time and the memory; evaluate nothing."
 
 COMMANDS: dict[str, Command] = {
@@ -277,7 +263,7 @@ COMMANDS: dict[str, Command] = {
         EVALUATE,
         "evaluating.run",
         output={"dry_run": DRY_RUN, "json": ""},
-        kinds={"measure": Words, "results": parse.OutFolder},
+        kinds={"measure": Words},
         only_if={"address": {"engine": "ray"}, "recall_queries": {"index": True}},
     ),
     "work": Command(evaluating.WorkRequest, EVALUATE, "evaluating.work"),
@@ -286,7 +272,7 @@ COMMANDS: dict[str, Command] = {
         evaluating.ScoreRequest,
         EVALUATE,
         "evaluating.score",
-        kinds={"measure": Words, "results": parse.OutFolder},
+        kinds={"measure": Words},
         named=("dataset",),
         defaults={"results": RESULTS},
     ),
@@ -315,7 +301,6 @@ COMMANDS: dict[str, Command] = {
         DECIDE,
         "deciding.check",
         output={"junit": "", "json": ""},
-        kinds={"results": parse.OutFolder},
         named=("baseline",),
         only_if={
             "tolerance": {"expect_same": True},
@@ -342,16 +327,12 @@ COMMANDS: dict[str, Command] = {
         named=("on",),
     ),
     "explain": Command(
-        deciding.ExplainRequest,
-        DECIDE,
-        "deciding.explain",
-        kinds={"published": Words},
+        deciding.ExplainRequest, DECIDE, "deciding.explain", kinds={"published": Words}
     ),
     "judge": Command(
         deciding.JudgeRequest,
         DECIDE,
         "deciding.judge",
-        kinds={"out": parse.OutFolder | None},
         only_if={"budget": {"action": "export"}, "measure": {"action": "export"}},
     ),
     "leaderboard": Command(
@@ -364,17 +345,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "pretrain": Command(training.PretrainRequest, TRAIN, "training.pretrain", named=("on", "out")),
     "finetune": Command(
-        training.FinetuneRequest,
-        TRAIN,
-        "training.finetune",
-        named=("model", "on", "out"),
+        training.FinetuneRequest, TRAIN, "training.finetune", named=("model", "on", "out")
     ),
     "adapt": Command(training.AdaptRequest, TRAIN, "training.adapt", named=("on", "out")),
     "compose": Command(
-        training.ComposeRequest,
-        TRAIN,
-        "training.compose",
-        only_if={"on": {"how": "route"}},
+        training.ComposeRequest, TRAIN, "training.compose", only_if={"on": {"how": "route"}}
     ),
     "ablate": Command(
         training.AblateRequest,
@@ -389,11 +364,7 @@ COMMANDS: dict[str, Command] = {
         only_if={"format": {"json": False, "dry_run": False}},
     ),
     "watch": Command(
-        training.WatchRequest,
-        STUDY,
-        "evaluating.watch",
-        kinds={"out": parse.OutFolder | None, "results": parse.OutFolder},
-        only_if={"stop_after": {"once": False}},
+        training.WatchRequest, STUDY, "evaluating.watch", only_if={"stop_after": {"once": False}}
     ),
     "list": Command(data.ListRequest, DATA, "names.list_names"),
     "show": Command(data.ShowRequest, DATA, "names.show"),
@@ -406,6 +377,6 @@ COMMANDS: dict[str, Command] = {
         },
     ),
     "verify": Command(data.VerifyRequest, DATA, "data.verify"),
-    "cache": Command(data.CacheRequest, DATA, "data.cache", output={"json": ""}),
+    "cache": Command(data.CacheRequest, DATA, "data.cache"),
     "export": Command(deciding.ExportRequest, DATA, "deciding.export"),
 }

@@ -154,10 +154,7 @@ def _as_field(option: Option) -> tuple[str, Any, Any]:
 
 
 def refuse_ignored_options(
-    command: Command,
-    options: Mapping[str, Option],
-    values: Mapping[str, Any],
-    words: Sequence[str],
+    command: Command, options: Mapping[str, Option], values: Mapping[str, Any], words: Sequence[str]
 ) -> None:
     """Raise if an option was typed and would be ignored, by the conditions of its command.
 
@@ -224,9 +221,8 @@ def format_default(value: Any) -> str | None:
 def _as_bench_error(error: CycloptsError) -> BenchError:
     """Convert an error of the parser, with the command to type next as a hint."""
     name = " ".join(getattr(error, "command_chain", None) or ())
-    hint = f"python -m bench {name} --help" if name else "python -m bench --help"
-    if isinstance(error, UnknownCommandError):
-        hint = "python -m bench --help"
+    known = name and not isinstance(error, UnknownCommandError)
+    hint = f"python -m bench {name} --help" if known else "python -m bench --help"
     if isinstance(error, MissingArgumentError) and error.argument and name in COMMANDS:
         names = {f"--{each.name}": each.typed_name for each in COMMANDS[name].options()}
         return BenchError(f"{name} needs {names[error.argument.name]}", usage_line(name))

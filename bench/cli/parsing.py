@@ -1,6 +1,5 @@
 """Parsers of typed words: numbers, units, paths, assignments, and checks before any work."""
 
-import math
 import os
 import re
 import tempfile
@@ -69,14 +68,6 @@ def parse_whole_number(text: str, least: int = 0) -> int:
     return int(text)
 
 
-def parse_number(text: str) -> float:
-    """Parse ``text`` as a finite number."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is not a finite number")
-    return value
-
-
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -133,9 +124,6 @@ SeveralValues = Parameter(consume_multiple=1)  # values after one option, at lea
 Names = Annotated[tuple[str, ...], SeveralValues]
 NonNegativeInts = Annotated[
     tuple[int, ...], Parameter(converter=_convert_each(parse_whole_number)), SeveralValues
-]
-Numbers = Annotated[
-    tuple[float, ...], Parameter(converter=_convert_each(parse_number)), SeveralValues
 ]
 FieldValues = Annotated[tuple[str, ...], Parameter(metavar="FIELD=VALUE")]
 

@@ -20,13 +20,7 @@ from typing import Any, TextIO, cast
 import msgspec
 
 from bench.requests.outcomes import ExitCode
-from foundation.errors import (
-    BenchError,
-    DriftError,
-    as_sentence,
-    as_user_error,
-    make_printable,
-)
+from foundation.errors import BenchError, DriftError, as_sentence, as_user_error, make_printable
 
 MODULE = "python -m bench"
 _READER_LEFT = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN)  # or closed the stream
@@ -225,22 +219,16 @@ def format_columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
-def print_next_command(what: str, command: str) -> None:
-    """Print a suggestion ``what`` and its ``command``, as the program was called."""
-    print(as_typed(f"{what}: {command}"))
-
-
 def as_json(document: Any) -> str:
     """Return ``document`` as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
 
 
-def print_json(document: Any) -> None:
-    """Print ``document`` as JSON on stdout."""
-    print(as_json(document))
-
-
 def print_result(json: bool, document: Any, text: str) -> ExitCode:
-    """Print ``document`` as JSON with ``--json``, else ``text``, and return the code of success."""
-    print(as_json(document) if json else text.removesuffix("\n"))
+    """Print ``document`` as JSON with ``--json``, else ``text``, and return the code of success.
+
+    Nothing is printed for an empty text.
+    """
+    if json or text:
+        print(as_json(document) if json else text.removesuffix("\n"))
     return ExitCode.OK

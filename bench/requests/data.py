@@ -5,13 +5,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from bench.requests.fields import (
-    FolderFields,
-    ModelFields,
-    Request,
-    to_names,
-    to_optional_path,
-)
+from bench.requests.fields import FolderFields, ModelFields, Request, to_names, to_optional_path
 
 Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets", "grids"]
 

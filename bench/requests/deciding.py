@@ -19,9 +19,9 @@ from bench.requests.fields import (
     to_names,
     to_optional_path,
     to_optional_text,
-    to_path,
     to_paths,
 )
+from foundation.files import local_path
 
 
 @frozen(kw_only=True, slots=False)
@@ -117,7 +117,7 @@ class CheckRequest(
     baseline: Any = field(kw_only=False, default="")
     on: tuple[str, ...] = field(default=(), converter=to_names)
     measure: str | None = None
-    results: Path = field(default=RESULTS, converter=to_path)
+    results: Path = field(default=RESULTS, converter=local_path)
     margin: float = 0.02
     floor: float = 0.1
     expect_same: bool = False
@@ -244,7 +244,7 @@ class ExportRequest(Request):
     """
 
     names: tuple[str, ...] = field(kw_only=False, converter=to_names)
-    out: Path = field(converter=to_path)
+    out: Path = field(converter=local_path)
     on: tuple[str, ...] = field(default=(), converter=to_names)
     results: tuple[Path, ...] = field(default=RESULTS, converter=to_paths)
 

@@ -18,8 +18,8 @@ from bench.requests.fields import (
     to_items,
     to_names,
     to_optional_path,
-    to_path,
 )
+from foundation.files import local_path
 
 Part = Literal["encode", "latency"]
 Tool = Literal["sentence-transformers", "sentence-transformers-openvino", "beir", "mteb"]
@@ -158,7 +158,7 @@ class IndexRequest(CompressionFields, MismatchFields, HardwareFields, FolderFiel
     dataset: str = field(kw_only=False, converter=str)
     model: str = field(converter=str)
     index: str = field(converter=str)
-    out: Path = field(converter=to_path)
+    out: Path = field(converter=local_path)
 
 
 @frozen(kw_only=True, slots=False)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 
 import attrs
 from attrs import field, frozen
-from attrs.converters import optional
 
 from foundation.files import local_path
 from retrievers.models.card import ModelDtype, Precision, StoreDtype
@@ -37,11 +36,6 @@ def to_items(items: Any) -> tuple[Any, ...]:
 def to_paths(paths: Names) -> tuple[Path, ...]:
     """Return one path or several as a tuple."""
     return tuple(map(local_path, to_names(paths)))
-
-
-def to_path(path: str | Path) -> Path:
-    """Return a path."""
-    return local_path(path)
 
 
 def to_optional_path(path: str | Path | None) -> Path | None:
@@ -236,7 +230,7 @@ class CompressionFields(ModelFields):
 
     dimensions: int | None = None
     precision: Precision = "float32"
-    rescore: str | None = field(default=None, converter=optional(str))
+    rescore: str | None = field(default=None, converter=to_optional_text)
 
 
 @frozen(kw_only=True, slots=False)

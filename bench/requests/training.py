@@ -15,9 +15,9 @@ from bench.requests.fields import (
     to_names,
     to_optional_path,
     to_optional_text,
-    to_path,
     to_paths,
 )
+from foundation.files import local_path
 
 NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
@@ -68,7 +68,7 @@ class PretrainRequest(TrainingFields):
 
     preset: Any = field(kw_only=False)
     on: tuple[str, ...] = field(kw_only=False, converter=to_names)
-    out: Path = field(kw_only=False, converter=to_path)
+    out: Path = field(kw_only=False, converter=local_path)
     objective: str | None = field(default=None, converter=to_optional_text)
     start: str | None = field(default=None, converter=to_optional_text)
 
@@ -107,7 +107,7 @@ class FinetuneRequest(TrainingFields):
     preset: Any = field(kw_only=False)
     model: str = field(kw_only=False, converter=str)
     on: tuple[str, ...] = field(kw_only=False, converter=to_names)
-    out: Path = field(kw_only=False, converter=to_path)
+    out: Path = field(kw_only=False, converter=local_path)
     like: str | None = None
     split: str = "train"
     negatives: Path | None = field(default=None, converter=to_optional_path)
@@ -145,7 +145,7 @@ class AdaptRequest(TrainingFields):
 
     preset: Any = field(kw_only=False)
     on: tuple[str, ...] = field(kw_only=False, converter=to_names)
-    out: Path = field(kw_only=False, converter=to_path)
+    out: Path = field(kw_only=False, converter=local_path)
     method: str = "plain"
     method_settings: Mapping[str, Any] = NO_CHANGES
     objective: str | None = field(default=None, converter=to_optional_text)
@@ -174,7 +174,7 @@ class ComposeRequest(FolderFields):
 
     how: Literal["average", "route"] = field(kw_only=False)
     adapters: tuple[Path, ...] = field(kw_only=False, converter=to_paths)
-    out: Path = field(converter=to_path)
+    out: Path = field(converter=local_path)
     on: tuple[str, ...] = field(default=(), converter=to_names)
 
 
@@ -203,7 +203,7 @@ class AblateRequest(MismatchFields, HardwareFields, FolderFields):
 
     grid: str = field(kw_only=False, converter=str)
     seeds: tuple[int, ...] = field(default=(), converter=tuple)
-    out: Path = field(default=Path("ablations"), converter=to_path)
+    out: Path = field(default=Path("ablations"), converter=local_path)
     trust_code: bool = False
 
 
@@ -236,7 +236,7 @@ class WatchRequest(MismatchFields, HardwareFields, FolderFields):
         python -m bench watch runs/minilm --on beir/scifact --stop-after 1h
     """
 
-    folder: Path = field(kw_only=False, converter=to_path)
+    folder: Path = field(kw_only=False, converter=local_path)
     on: tuple[str, ...] = field(converter=to_names)
     like: str | None = None
     split: str | None = None
@@ -244,5 +244,5 @@ class WatchRequest(MismatchFields, HardwareFields, FolderFields):
     every: float = 60.0
     stop_after: float | None = None
     measure: str | None = None
-    results: Path = field(default=RESULTS, converter=to_path)
+    results: Path = field(default=RESULTS, converter=local_path)
     out: Path | None = field(default=None, converter=to_optional_path)

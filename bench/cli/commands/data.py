@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.cli.command_table import OutputOptions
-from bench.cli.terminal import format_columns, print_json, print_result
+from bench.cli.terminal import format_columns, print_result
 from bench.requests.data import CacheRequest, FetchRequest, VerifyRequest
 from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import VECTORS, load_models, open_workspace
@@ -29,15 +29,12 @@ def fetch(request: FetchRequest, output: OutputOptions) -> int:
     rows = []
     for name in workspace.expand_names(request.names):
         dataset = workspace.dataset(name)
-        about = f"{len(dataset.corpus):,} documents, {len(dataset.queries):,} queries"
-        rows.append({"name": name, "about": about})
-    for loaded in load_models(workspace, request.model, request):
-        model = loaded.model
+        rows.append((name, f"{len(dataset.corpus):,} documents, {len(dataset.queries):,} queries"))
+    for model in (loaded.model for loaded in load_models(workspace, request.model, request)):
         folders = [str(each.root) for each in (model.document, model.query) if each]
-        about = "; queries: ".join(folders) or "needs no files"
-        rows.append({"name": model.card.name, "about": about})
-    text = format_columns([(row["name"], row["about"]) for row in rows])
-    return print_result(output.json, rows, text)
+        rows.append((model.card.name, "; queries: ".join(folders) or "needs no files"))
+    document = [{"name": name, "about": about} for name, about in rows]
+    return print_result(output.json, document, format_columns(rows))
 
 
 def verify(request: VerifyRequest, output: OutputOptions) -> int:
@@ -59,8 +56,7 @@ def verify(request: VerifyRequest, output: OutputOptions) -> int:
         by_collection[name] = verify_dataset(partial(workspace.dataset, name, request.split))
         if not output.json:
             print(findings(name, by_collection[name]), end="\n\n", flush=True)
-    if output.json:
-        print_json(by_collection)
+    print_result(output.json, by_collection, "")
     every = [finding for found in by_collection.values() for finding in found]
     bad = any(finding.severity == "error" for finding in every)
     return ExitCode.BAD_INPUT if bad else ExitCode.OK

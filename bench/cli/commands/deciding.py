@@ -8,20 +8,12 @@ from attrs import evolve
 from bench.boards.leaderboard import leaderboard as build_leaderboard
 from bench.boards.leaderboard_record import Leaderboard
 from bench.cli.command_table import OutputOptions
-from bench.cli.terminal import as_json, print_json, print_result
+from bench.cli.terminal import as_json, print_result
 from bench.comparing import comparison, judging_list
 from bench.deploying import deploy as deploy_case
 from bench.explain import explain as explain_case
 from bench.gate import check as check_case
-from bench.requests.deciding import (
-    CheckRequest,
-    CompareRequest,
-    DeployRequest,
-    ExplainRequest,
-    ExportRequest,
-    JudgeRequest,
-    LeaderboardRequest,
-)
+from bench.requests import deciding
 from bench.requests.outcomes import ExitCode, RecordedWarnings
 from bench.result_store.find import export as export_rankings
 from foundation.files import replace_file
@@ -37,25 +29,20 @@ from reports.plots import draw_costs, draw_deployment
 from reports.training import forgetting_markdown
 
 
-def compare(request: CompareRequest, output: OutputOptions) -> int:
+def compare(request: deciding.CompareRequest, output: OutputOptions) -> int:
     """Print a table per pair of models and the queries that changed most, or the transfer."""
     report = comparison.compare(request)
     if report.transfer:
         return print_result(output.json, report.transfer, forgetting_markdown(report.transfer))
-    if output.json:
-        summary = {"resampling": report.resampling, "comparisons": report.comparisons}
-        print_json({**summary, "changed": report.changed, "holes": report.holes})
-        return ExitCode.OK
     if output.format == "latex":
-        latexed = (comparison_latex(each, report.resampling) for each in report.comparisons)
-        print("\n".join(latexed), end="")
-        return ExitCode.OK
+        tables = [comparison_latex(each, report.resampling) for each in report.comparisons]
+        return print_result(output.json, None, "\n".join(tables))
     tables = [*map(comparison_table, report.comparisons)]
-    if report.holes:
-        tables.append(holes_text(report.holes))
-    tables.append(legend(report.resampling))
-    print("\n\n".join([*tables, *map(changes_table, report.changed)]))
-    return ExitCode.OK
+    tables += [holes_text(report.holes)] if report.holes else []
+    tables += [legend(report.resampling), *map(changes_table, report.changed)]
+    summary = {"resampling": report.resampling, "comparisons": report.comparisons}
+    document = {**summary, "changed": report.changed, "holes": report.holes}
+    return print_result(output.json, document, "\n\n".join(tables))
 
 
 FORMATS: dict[str, Callable[[Leaderboard, str], str]] = {
@@ -67,7 +54,7 @@ FORMATS: dict[str, Callable[[Leaderboard, str], str]] = {
 }
 
 
-def leaderboard(request: LeaderboardRequest, output: OutputOptions) -> int:
+def leaderboard(request: deciding.LeaderboardRequest, output: OutputOptions) -> int:
     """Print stored results side by side in the chosen format."""
     form = "json" if output.json else output.format
     board = build_leaderboard(evolve(request, every_measure=form == "html"))
@@ -77,7 +64,7 @@ def leaderboard(request: LeaderboardRequest, output: OutputOptions) -> int:
     return ExitCode.OK
 
 
-def check(request: CheckRequest, output: OutputOptions) -> int:
+def check(request: deciding.CheckRequest, output: OutputOptions) -> int:
     """Print the verdict, write the JUnit file, and return the exit code of the verdict."""
     with RecordedWarnings() as recorded:
         done = check_case.check(request)
@@ -91,7 +78,7 @@ def check(request: CheckRequest, output: OutputOptions) -> int:
     return done.exit_code
 
 
-def deploy(request: DeployRequest, output: OutputOptions) -> int:
+def deploy(request: deciding.DeployRequest, output: OutputOptions) -> int:
     """Print the answer with the tested settings. The exit code says whether there is one."""
     done = deploy_case.deploy(request)
     if output.figure and done.baseline:
@@ -106,19 +93,19 @@ def deploy(request: DeployRequest, output: OutputOptions) -> int:
     return done.exit_code
 
 
-def judge(request: JudgeRequest, output: OutputOptions) -> int:
+def judge(request: deciding.JudgeRequest, output: OutputOptions) -> int:
     """Print what was written, or the scores with the imported judgements."""
     report = judging_list.judge(request, write_list)
     return print_result(output.json, report, report_text(report))
 
 
-def explain(request: ExplainRequest, output: OutputOptions) -> int:
+def explain(request: deciding.ExplainRequest, output: OutputOptions) -> int:
     """Print an answer. The exit code is 0 even if nothing explains the evidence."""
     answer = explain_case.explain(request)
     return print_result(output.json, answer, answer_text(answer))
 
 
-def export(request: ExportRequest, output: OutputOptions) -> int:
+def export(request: deciding.ExportRequest, output: OutputOptions) -> int:
     """Print the files that were written."""
     written = list(map(str, export_rankings(request)))
     print(f"{len(written)} files in {request.out}", file=sys.stderr)

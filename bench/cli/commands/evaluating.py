@@ -8,19 +8,12 @@ from pathlib import Path
 import msgspec
 
 from bench.cli.command_table import OutputOptions
-from bench.cli.terminal import print_json, print_result
+from bench.cli.terminal import print_result
 from bench.evaluation.result_record import Evaluation, Result
 from bench.monitor import watch as watch_case
 from bench.monitor.curve import Curve
-from bench.requests.evaluating import (
-    IndexRequest,
-    RunRequest,
-    ScoreRequest,
-    SpeedRequest,
-    WorkRequest,
-)
+from bench.requests import evaluating, training
 from bench.requests.outcomes import ExitCode
-from bench.requests.training import WatchRequest
 from bench.runner import run as run_case
 from bench.speed import speed as speed_case
 from foundation.files import replace_file
@@ -65,7 +58,7 @@ def _describe_work(evaluation: Evaluation) -> str:
     )
 
 
-def run(request: RunRequest, output: OutputOptions) -> int:
+def run(request: evaluating.RunRequest, output: OutputOptions) -> int:
     """Print a table per collection, the means of suites and the gaps."""
     if output.dry_run:
         costs, gaps = run_case.estimate(request)
@@ -73,18 +66,16 @@ def run(request: RunRequest, output: OutputOptions) -> int:
         print_result(output.json, {"costs": costs, "gaps": gaps}, text)
         return ExitCode.MISSING if gaps else ExitCode.OK
     report = run_case.run(request, _Printer(tables=not output.json))
-    if output.json:
-        means = [{"model": model, **msgspec.structs.asdict(mean)} for model, mean in report.means]
-        results = [each.record for each in report.evaluations]
-        print_json({"results": results, "means": means, "gaps": report.gaps})
-    else:
-        tables = [means_table(report.means, report.published)] if report.means else []
-        tables += [gaps_list(report.gaps)] if report.gaps else []
-        print("\n\n".join(tables), end="\n" if tables else "")
+    means = [{"model": model, **msgspec.structs.asdict(mean)} for model, mean in report.means]
+    results = [each.record for each in report.evaluations]
+    document = {"results": results, "means": means, "gaps": report.gaps}
+    tables = [means_table(report.means, report.published)] if report.means else []
+    tables += [gaps_list(report.gaps)] if report.gaps else []
+    print_result(output.json, document, "\n\n".join(tables))
     return ExitCode.MISSING if report.gaps else ExitCode.OK
 
 
-def score(request: ScoreRequest, output: OutputOptions) -> int:
+def score(request: evaluating.ScoreRequest, output: OutputOptions) -> int:
     """Print the scores of a ranking."""
     evaluation = run_case.score(request)
     print(f"saved to {evaluation.folder}", file=sys.stderr)
@@ -92,7 +83,7 @@ def score(request: ScoreRequest, output: OutputOptions) -> int:
     return print_result(output.json, document, collection_table([evaluation.record], {}))
 
 
-def index(request: IndexRequest, output: OutputOptions) -> int:
+def index(request: evaluating.IndexRequest, output: OutputOptions) -> int:
     """Print the command that searches the written index."""
     manifest = run_case.index(request)
     print(
@@ -102,7 +93,7 @@ def index(request: IndexRequest, output: OutputOptions) -> int:
     return print_result(output.json, manifest, command)
 
 
-def work(request: WorkRequest, output: OutputOptions) -> int:
+def work(request: evaluating.WorkRequest, output: OutputOptions) -> int:
     """Print what this worker encoded."""
     done = []
     for each in run_case.work(request):
@@ -112,12 +103,10 @@ def work(request: WorkRequest, output: OutputOptions) -> int:
             f"vectors of all {each.documents:,} documents are stored",
             file=sys.stderr,
         )
-    if output.json:
-        print_json(done)
-    return ExitCode.OK
+    return print_result(output.json, done, "")
 
 
-def speed(request: SpeedRequest, output: OutputOptions) -> int:
+def speed(request: evaluating.SpeedRequest, output: OutputOptions) -> int:
     """Print tables and one JSON document.
 
     Returns:
@@ -132,15 +121,13 @@ def speed(request: SpeedRequest, output: OutputOptions) -> int:
     return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT
 
 
-def watch(request: WatchRequest, output: OutputOptions) -> int:
+def watch(request: training.WatchRequest, output: OutputOptions) -> int:
     """Write the curve after each evaluation, and print it at the end."""
     if can_plot():  # an import that Ctrl-C interrupts cannot be repeated for the last curve
         import_module("matplotlib.backends.backend_agg")
     done = watch_case.watch(request, _write_curve)
-    if output.json:
-        print_json({"out": str(done.out), "curve": done.curve})
-    elif done.curve is not None:
-        print(curve_markdown(done.curve), end="")
+    text = curve_markdown(done.curve) if done.curve else ""
+    print_result(output.json, {"out": str(done.out), "curve": done.curve}, text)
     return ExitCode.INTERRUPTED if done.interrupted else ExitCode.OK
 
 

@@ -13,15 +13,7 @@ import msgspec
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import as_json, format_columns, print_result
 from bench.requests.data import Listed, ListRequest, ShowRequest
-from datasets_cfg.catalogue import (
-    dataset_names,
-    declaration_text,
-    facts_for,
-    is_suite,
-    suite_for,
-    suite_names,
-    unknown_name_error,
-)
+from datasets_cfg import catalogue
 from foundation.errors import BenchError
 from foundation.records import SUFFIX, TomlFiles, read_toml
 from retrievers.models.card import FILES as CARDS
@@ -97,7 +89,7 @@ def _describe_model(card: Card) -> NameLine:
 
 
 def _describe_dataset(name: str) -> NameLine:
-    facts = facts_for(name)
+    facts = catalogue.facts_for(name)
     counts = (facts.counts.documents, "documents"), (facts.counts.queries, "queries")
     sizes = [f"{count:,} {what}" for count, what in counts if count is not None]
     access = [] if facts.public else ["licensed: see `show`"]
@@ -131,9 +123,9 @@ def list_lines(what: Listed) -> Iterable[NameLine]:
         lines = map(_describe_model, all_cards().values())
         return sorted(lines, key=lambda line: (order.index(line.group), line.name))
     if what == "datasets":
-        return map(_describe_dataset, dataset_names())
+        return map(_describe_dataset, catalogue.dataset_names())
     if what == "suites":
-        return (NameLine(name, suite_for(name).title) for name in suite_names())
+        return (NameLine(name, catalogue.suite_for(name).title) for name in catalogue.suite_names())
     if what == "measures":
         from bench.evaluation.scoring import list_measures
 
@@ -156,10 +148,10 @@ def show(request: ShowRequest, output: OutputOptions) -> int:
 
 def describe(name: str) -> tuple[msgspec.Struct, str]:
     """Return the record of ``name`` and its text for the terminal."""
-    if name in dataset_names():
-        return facts_for(name), declaration_text(name)
-    if is_suite(name):
-        return suite_for(name), as_json(suite_for(name))
+    if name in catalogue.dataset_names():
+        return catalogue.facts_for(name), catalogue.declaration_text(name)
+    if catalogue.is_suite(name):
+        return catalogue.suite_for(name), as_json(catalogue.suite_for(name))
     shipped = (CARDS, *_preset_and_grid_files())
     for files in shipped:
         if name in files.names():
@@ -171,8 +163,9 @@ def describe(name: str) -> tuple[msgspec.Struct, str]:
             f"{name} is a folder without a result, and show reads names, files and results",
             "`python -m bench verify FOLDER` checks a collection, `run` evaluates a model",
         )
-    names = (name for files in shipped for name in files.names())
-    hint = unknown_name_error(name, (*names, *dataset_names(), *suite_names())).hint
+    known = [*catalogue.dataset_names(), *catalogue.suite_names()]
+    known += [known_name for files in shipped for known_name in files.names()]
+    hint = catalogue.unknown_name_error(name, known).hint
     raise BenchError(f"there is no model, dataset, suite, preset, grid or result {name!r}", hint)
 
 

@@ -12,13 +12,7 @@ from pathlib import Path
 import pytest
 from tqdm import tqdm
 
-from bench.cli.terminal import (
-    TerminalStream,
-    fit_tables,
-    format_columns,
-    print_next_command,
-    run_guarded,
-)
+from bench.cli.terminal import TerminalStream, as_typed, fit_tables, format_columns, run_guarded
 from bench.result_store.result import RESULT_FILE
 from foundation.errors import BenchError, make_printable, to_one_line
 from tests.support.collections import (
@@ -230,10 +224,12 @@ def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> 
         ("pytest", "python -m bench"),
     ],
 )
-def test_the_next_command_is_shown_as_the_program_was_called(monkeypatch, capsys, called, name):
+def test_the_next_command_is_shown_as_the_program_was_called(monkeypatch, called, name):
     monkeypatch.setattr("sys.argv", [called, "pretrain"])
-    print_next_command("evaluate it", "python -m bench run stdlib-code --model out")
-    assert capsys.readouterr().out == f"evaluate it: {name} run stdlib-code --model out\n"
+    assert (
+        as_typed("python -m bench run stdlib-code --model out")
+        == f"{name} run stdlib-code --model out"
+    )
 
 
 class Terminal(io.StringIO):
