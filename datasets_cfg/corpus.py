@@ -34,13 +34,8 @@ MANIFEST_FILE = "manifest.json"
 CHECKSUMS_FILE = "checksums.json"
 CHECKED_AT_OPEN = 64 << 20  # bytes of a corpus that is checked at open, in 0.1 s
 BLOCK_BYTES = 16 << 20
-SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.large_string(), nullable=False),
-        pa.field("title", pa.large_string(), nullable=False),
-        pa.field("text", pa.large_string(), nullable=False),
-    ]
-)
+COLUMNS = ("id", "title", "text")
+SCHEMA = pa.schema([pa.field(name, pa.large_string(), nullable=False) for name in COLUMNS])
 BATCH_BYTES = 16 * 2**20
 BATCH_DOCUMENTS = 2**16  # objects of short documents need more memory than their text
 
@@ -58,9 +53,6 @@ class Checksums(Record):
     manifest_sha256: str
     tie_rank_sha256: str
     documents: tuple[Block, ...]
-
-
-_UNUSABLE_ERRORS = (BenchError, OSError, ValueError, EOFError)
 
 
 class DamagedCorpusError(BenchError):
@@ -218,8 +210,8 @@ class Corpus:
     def open(cls, folder: Path) -> "Corpus":
         """Open the corpus in ``folder``. A small one is compared with its checksums at once."""
         try:
-            corpus = _open(cls, folder)
-        except _UNUSABLE_ERRORS as error:
+            corpus = _open(folder)
+        except (BenchError, OSError, ValueError, EOFError) as error:
             raise DamagedCorpusError(folder, str(error)) from error
         if len(corpus.mapped) <= CHECKED_AT_OPEN:
             _ = corpus.table
@@ -239,7 +231,7 @@ def _take_texts(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
     return list(texts)
 
 
-def _open(kind: type[Corpus], folder: Path) -> Corpus:
+def _open(folder: Path) -> Corpus:
     if not (folder / CHECKSUMS_FILE).is_file():
         raise ValueError(f"it has no {CHECKSUMS_FILE}, like those of an older version")
     checksums = read_json(folder / CHECKSUMS_FILE, Checksums)
@@ -253,7 +245,7 @@ def _open(kind: type[Corpus], folder: Path) -> Corpus:
     mapped, table = _map_table(folder / DOCUMENTS_FILE)
     if not table.schema.equals(SCHEMA) or not len(table) == len(tie_rank) == manifest.documents:
         raise ValueError("its files belong to different corpora")
-    return kind(folder, manifest, checksums, mapped, tie_rank, table)
+    return Corpus(folder, manifest, checksums, mapped, tie_rank, table)
 
 
 def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path]) -> None:
@@ -262,10 +254,8 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
     with collect_assumptions() as assumptions:
         count, empty, sha256 = write_documents(documents, path)
     if not count:
-        raise BenchError(
-            "the collection has no documents",
-            hint="check whether the corpus file is empty or its download incomplete",
-        )
+        hint = "check whether the corpus file is empty or its download incomplete"
+        raise BenchError("the collection has no documents", hint)
     mapped, table = _map_table(path)
     order, repeated = _sort_ids(table)
     if len(repeated):
@@ -340,10 +330,7 @@ def write_documents(documents: Iterable[Document], path: Path) -> tuple[int, int
                 for fields in batch:
                     add_to_hash(digest, fields)
                     empty += not (fields[1].strip() or fields[2].strip())
-                columns = [
-                    pa.array(column, pa.large_string()) for column in zip(*batch, strict=True)
-                ]
-                writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
+                writer.write_batch(pa.record_batch([*zip(*batch, strict=True)], schema=SCHEMA))
                 count += len(batch)
         sink.flush()
         os.fsync(sink.fileno())

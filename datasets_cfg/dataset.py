@@ -29,8 +29,9 @@ from datasets_cfg.catalogue import (
 from datasets_cfg.corpus import BATCH_DOCUMENTS, Corpus, DamagedCorpusError, SourceFile
 from datasets_cfg.locate import detect_layout, find_files, is_training_data, reader_of_layout
 from datasets_cfg.readers.beir import write_collection
-from datasets_cfg.readers.files import ExampleReader, TextReader, judge_examples
+from datasets_cfg.readers.files import ExampleReader, TextReader
 from datasets_cfg.readers.reader import (
+    NO_JUDGEMENTS,
     READER_VERSION,
     Document,
     Qrels,
@@ -330,16 +331,10 @@ def facts_of_folder(folder: Path, split: str | None = None) -> Facts:
         problem = f"{folder} has the name {name} of an embedded collection"
         raise BenchError(problem, _rename_hint(folder))
     facts = convert_table({**msgspec.to_builtins(published), **stated}, Facts, path)
-    contradicted = [
-        key
-        for key in sorted(stated)
-        if key != "split" and getattr(facts, key) != getattr(published, key)
-    ]
-    if contradicted:
-        raise BenchError(
-            f"{path} claims the name {name} but changes its {' and '.join(contradicted)}",
-            f"remove these, or {_rename_hint(folder)}",
-        )
+    own = sorted(stated.keys() - {"split"})
+    if changed := [key for key in own if getattr(facts, key) != getattr(published, key)]:
+        problem = f"{path} claims the name {name} but changes its {' and '.join(changed)}"
+        raise BenchError(problem, f"remove these, or {_rename_hint(folder)}")
     return facts if facts.split == published.split else _facts_of_split(facts, facts.split)
 
 
@@ -379,7 +374,7 @@ def embedded_folder(facts: Facts) -> Path | None:
 def _read_dataset(
     facts: Facts, reader: Reader, cache_dir: Path, with_judgements: bool = True
 ) -> Dataset:
-    read = reader.judgements() if with_judgements else judge_examples(())
+    read = reader.judgements() if with_judgements else NO_JUDGEMENTS
     parts = (read.queries, read.qrels, read.answers)
     return Dataset(facts, *parts, reader, cache_dir, read.excluded)
 
@@ -393,10 +388,8 @@ def take_first_queries(dataset: Dataset, count: int) -> Dataset:
     results stay separate.
     """
     if dataset.answers is not None:
-        raise BenchError(
-            f"{dataset.name} has answers instead of judgements, so --limit cannot choose documents",
-            "omit --limit",
-        )
+        problem = "has answers instead of judgements, so --limit cannot choose documents"
+        raise BenchError(f"{dataset.name} {problem}", "omit --limit")
     ids = list(dataset.qrels.queries())[:count]
     texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
     qrels: dict[str, dict[str, int]] = {id_: {} for id_ in ids}
@@ -518,9 +511,9 @@ def verify_dataset(dataset: Dataset | Callable[[], Dataset]) -> list[Finding]:
 
 def evaluation_findings(dataset: Dataset, with_corpus: bool = True) -> list[Finding]:
     """Return findings on ``dataset`` that affect its scores, without reading all texts."""
+    checks = (_assumptions, _missing_documents, _colliding_ids, _grades_of_trec_dl)
     if not with_corpus:
         return [Finding("note", what, count) for what, count in dataset.assumptions.items()]
-    checks = (_assumptions, _missing_documents, _colliding_ids, _grades_of_trec_dl)
     return [finding for check in checks for finding in check(dataset)]
 
 
@@ -574,19 +567,18 @@ def _copies(dataset: Dataset) -> Iterator[Finding]:
     corpus, relevant = dataset.corpus, dataset.qrels.grades > 0
     rows = corpus.rows_of(dataset.qrels.doc_ids)
     found = np.unique(rows[relevant & (rows >= 0)])
-    contents = list(zip(*corpus.documents_at(found), strict=True))
-    copies: dict[tuple[str, str], set[int]] = {pair: set() for pair in contents if any(pair)}
+    contents = zip(found.tolist(), zip(*corpus.documents_at(found), strict=True), strict=True)
+    content_of = {row: pair for row, pair in contents if any(pair)}
+    copies: dict[tuple[str, str], set[int]] = {pair: set() for pair in content_of.values()}
     for start, *columns in corpus.iter_batches(BATCH_DOCUMENTS):
         for row, pair in enumerate(zip(*columns, strict=True), start):
             if pair in copies:
                 copies[pair].add(row)
-    by_row = {
-        row: copies.get(pair, set()) for row, pair in zip(found.tolist(), contents, strict=True)
-    }
     judged, wanted = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
     for query, row, right in zip(dataset.qrels.query_ids, rows.tolist(), relevant, strict=True):
         judged[query].add(row)
-        wanted[query] |= by_row.get(row, set()) if right else set()
+        if right and row in content_of:
+            wanted[query] |= copies[content_of[row]]
     if queries := [query for query in wanted if wanted[query] - judged[query]]:
         yield Finding(
             "note" if dataset.name in dataset_names() else "warning",
@@ -653,32 +645,23 @@ def _blanks(dataset: Dataset) -> Iterator[Finding]:
 
 def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
     answered = {query for query, _, grade in dataset.qrels if grade > 0}
-    without = [query for query in dataset.qrels.queries() if query not in answered]
-    if without:
-        yield Finding(
-            "warning",
-            "queries have no relevant document",
-            len(without),
-            _first_ids(without),
-            "they count in every mean with score 0",
-        )
+    if without := [query for query in dataset.qrels.queries() if query not in answered]:
+        what, advice = "queries have no relevant document", "they count in every mean with score 0"
+        yield Finding("warning", what, len(without), _first_ids(without), advice)
 
 
 def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
     """Report queries whose id is also a document id, if a score depends on it."""
     excluded = dataset.facts.exclude_self
-    if excluded:
-        lost = [
-            query for query, document, grade in dataset.qrels if query == document and grade > 0
-        ]
-        if lost:
-            yield Finding(
-                "warning",
-                "relevant documents are dropped because their id equals the query id",
-                len(lost),
-                _first_ids(lost),
-                "if the ids collide by accident, set exclude_self = false",
-            )
+    lost = [query for query, document, grade in dataset.qrels if query == document and grade > 0]
+    if excluded and lost:
+        yield Finding(
+            "warning",
+            "relevant documents are dropped because their id equals the query id",
+            len(lost),
+            _first_ids(lost),
+            "if the ids collide by accident, set exclude_self = false",
+        )
     if excluded is not None or dataset.facts.layout in ("msmarco", "dpr"):  # ids are numbers
         return
     rows = dataset.corpus.rows_of(dataset.queries.ids)

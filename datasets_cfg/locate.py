@@ -31,7 +31,6 @@ from datasets_cfg.remote import fetch_snapshot
 from foundation.errors import (
     BenchError,
     did_you_mean,
-    file_error,
     format_count,
     format_names,
     name_path_in_errors,
@@ -243,15 +242,11 @@ def download(url: str, target: Path, md5: str = "") -> Path:
     Bytes go to ``target`` + ".part", which a later call resumes. Broken connections are retried.
     """
     part = target.with_name(f"{target.name}.part")
-    try:
-        with name_path_in_errors(part):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _receive_with_retries(url, part)
-            check_md5(part, md5, url)
-            part.replace(target)
-    except OSError as error:
-        raise file_error(error) from error
-    return target
+    with name_path_in_errors(part):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _receive_with_retries(url, part)
+        check_md5(part, md5, url)
+        return part.replace(target)
 
 
 def check_md5(path: Path, md5: str, source: str) -> None:
@@ -280,16 +275,13 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
         try:
             _extract(archive, temporary, inside, wanted)
         except _ARCHIVE_ERRORS as error:
-            raise BenchError(
-                f"{archive} cannot be unpacked: {error}",
-                hint=f"remove it with `rm {archive}` and repeat the command to download it again",
-            ) from error
+            hint = f"remove it with `rm {archive}` and repeat the command to download it again"
+            raise BenchError(f"{archive} cannot be unpacked: {error}", hint) from error
         unpacked = temporary / inside
         missing = [name for name in sorted(wanted) if not (unpacked / name).is_file()]
         if missing or not unpacked.is_dir():
-            raise BenchError(
-                f"{archive} has no {', '.join(missing) or 'files'} in its folder {inside or '/'!r}"
-            )
+            names = ", ".join(missing) or "files"
+            raise BenchError(f"{archive} has no {names} in its folder {inside or '/'!r}")
         reset_permissions(unpacked)
         for path in unpacked.iterdir():
             path.rename(unfinished / path.name)

@@ -158,13 +158,16 @@ class WorkerError(Exception):
         return str(self.args[0])
 
 
+WRITING = ".writing-"  # in the names of temporary files
+
+
 @contextmanager
 def name_path_in_errors(path: Path) -> Iterator[None]:
     """Name ``path`` in any `OSError` of the block that names no file or a temporary one."""
     try:
         yield
     except OSError as error:
-        if error.filename is None or Path(os.fsdecode(error.filename)).parent == path.parent:
+        if error.filename is None or WRITING in os.fsdecode(error.filename):
             error.filename = str(path)
         raise
 

@@ -20,7 +20,7 @@ from typing import BinaryIO, Self
 
 import platformdirs
 
-from foundation.errors import BenchError, file_error, name_path_in_errors
+from foundation.errors import WRITING, BenchError, name_path_in_errors
 
 _TEMPORARY = re.compile(r"\..+\.writing-[0-9a-f]{8}(-[0-9a-f]{8})?")  # older versions append more
 _DAY_S = 86_400
@@ -95,17 +95,11 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
     If two processes write at the same time, the last one wins.
     """
-    temporary = folder
-    try:
-        with temporary_folder(folder.parent) as temporary:
-            finished = temporary / "finished"
-            finished.mkdir()
-            yield finished
-            _move_into_place(finished, folder)
-    except OSError as error:
-        if error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(temporary):
-            error.filename = str(folder)
-        raise file_error(error) from error
+    with name_path_in_errors(folder), temporary_folder(folder.parent) as temporary:
+        finished = temporary / "finished"
+        finished.mkdir()
+        yield finished
+        _move_into_place(finished, folder)
 
 
 @contextmanager
@@ -179,7 +173,7 @@ def _clean_up_once(folder: Path) -> None:
 
 
 def _temporary_name(path: Path) -> Path:
-    return path.parent / f".{path.name}.writing-{secrets.token_hex(4)}"
+    return path.parent / f".{path.name}{WRITING}{secrets.token_hex(4)}"
 
 
 def add_to_hash(digest: "hashlib._Hash", fields: Iterable[bytes]) -> None:

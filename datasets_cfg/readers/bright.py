@@ -5,7 +5,7 @@ from the ranking, ``documents`` the passages.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -75,7 +75,7 @@ class BrightReader(Reader):
         qrels = Qrels(ids, documents, np.ones(len(pairs), np.int32))
         excluded = {row.id: tuple(set(row.excluded_ids) - {_NONE}) for _, row in rows}
         judged = keep_judged_queries(queries, qrels, paths[0])
-        return Judgements(judged.queries, qrels, excluded={q: e for q, e in excluded.items() if e})
+        return replace(judged, excluded={q: e for q, e in excluded.items() if e})
 
     def _files(self, name: str) -> tuple[Path, ...]:
         missing = f"{self.folder} has no {name}/{self.split}-*.parquet"

@@ -8,17 +8,15 @@ holds the questions to train on, with relevant passages and hard negatives.
 import ast
 import csv
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from datasets_cfg.readers.files import judge_examples, read_examples
 from datasets_cfg.readers.reader import (
+    NO_JUDGEMENTS,
     Document,
     Judgements,
-    Qrels,
     Queries,
     Reader,
     TrainingExample,
@@ -94,18 +92,16 @@ def read_questions(path: Path) -> Judgements:
         answers[str(row)] = _answers(path, number, literal)
     if not texts:
         raise line_error(path, 1, "the file holds no questions")
-    nothing = Qrels((), (), np.empty(0, dtype=np.int32))
-    return Judgements(Queries(tuple(answers), tuple(texts)), nothing, answers)
+    return replace(NO_JUDGEMENTS, queries=Queries(tuple(answers), tuple(texts)), answers=answers)
 
 
 def _answers(path: Path, number: int, literal: str) -> tuple[str, ...]:
     try:
         value = ast.literal_eval(literal)
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        message = f"the answers are not a Python list: {literal[:80]!r}"
-        raise line_error(path, number, message) from error
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = None
     if not (isinstance(value, list) and value and all(isinstance(text, str) for text in value)):
-        message = f"the answers are not a list of one or more strings: {literal[:80]!r}"
+        message = f"the answers are not a Python list of strings: {literal[:80]!r}"
         raise line_error(path, number, message)
     return tuple(value)
 

@@ -306,9 +306,6 @@ class ExampleReader(Reader):
     def corpus_files(self) -> tuple[Path, ...]:
         return list_files(self.folder)
 
-    def judgement_files(self) -> tuple[Path, ...]:
-        return list_files(self.folder)
-
     def documents(self) -> Iterator[Document]:
         """Yield each passage once, in the order of the file."""
         seen = set[int]()
@@ -380,9 +377,3 @@ class TextReader(Reader):
                 yield Document(str(number), read.title or "", read.text)
             elif text.strip():
                 yield Document(str(number), "", text)
-
-    def judgement_files(self) -> tuple[Path, ...]:
-        return ()
-
-    def judgements(self) -> Judgements:
-        return judge_examples(())

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from foundation.arrays import Int32Array
@@ -38,11 +39,7 @@ Line = TypeVar("Line")
 Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 READER_VERSION = 1  # increase it if a reader yields different documents from the same files
-TEXT_FORMS = (
-    ".jsonl",
-    ".parquet",
-    ".arrow",
-)  # of documents and queries; the first one found is read
+TEXT_FORMS = (".jsonl", ".parquet", ".arrow")  # of documents and queries; the first one is read
 _SUFFIXES = ("jsonl", "tsv", "csv", "txt", "xml", "trec", "qrels")  # of text files
 TABLE_ROWS = 1_024  # read at a time
 _SHARD = re.compile("(.+)-[0-9]{5}-of-([0-9]{5})")
@@ -155,6 +152,9 @@ class Judgements:
     unjudged: int = 0
 
 
+NO_JUDGEMENTS = Judgements(Queries((), ()), Qrels((), (), np.empty(0, np.int32)))
+
+
 @dataclass(frozen=True)
 class Reader(ABC):
     """A reader of one split of a collection. Text files may be gzip-compressed.
@@ -204,13 +204,13 @@ class Reader(ABC):
     def documents(self) -> Iterator[Document]:
         """Yield the documents in file order."""
 
-    @abstractmethod
     def judgement_files(self) -> tuple[Path, ...]:
         """Return the files of queries and judgements."""
+        return ()
 
-    @abstractmethod
     def judgements(self) -> Judgements:
         """Return queries with their judgements."""
+        return NO_JUDGEMENTS
 
     def examples(self) -> Iterator[TrainingExample]:
         """Yield the hard negatives that come with the queries, by the ids of the collection."""

@@ -254,9 +254,9 @@ BAD_JSON = [
 ]
 BAD_ANSWERS = [
     ("when", "1 columns instead of 2"),
-    ("when\t__import__('os').getcwd()", "not a Python list"),
-    ("when\t[]", "not a list of one or more strings"),
-    ("when\t'abc'", "not a list of one or more strings"),
+    ("when\t__import__('os').getcwd()", "not a Python list of strings"),
+    ("when\t[]", "not a Python list of strings"),
+    ("when\t'abc'", "not a Python list of strings"),
 ]
 BAD_FILES = [
     (read_qrels, "q1\td1\t1\n", 1, "the header is"),
