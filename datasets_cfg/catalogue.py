@@ -162,10 +162,8 @@ def facts_for(name: str) -> Facts:
     """Return the facts of the declared collection ``name``."""
     if is_suite(name):
         members = ", ".join(suite_for(name).members[:3])
-        raise BenchError(
-            f"{name} is a suite, but one collection is needed here",
-            hint=f"name one of its members, such as {members}: run `python -m bench show {name}`",
-        )
+        hint = f"name one of its members, such as {members}: run `python -m bench show {name}`"
+        raise BenchError(f"{name} is a suite, but one collection is needed here", hint)
     if name not in _fact_files():
         raise unknown_name_error(name, dataset_names())
     return _facts(name)
@@ -208,10 +206,8 @@ def _check_members(members: Sequence[str], weights: Sequence[float], path: str) 
         if member.endswith(".toml"):
             raise BenchError(f"{path}: {member} is a suite file", "list its members instead")
     if weights and (len(weights) != len(members) or not all(map(math.isfinite, weights))):
-        raise BenchError(
-            f"{path}: {len(members)} members, but the weights {list(weights)}",
-            "write one finite weight for each member, or remove weights",
-        )
+        problem = f"{path}: {len(members)} members, but the weights {list(weights)}"
+        raise BenchError(problem, "write one finite weight for each member, or remove weights")
 
 
 def collections_of(name: str) -> list[str]:
@@ -268,10 +264,8 @@ def data_folders(data_dir: Path | None) -> list[Path]:
     folders = {source: Path(value).expanduser() for source, value in named.items() if value}
     for source, folder in folders.items():
         if not folder.is_dir():
-            raise BenchError(
-                f"{source} is {folder}, which is not a folder",
-                "use the folder that holds the collections, such as DIR in DIR/beir/scifact",
-            )
+            hint = "use the folder that holds the collections, such as DIR in DIR/beir/scifact"
+            raise BenchError(f"{source} is {folder}, which is not a folder", hint)
     return list(folders.values())
 
 
@@ -330,13 +324,7 @@ def _fact_files() -> dict[str, Path]:
 
 @cache
 def _facts(name: str) -> Facts:
-    facts = read_toml(_fact_files()[name], Facts)
-    if facts.name != name:
-        raise BenchError(
-            f"{name}.toml declares the name {facts.name!r}",
-            hint="a collection's name is the path of its file below collections/",
-        )
-    return facts
+    return read_toml(_fact_files()[name], Facts)
 
 
 @cache

@@ -300,11 +300,9 @@ def _sort_ids(table: pa.Table) -> tuple[Int64Array, Int64Array]:
         first, second = table.take(order[place : place + 2]).to_pylist()
         if first != second:
             earlier, later = sorted(order[place : place + 2] + 1)
-            raise BenchError(
-                f"document id {first['id']!r} occurs twice: documents {earlier} and {later} of the "
-                "corpus have different titles or texts",
-                hint=f"remove or rename one of the two (repeated ids: {len(places):,})",
-            )
+            what = f"documents {earlier} and {later} of the corpus have different titles or texts"
+            hint = f"remove or rename one of the two (repeated ids: {len(places):,})"
+            raise BenchError(f"document id {first['id']!r} occurs twice: {what}", hint)
     return order, order[places + 1]
 
 

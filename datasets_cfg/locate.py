@@ -80,16 +80,13 @@ def detect_layout(folder: Path) -> str:
     patterns = [f"{above}/{name}*" for name in names for above in ("*", "*/*")]
     inner = sorted({path.parent for pattern in patterns for path in folder.glob(pattern)})
     if inner and not found:
-        raise BenchError(
-            f"{folder} is not a collection, but a folder with "
-            f"{format_count(len(inner), 'collection', 'collections')}",
-            f"name one of them: {format_names([str(path) for path in inner])}",
-        )
+        count = format_count(len(inner), "collection", "collections")
+        hint = f"name one of them: {format_names([str(path) for path in inner])}"
+        raise BenchError(f"{folder} is not a collection, but a folder with {count}", hint)
     problem = f"holds the corpora of {' and '.join(found)}" if found else "is not a collection"
     layouts = [f"{kind.expected.format(split='test')} ({name})" for name, kind in READERS.items()]
-    raise BenchError(
-        f"{folder} {problem}", f"put the files of one layout there: {'; '.join(layouts)}"
-    )
+    hint = f"put the files of one layout there: {'; '.join(layouts)}"
+    raise BenchError(f"{folder} {problem}", hint)
 
 
 def is_training_data(name: str) -> bool:
@@ -184,11 +181,8 @@ def _is_present(facts: Facts, archive: Archive, folder: Path) -> bool:
 
 def _missing_files(archive: Archive, folder: Path) -> list[str]:
     """Return the files of an archive that are not in a folder, plain or gzip-compressed."""
-    return [
-        name
-        for name in _file_names(archive)
-        if not (folder / name).is_file() and not (folder / f"{name}.gz").is_file()
-    ]
+    forms = {name: (folder / name, folder / f"{name}.gz") for name in _file_names(archive)}
+    return [name for name, paths in forms.items() if not any(path.is_file() for path in paths)]
 
 
 def _file_names(archive: Archive) -> tuple[str, ...]:
@@ -227,12 +221,11 @@ def _absent_error(facts: Facts, archive: Archive, why: BenchError, cache_dir: Pa
 
 def _licence_error(facts: Facts, looked: list[Path]) -> BenchError:
     files = reader_of_layout(facts.layout).expected.format(split=facts.split)
+    places = ", ".join(map(str, looked))
     return BenchError(
-        f"{facts.name} needs a licence and cannot be downloaded; it was not found in "
-        f"{', '.join(map(str, looked))}",
-        hint=f"obtain it:\n{facts.instructions.strip()}\n"
-        f"then put {files} into {looked[0] / facts.name}, and run again with --data-dir "
-        f"{looked[0]}",
+        f"{facts.name} needs a licence and cannot be downloaded; it was not found in {places}",
+        f"obtain it:\n{facts.instructions.strip()}\nthen put {files} into "
+        f"{looked[0] / facts.name}, and run again with --data-dir {looked[0]}",
     )
 
 

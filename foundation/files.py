@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -26,8 +27,6 @@ _TEMPORARY = re.compile(r"\..+\.writing-[0-9a-f]{8}(-[0-9a-f]{8})?")  # older ve
 _DAY_S = 86_400
 LONGEST_NAME = 255  # bytes, of a file
 _ATTEMPTS = 20  # to replace a folder that other processes replace, too
-
-_cleaned: set[Path] = set()  # folders that this process has cleaned
 
 
 @contextmanager
@@ -166,10 +165,9 @@ def _move_into_place(finished: Path, folder: Path) -> None:
             return
 
 
+@cache  # once in a process
 def _clean_up_once(folder: Path) -> None:
-    if folder not in _cleaned:
-        _cleaned.add(folder)
-        clean_up(folder)
+    clean_up(folder)
 
 
 def _temporary_name(path: Path) -> Path:
@@ -275,10 +273,8 @@ def _open_locked(path: Path, kind: int) -> int:
 def local_path(path: str | Path) -> Path:
     """Return a path, or raise if it is a URL."""
     if re.match("[a-z][a-z0-9]+:/", str(path)):
-        raise BenchError(
-            f"{path} is a URL, and a local folder or file is needed here",
-            "Name a folder, and copy it with a program such as rclone.",
-        )
+        hint = "Name a folder, and copy it with a program such as rclone."
+        raise BenchError(f"{path} is a URL, and a local folder or file is needed here", hint)
     return Path(path)
 
 

@@ -237,10 +237,8 @@ class TomlFiles(Generic[R]):
         if path.is_file():
             return path
         known = f"use one of {', '.join(self.names())}, or a {SUFFIX} file"
-        raise BenchError(
-            f"there is no {self.kind} or file {name!r}",
-            did_you_mean(path.stem, self.names(), known),
-        )
+        hint = did_you_mean(path.stem, self.names(), known)
+        raise BenchError(f"there is no {self.kind} or file {name!r}", hint)
 
     def _inner_table(self, table: Any, key: str, problem: str) -> Any:
         """Return the inner table with this name, or at this position of a list."""

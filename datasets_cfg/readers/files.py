@@ -322,10 +322,8 @@ class ExampleReader(Reader):
         """Yield the records with ids made from their texts."""
         for example in read_examples(self.folder):
             if not example.query:
-                raise BenchError(
-                    f"{self.folder} has ids instead of texts",
-                    "name their collection with --on and this file with --negatives",
-                )
+                hint = "name their collection with --on and this file with --negatives"
+                raise BenchError(f"{self.folder} has ids instead of texts", hint)
             positives, negatives = (
                 tuple(each._replace(id=_hash_texts(each.title, each.text)) for each in side)
                 for side in (example.positives, example.negatives)

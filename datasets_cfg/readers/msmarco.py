@@ -96,9 +96,6 @@ def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
         yield document._replace(title=title)
         number, (wanted, title) = next(rows, _NO_MORE)
     if number:
-        raise line_error(
-            titles,
-            number,
-            f"passage {wanted!r} does not follow in {collection.name}",
-            hint=f"sort both files in the same way, for example `sort -n -o {titles} {titles}`",
-        )
+        problem = f"passage {wanted!r} does not follow in {collection.name}"
+        hint = f"sort both files in the same way, for example `sort -n -o {titles} {titles}`"
+        raise line_error(titles, number, problem, hint)

@@ -223,12 +223,12 @@ def find_file(folder: Path, names: Sequence[str], splits: Collection[str] = ()) 
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
                 return path
-    raise MissingFileError(
-        f"{folder} has no {' or '.join(names)}",
-        f"splits found: {', '.join(sorted(splits))}"
-        if splits
-        else "put the file there, plain or gzip-compressed (.gz)",
-    )
+    raise _missing_file(f"{folder} has no {' or '.join(names)}", splits)
+
+
+def _missing_file(problem: str, splits: Collection[str]) -> MissingFileError:
+    known = f"splits found: {', '.join(sorted(splits))}"
+    return MissingFileError(problem, known if splits else "put the file there, plain or .gz")
 
 
 def list_splits(
@@ -295,8 +295,7 @@ def choose_split(
         return found[second]
     if only and len(found) == 1:
         return next(iter(found.values()))
-    known = f"splits found: {', '.join(sorted(found))}"
-    raise MissingFileError(missing, known if found else "put the file there, plain or .gz")
+    raise _missing_file(missing, found)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:

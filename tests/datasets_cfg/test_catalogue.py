@@ -138,6 +138,7 @@ def test_the_collections_are_those_of_beir_nanobeir_bright_ms_marco_and_dpr():
 @pytest.mark.parametrize("name", dataset_names())
 def test_every_collection_states_title_counts_licence_and_citation(name):
     facts = facts_for(name)
+    assert facts.name == name
     assert facts.title
     assert facts.licence
     assert facts.homepage.startswith("http")
