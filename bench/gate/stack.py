@@ -85,7 +85,7 @@ def check_stack(request: CheckRequest, python: Path) -> Check:
     datasets = [workspace.dataset(name) for name in workspace.expand_names(request.on)]
     folder, model = Path(request.candidate).expanduser(), None
     if code := find_code(folder):
-        raise BenchError(f"{code.text}, and --stack runs no code of a folder", "Leave out --stack.")
+        raise BenchError(f"{code}, and --stack runs no code of a folder", "Leave out --stack.")
     if request.like or not is_st_folder(folder):
         (loaded,) = load_models(workspace, (str(request.candidate),), request)
         folder, model = loaded.model.checkpoint.root, loaded.model

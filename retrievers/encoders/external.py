@@ -9,7 +9,6 @@ Servers have OpenAI's embeddings API.
 """
 
 import asyncio
-import base64
 import copy
 import hashlib
 import os
@@ -382,16 +381,7 @@ class RefusedError(BenchError):
 
 class _Entry(msgspec.Struct):
     index: int
-    embedding: list[Annotated[float, msgspec.Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]] | str
-
-    def vector(self) -> Float32Array:
-        """Return the vector. Base64 is of little-endian float32, as OpenAI's clients read it."""
-        if not isinstance(self.embedding, str):
-            return np.array(self.embedding, np.float32)
-        vector = np.frombuffer(base64.b64decode(self.embedding, validate=True), "<f4")
-        if not np.isfinite(vector).all():
-            raise ValueError("NaN or infinity in base64")
-        return vector
+    embedding: list[Annotated[float, msgspec.Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]]
 
 
 class _Answer(msgspec.Struct):
@@ -520,7 +510,7 @@ class EndpointEncoder(Encoder):
         """Return the vectors of an answer in the order of their indices, float32 ``(n, dim)``."""
         try:
             data = msgspec.json.decode(content, type=_Answer).data
-            vectors = {entry.index: entry.vector() for entry in data}
+            vectors = {entry.index: np.array(entry.embedding, np.float32) for entry in data}
         except (msgspec.DecodeError, ValueError) as error:
             start = f"its answer begins {content[:80].decode(errors='replace')!r}"
             problem = f"returned no vectors of finite float32 numbers: {error}; {start}"

@@ -76,7 +76,7 @@ def _load_folder(model: Model, device: str) -> Any:
 
     root, dtype, texts = model.checkpoint.root, getattr(torch, model.card.dtype), probe_texts()[:8]
     settings: dict[str, Any] = {"device": str(pick_device(device)), "local_files_only": True}
-    settings["trust_remote_code"] = find_code(root) is not None
+    settings["trust_remote_code"] = bool(find_code(root))
     # A folder's own settings could ask for a pickle, or another precision.
     settings["model_kwargs"] = {"weights_only": True, "dtype": dtype}
     prompts, vectors = msgspec.structs.asdict(model.recipe.prompts), []

@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError
 from retrievers.models.card import Recipe, TitleJoin
 
 Callback = Callable[[int], None]
@@ -75,10 +74,6 @@ class PhaseTimer:
         finally:
             self.add({name: time.perf_counter() - start}, {})
 
-    def count(self, name: str, number: int) -> None:
-        """Add ``number`` to the count ``name``."""
-        self.add({}, {name: number})
-
     def add(self, seconds: Mapping[str, float], counts: Mapping[str, int]) -> None:
         """Add ``seconds`` by phase and ``counts`` by name."""
         with self._lock:
@@ -126,19 +121,18 @@ def join(rule: TitleJoin, prompt: str, title: str, text: str, separator: str = "
     return prompt + f"{title} {text}".strip(), None
 
 
-def join_documents(recipe: Recipe, titles: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Join documents into single texts by the rule and prompt of ``recipe``.
-
-    The two segments of a pair become two lines.
-
-    Raises:
-        BenchError: the numbers of titles and texts differ.
-    """
-    if len(titles) != len(texts):
-        raise BenchError(f"{len(titles)} titles for {len(texts)} texts")
+def join_segments(
+    recipe: Recipe, titles: Sequence[str], texts: Sequence[str], separator: str = ""
+) -> list[Segments]:
+    """Join documents by the rule and prompt of ``recipe``; see `join`."""
     rule, prompt = recipe.title_join, recipe.prompts.document
-    pairs = (join(rule, prompt, title, text) for title, text in zip(titles, texts, strict=True))
-    return ["\n".join(filter(None, pair)) for pair in pairs]
+    documents = zip(titles, texts, strict=True)
+    return [join(rule, prompt, title, text, separator) for title, text in documents]
+
+
+def join_documents(recipe: Recipe, titles: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """Join documents into single texts. The two segments of a pair become two lines."""
+    return ["\n".join(filter(None, pair)) for pair in join_segments(recipe, titles, texts)]
 
 
 def scale_to_unit(vectors: Float32Array) -> Float32Array:

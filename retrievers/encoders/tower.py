@@ -20,7 +20,6 @@ from retrievers.encoders.device import (
     map_in_threads,
     use_full_precision,
     use_one_thread,
-    warn_if_bfloat16_is_slow,
 )
 from retrievers.encoders.packed import (
     CompiledNetwork,
@@ -251,7 +250,7 @@ class Tower:
                 )
                 landed = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 landed.record(torch.cuda.current_stream(self._device))
-        self._clock.count("tokens", len(batch.ids))
+        self._clock.add({}, {"tokens": len(batch.ids)})
         return _PendingBatch(rows, vectors, landed)
 
     def _receive(self, pending: "_PendingBatch") -> tuple[Int64Array, Float32Array]:
@@ -337,10 +336,3 @@ class PaddedBatch:
     inputs: dict[str, torch.Tensor]
     places: torch.Tensor
     ends: torch.Tensor
-
-
-def check_dtype(dtype: str, device: torch.device) -> None:
-    """Raise for float16 on the CPU, where it is slow and overflows; warn if bfloat16 is slow."""
-    if dtype == "float16" and device.type == "cpu":
-        raise BenchError("float16 needs a GPU", "use --dtype bfloat16 or --dtype float32")
-    warn_if_bfloat16_is_slow(dtype, device)

@@ -20,7 +20,7 @@ from foundation.files import resolve_inside
 from retrievers.adapters.compose import Router
 from retrievers.encoders.external import EndpointEncoder, HashingEncoder
 from retrievers.encoders.objects import open_object
-from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join
+from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join_segments
 from retrievers.encoders.tokens import Tokens, hash_tokens
 from retrievers.models.card import Recipe, Role
 from retrievers.models.read_checkpoint import ROUTER, Checkpoint
@@ -68,7 +68,6 @@ class SharedNetworks:
 def open_encoder(
     model: Model,
     device: str = "auto",
-    tokens_per_batch: int | None = None,
     networks: SharedNetworks | None = None,
 ) -> Encoder:
     """Open the encoder of a resolved model. Weights are loaded at its first call.
@@ -76,7 +75,6 @@ def open_encoder(
     Args:
         model: result of `resolve_model`.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        tokens_per_batch: most tokens of one batch, padding included; None picks by device.
         networks: loaded bases, so that encoders of several adapters share one.
 
     Raises:
@@ -92,11 +90,11 @@ def open_encoder(
     if model.recipe.kind == "endpoint":
         return EndpointEncoder(model.recipe, model.card).with_dimension()
     if model.routing is None or model.adapter is None:
-        return TransformerEncoder(model, device, tokens_per_batch, networks)
+        return TransformerEncoder(model, device, networks)
     networks, timer = networks or SharedNetworks(), PhaseTimer()
     folders = [resolve_inside(model.adapter, name) for name in model.routing.adapters]
     base, *parts = (
-        TransformerEncoder(model.with_adapter(part), device, tokens_per_batch, networks, timer)
+        TransformerEncoder(model.with_adapter(part), device, networks, timer)
         for part in (None, *folders)
     )
     return RoutedEncoder(model.recipe, base, parts, model.adapter / ROUTER)
@@ -108,7 +106,6 @@ class TransformerEncoder(Encoder):
     Args:
         model: resolved transformer model.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        tokens_per_batch: most tokens of one batch, padding included; None picks by device.
         networks: networks that the encoders of several adapters share.
         timer: timer to share with other encoders; None for a new one.
 
@@ -121,14 +118,12 @@ class TransformerEncoder(Encoder):
         self,
         model: Model,
         device: str = "auto",
-        tokens_per_batch: int | None = None,
         networks: SharedNetworks | None = None,
         timer: PhaseTimer | None = None,
     ) -> None:
         self.recipe: Recipe = model.recipe
         self.timer = timer or PhaseTimer()
         self._towers = _Towers(model, device, self.timer, networks)
-        self._budget = tokens_per_batch
 
     def for_dataset(self, name: str) -> "TransformerEncoder":
         """Return this encoder with the prompts of dataset ``name``. Loaded weights are shared."""
@@ -189,14 +184,9 @@ class TransformerEncoder(Encoder):
         return [(self.recipe.prompts.query + text, None) for text in texts]
 
     def _document_segments(self, titles: Sequence[str], texts: Sequence[str]) -> list[Segments]:
-        if len(titles) != len(texts):
-            raise BenchError(f"{len(titles)} titles for {len(texts)} texts")
-        rule, prompt = self.recipe.title_join, self.recipe.prompts.document
-        separator = self._towers.document.separator if rule == "sep" else ""
-        return [
-            join(rule, prompt, title, text, separator)
-            for title, text in zip(titles, texts, strict=True)
-        ]
+        is_separated = self.recipe.title_join == "sep"
+        separator = self._towers.document.separator if is_separated else ""
+        return join_segments(self.recipe, titles, texts, separator)
 
     def _prepare(
         self, tower: "Tower", segments: list[Segments], max_tokens: int | None
@@ -204,7 +194,7 @@ class TransformerEncoder(Encoder):
         distinct: dict[Segments, int] = {}
         rows = [distinct.setdefault(text, len(distinct)) for text in segments]
         tokens = tower.tokenize(list(distinct), max_tokens)
-        budget = self._budget or self._towers.default_budget
+        budget = CUDA_TOKENS if tower.is_asynchronous else CPU_TOKENS
         batches = list(plan_batches(tokens.lengths, budget, tower.is_packed))
         return PreparedTexts(tower, tokens, batches, np.array(rows, np.int64))
 
@@ -259,13 +249,14 @@ class _Towers:
 
     @cached_property
     def device(self) -> "torch.device":
-        from retrievers.encoders.device import pick_device
-        from retrievers.encoders.tower import check_dtype
+        from retrievers.encoders.device import pick_device, warn_if_bfloat16_is_slow
 
         recipe = self.model.recipe
         only_cpu = recipe.backend != "torch" and self.device_name == "auto"
         device = pick_device("cpu" if only_cpu else self.device_name)
-        check_dtype(recipe.dtype, device)
+        if recipe.dtype == "float16" and device.type == "cpu":  # it is slow there and overflows
+            raise BenchError("float16 needs a GPU", "use --dtype bfloat16 or --dtype float32")
+        warn_if_bfloat16_is_slow(recipe.dtype, device)
         return device
 
     @cached_property
@@ -275,10 +266,6 @@ class _Towers:
     @cached_property
     def query(self) -> "Tower":
         return self._load(self.model.query) if self.model.query else self.document
-
-    @property
-    def default_budget(self) -> int:
-        return CUDA_TOKENS if self.device.type == "cuda" else CPU_TOKENS
 
     def _load(self, checkpoint: Checkpoint) -> "Tower":
         with self.timer.phase("load"):

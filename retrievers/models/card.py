@@ -506,21 +506,23 @@ def all_cards() -> Mapping[str, Card]:
     return {name: load_card(name) for name in card_names()}
 
 
+def make_card(fields: Mapping[str, Any]) -> Card:
+    """Return the card with these ``fields``, or raise a `BenchError` if they contradict."""
+    try:
+        return Card(**fields)
+    except ValueError as error:
+        raise BenchError(f"{fields['name']}: {error}") from error
+
+
 def replace_fields(card: Card, changes: Mapping[str, Any]) -> Card:
     """Return ``card`` with ``changes`` in some fields, validated again."""
-    try:
-        return msgspec.structs.replace(card, **changes)
-    except ValueError as error:
-        raise BenchError(f"{card.name}: {error}") from error
+    return make_card({**msgspec.structs.asdict(card), **changes})
 
 
 def make_card_like(card: Card, **fields: Any) -> Card:
     """Return a card with other ``fields`` of another checkpoint that is used as ``card`` is."""
     shared = {name: getattr(card, name) for name in ("name", "stages", "prompts", "adapter")}
-    try:
-        return Card(**{**card.usage, **shared, **fields})
-    except ValueError as error:
-        raise BenchError(f"{card.name}: {error}") from error
+    return make_card({**card.usage, **shared, **fields})
 
 
 def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from os.path import lexists
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -41,7 +41,7 @@ TOKENIZER = (
     *VOCABULARIES,
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt"),
 )
-WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
+WIDTHS = ("projection_dim", "hidden_size", "d_model", "dim", "n_embd")
 HEADS, HEADS_FILE = "heads", "model.safetensors"  # state for continuing a pre-training
 COUNTING_VERSION = 1  # increased when the rule changes, so that stored counts are renewed
 BUFFER_DTYPES = ("I64", "I32", "BOOL")  # safetensors types of buffers such as positions
@@ -65,13 +65,6 @@ ADAPTER_WEIGHTS: dict[AdapterKind, tuple[str, ...]] = {
 }
 ROUTING = "adapter_routing.json"  # several of any library, each in a folder inside, used one by one
 ROUTER = "router.safetensors"  # the rule that chooses one for a query
-
-
-class Tensor(NamedTuple):
-    """Type, such as ``F32``, and shape of a tensor in a safetensors header."""
-
-    dtype: str
-    shape: tuple[int, ...]
 
 
 class _Shards(msgspec.Struct, frozen=True):
@@ -127,7 +120,7 @@ class Checkpoint:
     @property
     def hidden_width(self) -> int:
         """Width of token vectors, or of a DPR encoder's projection."""
-        width = self.config.get("projection_dim") or _first_stated(self.config, WIDTHS)
+        width = next(filter(None, map(self.config.get, WIDTHS)), None)
         if not isinstance(width, int) or isinstance(width, bool) or width < 1:
             raise BenchError(f"{self.folder / 'config.json'} states no hidden size")
         return width
@@ -151,10 +144,7 @@ def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint
     for name in stage_folders:
         stage = resolve_inside(root, name)
         files += [stage / "config.json", *weight_files(stage, find_weights(stage))]
-    paths = sorted(set(files))
-    names = {path.relative_to(root).as_posix(): path for path in paths}
-    stamps = {name: _stamp(path) for name, path in names.items()}  # before they are read
-    hashes = {name: sha256_of_file(path) for name, path in names.items()}
+    hashes, stamps = _hash_files(root, sorted(set(files)))
     return Checkpoint(root, folder, weights, config, hashes, stamps, position_limit(config))
 
 
@@ -162,19 +152,25 @@ def read_library_folder(root: Path) -> Checkpoint:
     """Hash all files that sentence-transformers may read in ``root``, a folder that it saved."""
     if not is_st_folder(root):
         raise BenchError(f"{root} has no modules.json", "Give a folder of sentence-transformers.")
-    files = {path.relative_to(root): path for path in list_files(root)}
-    names = {
-        inner.as_posix(): path
-        for inner, path in files.items()
+    files = []
+    for path in list_files(root):
         # A hidden folder may be a module's, but git and the Hub's client keep files in these two.
-        if path.suffix != ".md" and path.name[0] != "." and inner.parts[0] not in (".git", ".cache")
-    }
-    for path in names.values():
+        is_ignored = path.relative_to(root).parts[0] in (".git", ".cache")
+        if is_ignored or path.suffix == ".md" or path.name.startswith("."):
+            continue
         if path.name == ADAPTER_CONFIG:
             raise BenchError(f"{path} is an adapter", "Save the model with it merged.")
-    stamps = {name: _stamp(path) for name, path in names.items()}
-    hashes = {name: sha256_of_file(path) for name, path in names.items()}
-    return Checkpoint(root, root, "", {}, hashes, stamps, None)
+        files.append(path)
+    return Checkpoint(root, root, "", {}, *_hash_files(root, files), None)
+
+
+def _hash_files(
+    root: Path, files: Iterable[Path]
+) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
+    """Return hashes and stamps of ``files`` by path relative to ``root``."""
+    names = {path.relative_to(root).as_posix(): path for path in files}
+    stamps = {name: _stamp(path) for name, path in names.items()}  # before they are read
+    return {name: sha256_of_file(path) for name, path in names.items()}, stamps
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -205,14 +201,17 @@ def weight_files(folder: Path, weights: str) -> list[Path]:
     return files
 
 
-def read_safetensors_header(path: Path) -> dict[str, Tensor]:
-    """Read the types and shapes in the safetensors file ``path``, whose size must match them."""
+def read_safetensors_header(path: Path) -> dict[str, tuple[str, int]]:
+    """Read the type, such as ``F32``, and the size of each tensor in a safetensors file.
+
+    The size of the file must match them.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="np") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            return {n: Tensor(s.get_dtype(), tuple(s.get_shape())) for n, s in slices.items()}
+            return {name: (s.get_dtype(), prod(s.get_shape())) for name, s in slices.items()}
     except SafetensorError as error:
         with path.open("rb") as opened:
             check_not_lfs_pointer(path, opened.read(100))
@@ -254,9 +253,9 @@ def count_file_parameters(path: Path) -> int:
     """
     sizes: dict[Any, int] = {}
     if path.suffix == ".safetensors":
-        for name, tensor in read_safetensors_header(path).items():
-            if tensor.dtype not in BUFFER_DTYPES and not HEAD_WEIGHTS.search(name):
-                sizes[name] = prod(tensor.shape)
+        for name, (dtype, size) in read_safetensors_header(path).items():
+            if dtype not in BUFFER_DTYPES and not HEAD_WEIGHTS.search(name):
+                sizes[name] = size
     elif path.suffix == ".bin":
         for name, value in read_tensors(path).items():
             if value.is_floating_point() and not HEAD_WEIGHTS.search(name):
@@ -270,10 +269,6 @@ def _tokenizer_files(folder: Path) -> list[Path]:
         how = "AutoTokenizer.from_pretrained(BASE).save_pretrained(...)"
         raise BenchError(f"{folder} has no tokenizer", f"Save it next to the weights: {how}")
     return [folder / name for name in TOKENIZER if (folder / name).is_file()]
-
-
-def _first_stated(config: Mapping[str, Any], names: Iterable[str]) -> object:
-    return next((config[name] for name in names if name in config), None)
 
 
 class Parameters(Record):

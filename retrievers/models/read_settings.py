@@ -14,7 +14,7 @@ from os.path import lexists  # a folder, or a link to nothing, is not read as if
 from pathlib import Path
 from platform import python_version
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -357,17 +357,11 @@ def refuse_own_code(folder: Path) -> None:
             )
 
 
-class CodeReference(NamedTuple):
-    """Text about a file that refers to code, and how to mend a reference to outside the folder."""
+def find_code(folder: Path) -> str:
+    """Return text about the first reference in ``folder`` to custom code, or "" if there is none.
 
-    text: str
-    outside_hint: str = ""
-
-
-def find_code(folder: Path) -> CodeReference | None:
-    """Return the first reference in ``folder`` to custom code or outside files, or None.
-
-    sentence-transformers and transformers would run the one and read the other without a hash.
+    sentence-transformers and transformers would run the code. Raise if the folder refers to code
+    or a tokenizer outside of it, which they would use without a hash.
     """
     found: list[str] = []
     hints: list[str] = []
@@ -383,18 +377,23 @@ def find_code(folder: Path) -> CodeReference | None:
             hints.append(f"Copy the tokenizer into the folder, and remove {TOKENIZER_PATH}.")
         return item
 
+    text = ""
     for path in list_files(folder):
         if path.suffix != ".json" or path.name in ("tokenizer.json", "vocab.json"):
             continue
+        found.clear()
         try:
             json.loads(path.read_bytes(), object_hook=visit)
         except RecursionError:  # with a larger stack, a library might read it
-            return CodeReference(f"{path} is nested too deeply to be searched for code")
+            text = text or f"{path} is nested too deeply to be searched for code"
         except ValueError:  # no library can read it either
             pass
+        names = f"{path} names {', '.join(found)}"
+        if hints:
+            raise BenchError(f"{names}, outside of its folder", " ".join(hints))
         if found:
-            return CodeReference(f"{path} names {', '.join(found)}", " ".join(hints))
-    return None
+            text = text or names
+    return text
 
 
 def _is_other_class(name: object) -> bool:

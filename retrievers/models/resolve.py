@@ -32,6 +32,7 @@ from retrievers.models.card import (
     StoreDtype,
     all_cards,
     load_card,
+    make_card,
     make_card_like,
     replace_fields,
 )
@@ -159,8 +160,6 @@ def resolve_model(
         BenchError: there is no such model or dtype, a plain checkpoint is named without ``like``, a
             checkpoint is damaged, has its own code or does not fit the card, or int8 cannot run it.
     """
-    if dtype not in (None, *get_args(ModelDtype)):
-        raise BenchError(f"unknown dtype {dtype!r}", f"use {', '.join(get_args(ModelDtype))}")
     card, base = resolve_card(model, like, endpoint_model)
     if card.missing:
         raise BenchError(f"{card.name} cannot be used: {card.missing}", card.source)
@@ -179,28 +178,34 @@ def resolve_model(
         card = with_adapter(card, Path(adapter))
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
-    if card.encoder:
-        resolved = _resolve_code(card, base, trust_code)
-    elif card.kind == "python":
-        resolved = _resolve_library_folder(card, base, trust_code)
-    elif card.kind == "endpoint":
-        resolved = resolve_endpoint(card)
-    elif card.kind == "transformer":
-        resolved = _resolve_transformer(card, base)
-    else:
-        resolved = Model(card, _plain_recipe(card))
-    dimensions = card.dimensions if dimensions is None else dimensions
-    compression = read_compression(dimensions, precision, rescore)
+    resolved = _resolve_kind(card, base, trust_code)
+    if dimensions is None:
+        dimensions = card.dimensions
     recipe = msgspec.structs.replace(
-        resolved.recipe, store_dtype=store_dtype, compression=compression
+        resolved.recipe,
+        store_dtype=store_dtype,
+        compression=read_compression(dimensions, precision, rescore),
     )
-    if recipe.kind == "bm25" and compression != Compression():
+    if recipe.kind == "bm25" and recipe.compression != Compression():
         options = "--dimensions, --precision and --rescore"
         raise BenchError(f"{card.name} makes no vectors to compress", f"Leave out {options}.")
     if dtype == "int8":
         _check_int8(recipe)
         recipe = msgspec.structs.replace(recipe, backend="int8-calibrated")
     return replace_field(resolved, recipe=recipe, allow_unknown_tokens=allow_unknown_tokens)
+
+
+def _resolve_kind(card: Card, base: Path, trust_code: bool) -> Model:
+    """Resolve a card, whose paths are relative to ``base``, by the kind of its encoder."""
+    if card.encoder:
+        return _resolve_code(card, base, trust_code)
+    if card.kind == "python":
+        return _resolve_library_folder(card, base, trust_code)
+    if card.kind == "endpoint":
+        return resolve_endpoint(card)
+    if card.kind == "transformer":
+        return _resolve_transformer(card, base)
+    return Model(card, _make_recipe(card))
 
 
 def read_compression(
@@ -257,10 +262,8 @@ def card_of_endpoint(url: str, endpoint_model: str, **fields: Any) -> Card:
             "add --endpoint-model NAME, as listed at /v1/models",
         )
     named = {"name": endpoint_model.rpartition("/")[2], "title": f"{endpoint_model} at {url}"}
-    try:
-        return Card(kind="endpoint", url=url, endpoint_model=endpoint_model, **{**named, **fields})
-    except ValueError as error:
-        raise BenchError(str(error)) from error
+    address = {"kind": "endpoint", "url": url, "endpoint_model": endpoint_model}
+    return make_card({**named, **address, **fields})
 
 
 def _declared_card(place: Place) -> Card:
@@ -455,26 +458,22 @@ def _transformer_recipe(
     card: Card, base: Path, document: Checkpoint, query: Checkpoint | None
 ) -> Recipe:
     name, revision = _describe_source(card.checkpoint, card.revision, base, document)
-    query_name, query_revision = "", ""
+    of_query: dict[str, Any] = {}
     if query is not None:
-        query_name, query_revision = _describe_source(
+        of_query["query_files"] = dict(query.hashes)
+        of_query["query_checkpoint"], of_query["query_revision"] = _describe_source(
             card.query_checkpoint, card.query_revision, base, query
         )
     width = document.hidden_width
     stages = read_stages(card.stages, document.root, width)
-    return Recipe(
-        model=card.name,
-        kind="transformer",
+    return _make_recipe(
+        card,
         dim=stages[-1].width if stages else width,
         checkpoint=name,
         revision=revision,
-        query_checkpoint=query_name,
-        query_revision=query_revision,
         files=dict(document.hashes),
-        query_files=dict(query.hashes) if query else {},
         stages=stages,
-        **_prompt_fields(card),
-        **card.usage,
+        **of_query,
     )
 
 
@@ -495,14 +494,12 @@ def _resolve_library_folder(card: Card, base: Path, trust_code: bool) -> Model:
     """Resolve a folder that sentence-transformers encodes. Its dimension is known once opened."""
     root = locate_checkpoint(card.checkpoint, card.revision, base=base)
     checkpoint, code = read_library_folder(root), find_code(root)
-    if code and code.outside_hint:
-        raise BenchError(f"{code.text}, outside of its folder", code.outside_hint)
     if code and not trust_code:
-        raise BenchError(f"{card.name} runs code of its own: {code.text}", TRUST)
+        raise BenchError(f"{card.name} runs code of its own: {code}", TRUST)
     name, revision = _describe_source(card.checkpoint, card.revision, base, checkpoint)
     versions = {each: library_version(each) for each in ("sentence-transformers", "transformers")}
-    recipe = msgspec.structs.replace(
-        _plain_recipe(card),
+    recipe = _make_recipe(
+        card,
         checkpoint=name,
         revision=revision,
         files=dict(checkpoint.hashes),
@@ -525,38 +522,35 @@ def _describe_source(
     return checkpoint, found.revision or ("" if revision == BRANCH else revision)
 
 
-def _prompt_fields(card: Card) -> dict[str, Any]:
-    return {
-        "prompts": Prompts(query=card.prompts.query, document=card.prompts.document),
-        "dataset_prompts": dict(card.prompts.datasets),
-    }
-
-
-def _plain_recipe(card: Card) -> Recipe:
-    """Return the recipe of a model without a checkpoint, which its options determine."""
+def _make_recipe(card: Card, **fields: Any) -> Recipe:
+    """Return the recipe that ``card`` states, with other ``fields`` that files determine."""
     dim = card.options.get("dim", 0)
     if not isinstance(dim, int) or dim < (1 if card.kind == "hashing" else 0):
         raise BenchError(
             f"card {card.name}: options.dim is the dimension of its vectors, 1 or more"
         )
-    usage = {name: value for name, value in card.usage.items() if name not in TRANSFORMER_FIELDS}
-    return Recipe(
-        model=card.name,
-        kind=card.kind,
-        dim=dim,
-        checkpoint=card.checkpoint,
-        revision=card.revision if card.checkpoint else "",
-        options=dict(card.options),
-        **_prompt_fields(card),
-        **usage,
-    )
+    stated = {
+        "model": card.name,
+        "kind": card.kind,
+        "dim": dim,
+        "checkpoint": card.checkpoint,
+        "revision": card.revision if card.checkpoint else "",
+        "prompts": Prompts(query=card.prompts.query, document=card.prompts.document),
+        "dataset_prompts": dict(card.prompts.datasets),
+        "options": dict(card.options),
+        **card.usage,
+    }
+    if card.kind != "transformer" or card.encoder:
+        for name in TRANSFORMER_FIELDS:
+            del stated[name]
+    return Recipe(**{**stated, **fields})
 
 
 def resolve_endpoint(card: Card) -> Model:
     """Resolve a model behind a URL. Its dimension is 0 unless ``card`` states it."""
     address = {"endpoint": card.url.partition("://")[2], "endpoint_model": card.endpoint_model}
-    recipe = msgspec.structs.replace(
-        _plain_recipe(card),
+    recipe = _make_recipe(
+        card,
         dim=card.dim,
         revision="" if card.revision == BRANCH else card.revision,
         options={**address, **card.options},
@@ -578,8 +572,7 @@ def _resolve_code(card: Card, base: Path, trust_code: bool) -> Model:
     run_file(str(path))
     card = replace_fields(card, {"encoder": f"{path}:{name}"})
     files, encoder = hash_sources(str(path)), f"{path.name}:{name}"
-    changes = {"kind": "python", "files": files, "encoder": encoder, "dim": 0}
-    return Model(card, msgspec.structs.replace(_plain_recipe(card), **changes))
+    return Model(card, _make_recipe(card, kind="python", files=files, encoder=encoder, dim=0))
 
 
 def count_parameters(model: Model) -> Parameters | None:
@@ -604,9 +597,8 @@ def count_parameters(model: Model) -> Parameters | None:
 
 def _check_int8(recipe: Recipe) -> None:
     """Raise if the model of ``recipe`` cannot run in int8 on this processor."""
-    is_transformer = recipe.kind == "transformer" and not recipe.encoder
     needs = {
-        f"{recipe.model} is not a transformer that int8 can run": is_transformer,
+        f"{recipe.model} is not a transformer that int8 can run": recipe.kind == "transformer",
         "int8 does not support adapters": recipe.adapter is None,
         f"int8 needs float32 weights, not {recipe.dtype}": recipe.dtype == "float32",
         "int8 overflows on this CPU (no VNNI)": has_vnni(),

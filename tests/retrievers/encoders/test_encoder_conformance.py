@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from foundation.errors import BenchError
 from foundation.machine import has_vnni
 from retrievers.encoders.preflight import preflight
 from retrievers.encoders.protocol import Encoder
@@ -154,11 +153,6 @@ def test_progress_adds_up_to_the_number_of_texts(encoder):
     encoder.encode_documents(TITLES, TEXTS, done.append)
     assert sum(done) == 2 * len(TEXTS) + 1
     assert min(done) > 0
-
-
-def test_titles_and_texts_must_be_as_many(encoder):
-    with pytest.raises(BenchError, match="1 titles for 2 texts"):
-        encoder.encode_documents(["a"], ["b", "c"])
 
 
 def test_preflight_finds_nothing_that_stops(encoder):

@@ -1,6 +1,5 @@
 """Encoders behind a URL, against real servers on the loopback: honest, slow, failing and lying."""
 
-import base64
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -56,25 +55,6 @@ def test_a_genuine_model_has_the_same_vectors_behind_a_server():
         np.testing.assert_allclose(served.encode_documents(titles, texts), documents, atol=2e-6)
         queries = local.encode_queries(texts)
         np.testing.assert_allclose(served.encode_queries(texts), queries, atol=2e-6)
-
-
-def test_base64_is_decoded_as_openais_client_does(server):
-    url, app = server
-    vectors = honest(TEXTS[:40])
-
-    def reply(request):
-        rows = honest(request.texts)
-        data = [
-            {"index": row, "embedding": base64.b64encode(each.astype("<f4").tobytes()).decode()}
-            for row, each in enumerate(rows)
-        ]
-        return Reply(200, {"object": "list", "model": "m", "data": data[::-1]})
-
-    app.before = reply
-    assert np.array_equal(encoder(url).encode_queries(TEXTS[:40]), vectors)
-    theirs = openai.OpenAI(base_url=url, api_key="k").embeddings.create(model="m", input=TEXTS[:3])
-    rows = [each.embedding for each in sorted(theirs.data, key=lambda each: each.index)]
-    assert np.array_equal(np.array(rows, np.float32), vectors[:3])
 
 
 def test_prompts_titles_and_options_are_sent_by_role(server):
@@ -154,8 +134,8 @@ def test_a_server_that_never_answers_in_time_is_an_error(server, monkeypatch):
         (Reply(500, {"error": "secret-of-tests"}), r"answered 500: \*\*\*"),
         (Reply(200, b"<html>\n<h1>502</h1>"), r"no vectors .* begins '<html>\\n<h1>502</h1>'"),
         (Reply(200, b""), "no vectors .* begins ''"),
-        (Reply(200, {"data": [{"index": 0, "embedding": ""}]}), "an empty vector"),
-        (Reply(200, {"data": [{"index": 0, "embedding": "AADA/w=="}]}), "no vectors"),  # NaN
+        (Reply(200, {"data": [{"index": 0, "embedding": []}]}), "an empty vector"),
+        (Reply(200, {"data": [{"index": 0, "embedding": "AADA/w=="}]}), "no vectors"),
         (Reply(200, {"data": []}), "0 vectors for 1 texts"),
     ],
 )

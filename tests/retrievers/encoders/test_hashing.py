@@ -35,12 +35,6 @@ def test_vectors_are_pinned_so_that_they_are_the_same_on_every_machine():
     assert found.tolist() == [[0.0, 0.0, -1.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, -1.0, 0.0]]
 
 
-def test_a_text_without_words_is_the_empty_word():
-    found = encoder().encode_queries(["", "?!", "\n"])
-    for row in found:
-        np.testing.assert_allclose(row, by_hand([""], 64), atol=1e-7)
-
-
 def test_words_that_cancel_out_still_give_a_unit_vector():
     one = encoder(1)
     words = [f"w{i}" for i in range(20)]

@@ -18,7 +18,7 @@ import transformers
 
 from bench.store.shards import launch_ahead
 from foundation.errors import BenchError
-from retrievers.encoders import tower
+from retrievers.encoders import tower, transformer
 from retrievers.encoders.packed import MIN_CAPABILITY, VARLEN_MODULE, has_onednn
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.transformer import open_encoder
@@ -32,14 +32,6 @@ SEGMENTS = [(text, None) for text in TEXTS]
 TITLES = ["alpha", *[""] * (len(TEXTS) - 1)]
 # Unit vectors of the same texts: 8 bits of bfloat16's fraction and 11 of float16's, over layers.
 ROUNDING = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-5}
-
-GPT2: dict[str, Any] = {
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 2,
-    "n_positions": 64,
-    "vocab_size": 60,
-}
 
 needs_cuda = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() < MIN_CAPABILITY,
@@ -83,25 +75,26 @@ def encoded(encoder: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last", "pooler"])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-@pytest.mark.parametrize(("way", "budget"), [("as on the CPU", None), ("as on CUDA", 40)])
+@pytest.mark.parametrize("as_on_cuda", [False, True])
 def test_vectors_without_padding_are_those_with_padding(
-    way: str,
-    budget: int | None,
+    as_on_cuda: bool,
     family: str,
     pooling: str,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
     model = resolve_model(card_of(tmp_path, family, pooling))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tower.Tower, "_pack", lambda *_: None)
         expected = encoded(open_encoder(model, "cpu"))
-    if way == "as on CUDA":
+    if as_on_cuda:
         request.getfixturevalue("without_cuda")
-    encoder: Any = open_encoder(model, "cpu", budget)
+        monkeypatch.setattr(transformer, "CPU_TOKENS", 40)
+    encoder: Any = open_encoder(model, "cpu")
     for found, padded in zip(encoded(encoder), expected, strict=True):
         np.testing.assert_allclose(found, padded, atol=1e-5)
-    assert encoder._towers.document.is_packed == (way == "as on CUDA" or has_onednn())
+    assert encoder._towers.document.is_packed == (as_on_cuda or has_onednn())
 
 
 @pytest.mark.parametrize("is_packed", [True, False])
@@ -121,21 +114,12 @@ def test_an_empty_text_of_a_tokenizer_without_special_tokens_is_one_of_padding(
     np.testing.assert_allclose(found[:1], encoder.encode_queries(["alpha"]), atol=1e-6)
 
 
-def test_networks_of_other_families_keep_their_padding(tmp_path: Path) -> None:
-    config = transformers.ElectraConfig(**tiny.SIZES, vocab_size=len(tiny.VOCABULARY))
-    tiny.seeded(lambda: transformers.ElectraModel(config)).save_pretrained(str(tmp_path / "other"))
-    tiny.write_tokenizer(tmp_path / "other")
-    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="other", pooling="cls")
-    encoder: Any = open_encoder(resolve_model(str(card)), "cpu")
-    assert encoder.encode_queries(["alpha"]).shape == (1, 32)
-    assert not encoder._towers.query.is_packed
-
-
 @pytest.mark.usefixtures("without_cuda")
 def test_lists_of_texts_that_are_launched_one_after_the_other_give_their_vectors(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu", 40)
+    monkeypatch.setattr(transformer, "CPU_TOKENS", 40)
+    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
     expected = encoder.encode_documents(TITLES, TEXTS)
     half = len(TEXTS) // 2
     lists = [(TITLES, TEXTS), (TITLES[:half], TEXTS[:half]), ([""], ["alpha"]), ([], [])]
@@ -204,8 +188,8 @@ def test_batches_that_do_not_fit_the_memory_are_halved_until_they_do(
     if not packed:
         request.getfixturevalue("with_padding")
     model = resolve_model(card_of(tmp_path, "bert", "mean"))
-    expected = encoded(open_encoder(model, "cpu", 300))
-    encoder: Any = open_encoder(model, "cpu", 300)
+    expected = encoded(open_encoder(model, "cpu"))
+    encoder: Any = open_encoder(model, "cpu")
     small = with_small_memory(encoder._towers.document, 70)
     for found, whole in zip(encoded(encoder), expected, strict=True):
         np.testing.assert_allclose(found, whole, atol=1e-5)
@@ -233,7 +217,7 @@ def test_batches_that_do_not_fit_the_memory_are_halved_until_they_do(
 def test_out_of_memory_in_a_kernel_or_library_is_recognised(
     error: Exception, tmp_path: Path
 ) -> None:
-    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu", 300)
+    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
     expected = encoder.encode_queries(TEXTS)
     with_small_memory(encoder._towers.query, 70).error = error
     np.testing.assert_allclose(encoder.encode_queries(TEXTS), expected, atol=1e-5)
