@@ -79,6 +79,21 @@ def import_package(name: str, problem: str, hint: str) -> Any:
         raise BenchError(f"{problem}: {error}", hint) from error
 
 
+@contextmanager
+def wrap_errors(problem: str, hint: str) -> Iterator[None]:
+    """Replace any error of other people's code in the block by ``problem`` with its message.
+
+    transformers, torch, safetensors and adapters raise nearly anything for a damaged file.
+    """
+    try:
+        yield
+    except BenchError:
+        raise
+    except (Exception, SystemExit) as error:
+        line = f"{type(error).__name__}: {first_line(error)}"
+        raise BenchError(f"{problem}: {line}", hint) from error
+
+
 _COMMAND = re.compile(r"(python -m bench|pip install) [^,;()]+")
 _PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,:;])(?! =|://)")  # not batch_size, nor margin = 0.1
 _ENDS_IN_WORD = re.compile(r"(^|[\s(])[\w-]+\)?$|`$")  # not in a path, which must be easy to copy

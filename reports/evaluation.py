@@ -171,11 +171,7 @@ def costs_table(rows: Sequence[EncodingCost]) -> str:
 def cache_table(rows: Sequence[ModelUsage]) -> str:
     """Return a table of the size of each model's vectors, and their total."""
     total = ModelUsage(
-        model=TOTAL,
-        fingerprint="",
-        dtype="",
-        bytes=sum(row.bytes for row in rows),
-        last_used=0.0,
+        model=TOTAL, fingerprint="", dtype="", bytes=sum(row.bytes for row in rows), last_used=0.0
     )
     columns: list[Column[ModelUsage]] = [
         Column("model", lambda row: row.model),

@@ -114,9 +114,7 @@ class Table(Generic[Row]):
 
 
 def columns_for(
-    names: Iterable[str],
-    value: Callable[[Row, str], Any],
-    format: Callable[[Any], str] = str,
+    names: Iterable[str], value: Callable[[Row, str], Any], format: Callable[[Any], str] = str
 ) -> list[Column[Row]]:
     """Return a column for each name."""
 

@@ -10,13 +10,7 @@ import msgspec
 
 from bench.comparing.pairs import Forgetting, TransferRow
 from bench.comparing.statistics import Difference
-from bench.experiments.report import (
-    Interval,
-    Report,
-    RowOnCollection,
-    RowResult,
-    SequenceResult,
-)
+from bench.experiments.report import Interval, Report, RowOnCollection, RowResult, SequenceResult
 from bench.monitor.curve import Curve, CurvePoint, Selection
 from foundation.errors import format_names
 from foundation.files import replace_file
@@ -418,9 +412,7 @@ SequenceLine = tuple[RowResult, SequenceResult]
 
 
 def difference_columns(
-    of: Callable[[Row], RowOnCollection | None],
-    header: str = "difference",
-    gap: str = "",
+    of: Callable[[Row], RowOnCollection | None], header: str = "difference", gap: str = ""
 ) -> list[Column[Row]]:
     """Return columns for a difference, its interval and p; ``of`` returns None for a gap."""
 

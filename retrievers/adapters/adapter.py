@@ -7,15 +7,20 @@ base's weights in ``base.json``. The base is not copied.
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from foundation.errors import BenchError, did_you_mean, first_line, import_package
+from foundation.errors import (
+    BenchError,
+    did_you_mean,
+    format_names,
+    import_package,
+    wrap_errors,
+)
 from foundation.files import replace_entries
 from foundation.records import Record, write_json
 from retrievers.models.card import (
@@ -48,14 +53,8 @@ UNSUPPORTED = {
     # AdapterHub 1.3 does not save or load these whole, or computes them in float32 alone. UniPELT
     # has gates, by which a vector depends on the other texts of its batch.
     "adapterhub": (
-        "loreft",
-        "noreft",
-        "direft",
-        "vera",
-        "dvora",
-        "mtl_lora",
-        "prompt_tuning",
-        "unipelt",
+        *("loreft", "noreft", "direft", "vera", "dvora"),
+        *("mtl_lora", "prompt_tuning", "unipelt"),
     ),
     # PEFT would load further models, which a file names; Poly reads the number of a task.
     "peft": ("poly", "shadow", "xlora"),
@@ -133,22 +132,11 @@ def add_adapter(network: Any, settings: AdapterSettings, base: Model, seed: int)
     # Libraries write this path into the adapter's configuration.
     network.config._name_or_path = base.card.name
     problem = f"the adapter {settings.method} cannot be put into {base.card.name}"
-    with _explain_errors(problem, "Check adapter.options of the preset."), _silence_adapterhub():
+    with wrap_errors(problem, "Check adapter.options of the preset."):
         write = _insert_adapter(network, settings, configuration)
         if settings.library == "peft":
             _try_training_step(network)
     return AdaptedNetwork(base, settings.library, write)
-
-
-@contextmanager
-def _explain_errors(problem: str, hint: str) -> Iterator[None]:
-    """Replace errors of the libraries in the block, which may raise nearly anything."""
-    try:
-        yield
-    except BenchError:
-        raise
-    except Exception as error:
-        raise BenchError(f"{problem}: {first_line(error)}", hint) from error
 
 
 def _try_training_step(network: Any) -> None:
@@ -197,7 +185,7 @@ def make_configuration(adapter: AdapterSettings) -> Any:
             f"{adapter.library} has no adapter method {method!r}",
             did_you_mean(method, names, f"there are: {', '.join(names)}"),
         )
-    with _explain_errors(f"the options of the adapter method {method}", "Check adapter.options."):
+    with wrap_errors(f"the options of the adapter method {method}", "Check adapter.options."):
         if adapter.library == "peft":
             return _peft_configurations()[method.upper()](**options)
         return _import_library("adapters").ADAPTER_CONFIG_MAP[method].replace(**options)
@@ -205,6 +193,8 @@ def make_configuration(adapter: AdapterSettings) -> Any:
 
 def _import_library(name: Literal["adapters", "peft"]) -> Any:
     problem = f"this adapter needs the library {name!r}, which cannot be imported"
+    # AdapterHub warns that a new adapter is not active yet.
+    logging.getLogger("adapters.model_mixin").setLevel(logging.ERROR)
     return import_package(name, problem, f"pip install 'retrieval-bench[{name}]'")
 
 
@@ -281,7 +271,7 @@ def attach(network: Any, folder: Path, kind: AdapterKind) -> Any:
     """
     _import_library("peft" if kind == "peft" else "adapters")
     hint = "Check that it belongs to this base model and version of its library."
-    with _explain_errors(f"the adapter {folder} cannot be attached", hint):
+    with wrap_errors(f"the adapter {folder} cannot be attached", hint):
         return (_attach_peft if kind == "peft" else _attach_hub)(network, folder).eval()
 
 
@@ -291,8 +281,7 @@ def _attach_hub(network: Any, folder: Path) -> Any:
     of_base = {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
     adapters.init(network)
     _load_adapter(network, folder)
-    with _silence_adapterhub():
-        network.set_active_adapters(ADAPTER_NAME)
+    network.set_active_adapters(ADAPTER_NAME)
     for tensor in (*network.parameters(), *network.buffers()):
         if id(tensor) not in of_base and tensor.is_floating_point():
             tensor.data = tensor.data.to(network.dtype)
@@ -323,18 +312,6 @@ def _attach_peft(network: Any, folder: Path) -> Any:
     _refuse_misfit(folder, expected - set(weights), set(weights) - expected)
     attached.load_adapter(str(folder), ADAPTER_NAME, is_trainable=False)
     return attached
-
-
-@contextmanager
-def _silence_adapterhub() -> Iterator[None]:
-    """Hide AdapterHub's warning, within the block, that adapters are not active yet."""
-    notices = logging.getLogger("adapters.model_mixin")
-    level = notices.level
-    notices.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        notices.setLevel(level)
 
 
 def _load_adapter(network: Any, folder: Path) -> None:
@@ -401,13 +378,9 @@ def _read_tensors(path: Path, expected: Collection[str]) -> dict[str, Any]:
 
 def _refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str]) -> None:
     if missing or extra:
+        lacking, unused = (format_names(sorted(names), 3) or "none" for names in (missing, extra))
         raise BenchError(
-            f"the adapter {folder} does not fit this base model: "
-            f"missing {_list_names(missing)}; not used {_list_names(extra)}",
+            f"the adapter {folder} does not fit this base model: missing {lacking}; "
+            f"not used {unused}",
             "Attach it to the model that it was trained on.",
         )
-
-
-def _list_names(names: Collection[str]) -> str:
-    shown = ", ".join(sorted(names)[:3]) or "none"
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

@@ -16,7 +16,6 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Annotated, Any, get_args
@@ -26,38 +25,19 @@ import msgspec
 import numpy as np
 
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError, DriftError, first_line, import_package
+from foundation.errors import BenchError, DriftError, first_line, import_package, wrap_errors
 from retrievers.encoders.preflight import UNIT_TOLERANCE
-from retrievers.encoders.protocol import (
-    Callback,
-    Encoder,
-    join,
-    join_documents,
-    scale_to_unit,
-)
+from retrievers.encoders.protocol import Callback, Encoder, join, join_documents, scale_to_unit
 from retrievers.models.card import Card, Dtype, Prompts, Recipe, Role, Similarity
 from retrievers.models.read_settings import POOLING, check_similarity
 from retrievers.models.resolve import Model
 
 BATCH = 256  # texts for one call of a user's function
 PROBE = "probe"
+FIX_ENCODER = "Fix the encoder and run again; stored vectors are not encoded again."
 
 EncodeQueries = Callable[[list[str]], Any]
 EncodeDocuments = Callable[[list[str], list[str]], Any]
-
-
-@contextmanager
-def name_encoder_in_errors(name: str) -> Iterator[None]:
-    """Turn any exception of the user's encoder ``name`` into an error with that name."""
-    try:
-        yield
-    except BenchError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise BenchError(
-            f"{name} raised {type(error).__name__}: {first_line(error)}",
-            "Fix the encoder and run again; stored vectors are not encoded again.",
-        ) from error
 
 
 def check_vectors(array: Any, rows: int, dim: int, name: str) -> Float32Array:
@@ -125,7 +105,7 @@ class PythonEncoder(Encoder):
         vectors = np.zeros((count, self.dim), np.float32)
         for start in range(0, count, BATCH):
             batch = [list(column[start : start + BATCH]) for column in columns]
-            with name_encoder_in_errors(self.name):
+            with wrap_errors(f"{self.name} failed", FIX_ENCODER):
                 array = function(*batch)
             rows = len(batch[0])
             vectors[start : start + rows] = check_vectors(array, rows, self.dim, self.name)
@@ -181,7 +161,7 @@ def wrap_encoder(
     own = getattr(encoder, "parameters", None)
     parameters = own() if hasattr(encoder, "encode_query") and callable(own) else ()
     label = f"{name} ({getattr(encoder, '__qualname__', type(encoder).__name__)})"
-    with name_encoder_in_errors(label):
+    with wrap_errors(f"{label} failed", FIX_ENCODER):
         probe = convert_vectors(queries([PROBE]))
     if probe.ndim != 2 or len(probe) != 1:
         raise BenchError(
@@ -412,10 +392,7 @@ class EndpointEncoder(Encoder):
         self.recipe, self._model, self._key = recipe, card.endpoint_model, key
         self._name = f"{self._model} at {urlsplit(card.url).netloc}"
         self._client = self._api.AsyncOpenAI(
-            base_url=card.url,
-            api_key=key or "none",
-            timeout=ATTEMPT_S,
-            max_retries=FIRST_RETRIES,
+            base_url=card.url, api_key=key or "none", timeout=ATTEMPT_S, max_retries=FIRST_RETRIES
         )
         self._connections = asyncio.Semaphore(card.connections)
 

@@ -4,14 +4,14 @@ Both become the `PythonEncoder` that a user's object becomes in `bench.evaluate`
 """
 
 import inspect
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from foundation.errors import BenchError
+from foundation.errors import BenchError, wrap_errors
 from foundation.sources import load_name
-from retrievers.encoders.external import PythonEncoder, name_encoder_in_errors, wrap_encoder
+from retrievers.encoders.external import FIX_ENCODER, PythonEncoder, wrap_encoder
 from retrievers.encoders.preflight import BATCH_TOLERANCE
 from retrievers.encoders.tokens import probe_texts
 from retrievers.models.read_settings import find_code
@@ -51,7 +51,7 @@ def _make_object(encoder: str, device: str) -> Any:
     path, _, name = encoder.rpartition(":")
     made, arguments = load_name(path, name), dict[str, str]()
     is_made = not (inspect.isclass(made) or inspect.isfunction(made))
-    with name_encoder_in_errors(name):
+    with wrap_errors(f"{name} failed", FIX_ENCODER):
         parameters = {} if is_made else {**inspect.signature(made).parameters}
     if "device" in parameters:
         from retrievers.encoders.device import pick_device
@@ -62,7 +62,7 @@ def _make_object(encoder: str, device: str) -> Any:
     needed = {each.name for each in parameters.values() if each.default is each.empty}
     if is_made or (inspect.isfunction(made) and needed - {"device"}):
         return made
-    with name_encoder_in_errors(name):
+    with wrap_errors(f"{name} failed", FIX_ENCODER):
         return made(**arguments)
 
 
@@ -80,8 +80,9 @@ def _load_folder(model: Model, device: str) -> Any:
     # A folder's own settings could ask for a pickle, or another precision.
     settings["model_kwargs"] = {"weights_only": True, "dtype": dtype}
     prompts, vectors = msgspec.structs.asdict(model.recipe.prompts), []
-    label, opened = f"sentence-transformers on {root}", cast(Any, None)
-    with torch.random.fork_rng(devices=[]), name_encoder_in_errors(label), silence_transformers():
+    opened: Any = None
+    failure = wrap_errors(f"sentence-transformers on {root} failed", FIX_ENCODER)
+    with torch.random.fork_rng(devices=[]), failure, silence_transformers():
         for seed in (0, 1):
             torch.manual_seed(seed)
             del opened  # one at a time in memory

@@ -16,11 +16,7 @@ import torch
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, is_out_of_memory
 from retrievers.adapters.adapter import attach
-from retrievers.encoders.device import (
-    map_in_threads,
-    use_full_precision,
-    use_one_thread,
-)
+from retrievers.encoders.device import map_in_threads, use_full_precision, use_one_thread
 from retrievers.encoders.packed import (
     CompiledNetwork,
     Int8Encoder,

@@ -66,9 +66,7 @@ class SharedNetworks:
 
 
 def open_encoder(
-    model: Model,
-    device: str = "auto",
-    networks: SharedNetworks | None = None,
+    model: Model, device: str = "auto", networks: SharedNetworks | None = None
 ) -> Encoder:
     """Open the encoder of a resolved model. Weights are loaded at its first call.
 

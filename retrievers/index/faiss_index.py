@@ -6,7 +6,6 @@ end the process. Known problems are checked on the created index, before any wor
 
 import logging
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,13 +16,7 @@ from typing import Any
 import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
-from foundation.errors import (
-    BenchError,
-    did_you_mean,
-    first_line,
-    import_package,
-    is_out_of_memory,
-)
+from foundation.errors import BenchError, did_you_mean, first_line, import_package, is_out_of_memory
 from retrievers.index.hits import Hits
 
 logger = logging.getLogger(__name__)
@@ -33,7 +26,6 @@ BM25 = "bm25"
 MAX_SEED = 2**31 - 1  # an int of C
 # FAISS's k-means draws at most this many training points for each centroid.
 POINTS_PER_CENTROID = 256
-# Below this, FAISS warns for each codebook and iteration.
 ADVISED_POINTS_PER_CENTROID = 39
 # C++ exceptions as SWIG raises them, and failed allocations.
 FAISS_ERRORS = (RuntimeError, MemoryError)
@@ -80,12 +72,10 @@ def resolve_device(device: str) -> tuple[int, ...]:
     """Return the GPUs that FAISS uses on ``device``: all for ``cuda``, N for ``cuda:N``, or none.
 
     Raises:
-        BenchError: the device is unknown, or FAISS does not see that GPU.
+        BenchError: FAISS does not see that GPU.
     """
     if device == "cpu":
         return ()
-    if not re.fullmatch(r"cuda(:[0-9]{1,3})?", device):
-        raise BenchError(f"unknown device {device!r} for search", "use cpu, cuda or cuda:N")
     number = device.partition(":")[2]
     count = getattr(import_faiss(), "get_num_gpus", lambda: 0)()
     if int(number or 0) >= count:
@@ -268,7 +258,7 @@ class FaissIndex:
                 advised,
             )
         try:
-            with _k_means_on_gpus(self._index, self._training_gpus), _silence_stderr():
+            with _k_means_on_gpus(self._index, self._training_gpus):
                 self._index.train(self._as_stored(sample))
         except FAISS_ERRORS as error:
             raise self._refusal("cannot be trained", error) from error
@@ -448,10 +438,10 @@ def _seed_training(index: Any, spec: IndexSpec) -> None:
     """
     faiss = import_faiss()
     for part in _walk_index(index):
-        owners: tuple[Any, ...] = (part, getattr(part, "pq", None))
-        for owner in owners:
-            if hasattr(owner, "cp"):
-                owner.cp.seed = spec.seed
+        clusterings = (getattr(owner, "cp", None) for owner in (part, getattr(part, "pq", None)))
+        for clustering in filter(None, clusterings):
+            clustering.seed = spec.seed
+            clustering.min_points_per_centroid = 1  # FAISS would warn for each codebook
         if hasattr(part, "hnsw"):
             part.hnsw.rng = faiss.RandomGenerator(spec.seed)
         if hasattr(part, "do_polysemous_training"):
@@ -585,20 +575,6 @@ def _unknown_parameter(index: Any, spec: IndexSpec, name: str) -> BenchError:
 def _reason(error: Exception) -> str:
     """Return the first line of an error without the C++ signature that FAISS puts before it."""
     return _FAISS_SOURCE.sub("", first_line(error))
-
-
-@contextmanager
-def _silence_stderr() -> Iterator[None]:
-    """Discard what C++ writes to standard error, of all threads: one warning for each codebook."""
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def _spec_error(text: str, why: str) -> BenchError:

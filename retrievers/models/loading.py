@@ -15,15 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from foundation.errors import BenchError
+from foundation.errors import BenchError, wrap_errors
 from foundation.files import resolve_inside
 from retrievers.models.card import Recipe, Stage
 from retrievers.models.read_checkpoint import (
+    DAMAGED,
     HEAD_WEIGHTS,
-    LOAD_ERRORS,
     Checkpoint,
     find_weights,
-    loading_error,
     read_tensors,
     weight_files,
 )
@@ -69,19 +68,14 @@ def silence_transformers() -> Iterator[None]:
 def load_network(checkpoint: Checkpoint, recipe: Recipe) -> Any:
     """Load a transformer with all of its weights, in evaluation mode, on the CPU."""
     kind, dtype = _network_class(checkpoint), getattr(torch, recipe.dtype)
-    try:
+    with wrap_errors(f"the weights in {checkpoint.folder} cannot be loaded", DAMAGED):
         network, report = read_weights(kind, checkpoint, dtype)
-    except LOAD_ERRORS as error:
-        raise loading_error(f"the weights in {checkpoint.folder}", error) from error
     _check_report(checkpoint.folder, report, recipe)
     return network.eval()
 
 
 def read_weights(kind: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Load a model of the class ``kind`` with its report of missing and unexpected weights.
-
-    Raises one of `LOAD_ERRORS` if the weights cannot be read.
-    """
+    """Load a model of the class ``kind`` with its report of missing and unexpected weights."""
     with silence_transformers():
         network, report = kind.from_pretrained(
             str(checkpoint.folder),

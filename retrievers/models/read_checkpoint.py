@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from foundation.errors import BenchError, first_line
+from foundation.errors import BenchError, wrap_errors
 from foundation.files import check_not_lfs_pointer, resolve_inside, sha256_of_file
 from foundation.records import Record, read_json, read_object
 from retrievers.models.card import AdapterIdentity, AdapterKind, CardAdapter
@@ -45,8 +45,7 @@ WIDTHS = ("projection_dim", "hidden_size", "d_model", "dim", "n_embd")
 HEADS, HEADS_FILE = "heads", "model.safetensors"  # state for continuing a pre-training
 COUNTING_VERSION = 1  # increased when the rule changes, so that stored counts are renewed
 BUFFER_DTYPES = ("I64", "I32", "BOOL")  # safetensors types of buffers such as positions
-# transformers, tokenizers, torch and safetensors raise nearly anything for a damaged file.
-LOAD_ERRORS = (Exception,)
+DAMAGED = "It is damaged, or holds more than tensors. Nothing in it was executed."
 # Weights of a checkpoint outside the encoder: heads of pre-training and decoders.
 HEAD_WEIGHTS = re.compile(
     r"(^|\.)(cls|lm_head|classifier|c_head|decoder|mlm|predictions|vocab_\w+|generator_\w+"
@@ -226,24 +225,14 @@ def read_tensors(path: Path, names: Collection[str] | None = None) -> dict[str, 
     import torch
     from safetensors import safe_open
 
-    try:
+    with wrap_errors(f"{path} cannot be loaded", DAMAGED):
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:
                 wanted = [name for name in sorted(file.keys()) if names is None or name in names]
                 return {name: file.get_tensor(name) for name in wanted}
         state = torch.load(path, map_location="cpu", weights_only=True).items()
-    except LOAD_ERRORS as error:
-        raise loading_error(str(path), error) from error
     tensors = {name: value for name, value in state if isinstance(value, torch.Tensor)}
     return {name: value for name, value in tensors.items() if names is None or name in names}
-
-
-def loading_error(what: str, error: Exception) -> BenchError:
-    """Return the error for ``what``, which could not be read because of ``error``."""
-    return BenchError(
-        f"{what} cannot be loaded: {first_line(error)}",
-        "It is damaged, or holds more than tensors. Nothing in it was executed.",
-    )
 
 
 def count_file_parameters(path: Path) -> int:

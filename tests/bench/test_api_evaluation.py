@@ -111,7 +111,7 @@ def test_an_exception_of_an_object_names_it_and_vectors_before_it_are_kept(datas
         return np.array([[len(text), 1.0] for text in texts])
 
     arguments = {"name": "late", "fingerprint": "late", "cache_dir": cache}
-    message = r"^late \(.*fails_late\) raised ZeroDivisionError: a defect of mine$"
+    message = r"^late \(.*fails_late\) failed: ZeroDivisionError: a defect of mine$"
     with pytest.raises(bench.BenchError, match=message):
         bench.evaluate(fails_late, dataset, **arguments)
     calls.clear()

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from foundation.arrays import Float32Array, Int64Array
-from foundation.errors import BenchError
+from foundation.errors import BenchError, wrap_errors
 from foundation.files import replace_entries
 from retrievers.encoders.device import pick_device
 from retrievers.encoders.protocol import join
 from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.loading import silence_transformers
-from retrievers.models.read_checkpoint import LOAD_ERRORS, Checkpoint, read_checkpoint
+from retrievers.models.read_checkpoint import Checkpoint, read_checkpoint
 from retrievers.models.resolve import Model
 from retrievers.training.engine.context import Progress, TrainingContext, is_first, wait_for_file
 from retrievers.training.engine.run_folder import (
@@ -187,19 +187,15 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
         )
     local = {"local_files_only": True, "trust_remote_code": False}
     torch.manual_seed(seed)
-    try:
-        with silence_transformers():
-            transformer = Transformer(
-                str(checkpoint.folder),
-                transformer_task="sequence-classification",
-                model_kwargs={**local, "weights_only": True},
-                processor_kwargs=dict(local),
-                config_kwargs={**local} if trained else {**local, "num_labels": 1},
-            )
-    except LOAD_ERRORS as error:
-        raise BenchError(
-            f"{checkpoint.folder} cannot be loaded as a cross-encoder: {error}"
-        ) from error
+    problem = f"{checkpoint.folder} cannot be loaded as a cross-encoder"
+    with wrap_errors(problem, ""), silence_transformers():
+        transformer = Transformer(
+            str(checkpoint.folder),
+            transformer_task="sequence-classification",
+            model_kwargs={**local, "weights_only": True},
+            processor_kwargs=dict(local),
+            config_kwargs={**local} if trained else {**local, "num_labels": 1},
+        )
     if transformer.model.config.num_labels != 1:
         raise BenchError(
             f"{checkpoint.folder} gives several scores per pair, and a teacher needs one"

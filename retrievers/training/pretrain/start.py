@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from foundation.errors import BenchError, first_line
+from foundation.errors import BenchError, wrap_errors
 from foundation.files import replace_entries
 from foundation.records import decode_json, write_json
 from retrievers.encoders.tokens import load_tokenizer
@@ -33,7 +33,6 @@ from retrievers.models.locate import locate_checkpoint, locate_model
 from retrievers.models.read_checkpoint import (
     HEADS,
     HEADS_FILE,
-    LOAD_ERRORS,
     Checkpoint,
     read_checkpoint,
 )
@@ -87,13 +86,9 @@ def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> StartM
     from transformers import AutoModelForMaskedLM
 
     checkpoint, trained_on = find_checkpoint(start.model)
-    try:
+    hint = f"Start from a checkpoint of one of these types: {', '.join(HEAD_ATTRIBUTES)}."
+    with wrap_errors(f"the weights in {checkpoint.folder} cannot be trained", hint):
         model, report = read_weights(AutoModelForMaskedLM, checkpoint, torch.float32)
-    except LOAD_ERRORS as error:
-        raise BenchError(
-            f"the weights in {checkpoint.folder} cannot be trained: {first_line(error)}",
-            f"Start from a checkpoint of one of these types: {', '.join(HEAD_ATTRIBUTES)}.",
-        ) from error
     missing = sorted(key for key in report["missing_keys"] if not HEAD_KEYS.search(key))
     if missing:
         raise BenchError(

