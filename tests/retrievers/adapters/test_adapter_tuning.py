@@ -10,7 +10,6 @@ from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
 from retrievers.adapters.adapter import add_adapter
-from retrievers.adapters.compose import average_adapters
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models.resolve import resolve_model
 from retrievers.training.finetune.finetune import finetune
@@ -153,7 +152,7 @@ def test_a_method_that_fails_only_in_the_backward_pass_is_refused(tmp_path, monk
     monkeypatch.setattr(
         LNTuningLayer, "forward", lambda self, *all_: Broken.apply(forward(self, *all_))
     )
-    with pytest.raises(BenchError, match="cannot be put into start: no gradient here"):
+    with pytest.raises(BenchError, match="cannot be put into start: RuntimeError: no gradient"):
         run(tmp_path, table("ln_tuning", "peft"))
     assert not (tmp_path / "out").exists()
 
@@ -191,15 +190,6 @@ def test_an_adapter_for_another_base_is_refused(tmp_path):
     model(tmp_path, seed=5)  # the base itself was trained on
     with pytest.raises(BenchError, match="is for another base"):
         resolve_model(str(tmp_path / "out"))
-
-
-@hub
-def test_a_moved_pair_of_base_and_adapter_still_fits(tmp_path):
-    (tmp_path / "here").mkdir()
-    run(tmp_path / "here", table("seq_bn"))
-    before = resolve_model(str(tmp_path / "here" / "out")).recipe.fingerprint
-    (tmp_path / "here").rename(tmp_path / "there")
-    assert resolve_model(str(tmp_path / "there" / "out")).recipe.fingerprint == before
 
 
 WRONG = [
@@ -313,17 +303,3 @@ def test_adapters_with_norms_share_a_base_and_do_not_change_it(tmp_path):
         encoder.encode_documents(TITLES, TEXTS)  # attaches its adapter
     for encoder, expected in zip(encoders, alone, strict=True):
         np.testing.assert_array_equal(encoder.encode_documents(TITLES, TEXTS), expected)
-
-
-@pytest.mark.slow
-@hub
-def test_norms_are_averaged_with_their_adapters(tmp_path):
-    start = model(tmp_path)
-    for name, seed in (("one", 0), ("two", 1)):
-        run(tmp_path, f"seed = {seed}\n{table('seq_bn', more=HOULSBY)}", name, start=start)
-    folders = [tmp_path / name for name in ("one", "two")]
-    average_adapters(start, folders, tmp_path / "mean")
-    paths = [folder / "adapter" / "norms.safetensors" for folder in (*folders, tmp_path / "mean")]
-    one, two, mean = (load_file(str(path)) for path in paths)
-    for name, value in mean.items():
-        np.testing.assert_allclose(value, (one[name] + two[name]) / 2, atol=1e-6)
