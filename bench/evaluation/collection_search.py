@@ -50,11 +50,7 @@ from retrievers.encoders.bm25 import BM25, index_bytes
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.encoders.views import View, ViewedVectors
 from retrievers.index.faiss_index import IndexSpec, trained_on
-from retrievers.index.hits import (
-    Hits,
-    multiply_by_similarity,
-    sort_canonically,
-)
+from retrievers.index.hits import Hits, multiply_by_similarity, sort_canonically
 from retrievers.models.card import Compression, replace_fields
 from retrievers.models.read_checkpoint import COUNTING_VERSION, Parameters
 from retrievers.models.resolve import Model, count_parameters, resolve_model
@@ -283,8 +279,8 @@ class VectorRetriever:
         if self.options.from_index is None or not missing:
             return missing
         depth = self.compression.rescore or self.options.depth or dataset.facts.depth
-        queries = self._apply_view_to_queries(self._query_vectors(dataset))
-        searching = self._index_search(dataset, queries, depth)
+        whole = self.store.queries(self.encoder, dataset.queries.texts)
+        searching = self._index_search(dataset, self._apply_view_to_queries(whole), depth)
         return missing if searching.needs_vectors or self.compression.rescore else 0
 
     def search(self, dataset: Dataset, depth: int) -> SearchResult:
@@ -296,7 +292,7 @@ class VectorRetriever:
         preflight = run_preflight(dataset, self.encoder, self.store)
         after_preflight = self._timer.copy()
         with timer.phase("encode_queries_s"):
-            whole = self._query_vectors(dataset)
+            whole = self.store.queries(self.encoder, dataset.queries.texts)
         queries, searching = self._apply_view_to_queries(whole), None
         if self.spec.needs_faiss:
             searching = self._index_search(dataset, queries, candidates)
@@ -386,9 +382,6 @@ class VectorRetriever:
         checkpoints = list(filter(None, (self.model.document, self.model.query)))
         sizes = (size for each in checkpoints for size, _ in each.stamps.values())
         return PYTORCH_BYTES + 2 * sum(sizes) if checkpoints else 0
-
-    def _query_vectors(self, dataset: Dataset) -> Float32Array:
-        return self.store.queries(self.encoder, dataset.queries.texts)
 
     def _apply_view_to_queries(self, queries: Float32Array) -> Float32Array:
         """Return queries to search with. FAISS takes the signs of binary ones itself."""

@@ -236,8 +236,7 @@ class Evaluation:
     @property
     def measures(self) -> dict[str, float]:
         """Mean of each measure over all queries of the qrels, unrounded, the main measure first."""
-        main, means = self.record.main_measure, self.record.measures
-        return {main: means[main], **means}
+        return self.record.measures
 
     @property
     def per_query(self) -> "pd.DataFrame":

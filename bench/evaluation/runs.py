@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.index.hits import Hits, canonical_order, order_keys
+from retrievers.index.hits import Hits, order_keys
 
 Strings: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -107,11 +107,11 @@ class Run:
         _check_distinct(query_codes, query_ids, codes, ids)
         counts = np.bincount(query_codes, minlength=len(query_ids))
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        if not _is_canonical(query_codes, codes, scores):
-            rows = np.argsort(query_codes, kind="stable")
-            for start, end in itertools.pairwise(offsets):
-                query_rows = rows[start:end]
-                rows[start:end] = query_rows[canonical_order(scores[query_rows], codes[query_rows])]
+        keys = order_keys(scores, codes)
+        same = query_codes[1:] == query_codes[:-1]
+        in_order = (query_codes[1:] > query_codes[:-1]) | (same & (keys[1:] < keys[:-1]))
+        if not in_order.all():
+            rows = np.lexsort((~keys, query_codes))  # keys fall within a query
             codes, scores = codes[rows], scores[rows]
         return cls(tuple(query_ids.to_pylist()), offsets, ids, codes.astype(np.int32), scores)
 
@@ -168,21 +168,9 @@ def _sort_by_bytes(
     codes: Int64Array, ids: pa.LargeStringArray
 ) -> tuple[Int64Array, pa.LargeStringArray]:
     """Recode strings so that the distinct ones are in the order of their UTF-8 bytes."""
-    rising = pc.sort_indices(ids)
-    in_order = ids.take(rising)
-    is_new = np.ones(len(ids), dtype=bool)
-    is_new[1:] = _as_numpy(pc.not_equal(in_order[:-1], in_order[1:]))
-    rank = np.empty(len(ids), dtype=np.int64)
-    rank[rising.to_numpy()] = np.cumsum(is_new) - 1
-    return rank[codes], in_order.filter(pa.array(is_new))
-
-
-def _is_canonical(queries: Int64Array, documents: Int64Array, scores: Float32Array) -> bool:
-    """Return True if rows are ordered by query, and canonically within each query."""
-    keys = order_keys(scores, documents)
-    same = queries[1:] == queries[:-1]
-    falls = (queries[1:] > queries[:-1]) | (same & (keys[1:] < keys[:-1]))
-    return bool(falls.all())
+    distinct = ids.unique()
+    in_order = distinct.take(pc.sort_indices(distinct))
+    return pc.index_in(ids, in_order).to_numpy().astype(np.int64)[codes], in_order
 
 
 def _check_distinct(

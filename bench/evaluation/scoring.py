@@ -170,26 +170,20 @@ def _suggestion(name: str) -> str:
     return f"did you mean {' or '.join(meant)}? Or run `{LISTING}`" if meant else LISTING
 
 
-def _within(ranks: Int64Array, measure: Measure) -> BoolArray:
-    return ranks < measure.cutoff
-
-
 def _relevant_hits(measure: Measure, judged: JudgedRun) -> BoolArray:
-    return (judged.hit_grade >= measure.rel) & _within(judged.hit_rank, measure)
+    return (judged.hit_grade >= measure.rel) & (judged.hit_rank < measure.cutoff)
 
 
-def _count(queries: Int64Array, judged: JudgedRun) -> Float64Array:
-    return np.bincount(queries, minlength=judged.queries).astype(np.float64)
-
-
-def _total(queries: Int64Array, weights: Float64Array, judged: JudgedRun) -> Float64Array:
-    sums = np.bincount(queries, weights=weights, minlength=judged.queries)
-    return sums.astype(np.float64)
+def _sum_by_query(
+    judged: JudgedRun, queries: Int64Array, weights: Float64Array | None = None
+) -> Float64Array:
+    """Sum the weights of rows, 1 by default, by the query of each row."""
+    return np.bincount(queries, weights, judged.queries).astype(np.float64)
 
 
 def _relevant(measure: Measure, judged: JudgedRun) -> Float64Array:
     """Count the relevant documents of each query, retrieved or not."""
-    return _count(judged.judged_query[judged.judged_grade >= measure.rel], judged)
+    return _sum_by_query(judged, judged.judged_query[judged.judged_grade >= measure.rel])
 
 
 def _ratio(numerator: Float64Array, denominator: Float64Array) -> Float64Array:
@@ -205,9 +199,9 @@ def position_in_group(groups: Int64Array) -> Int64Array:
 def _dcg(
     queries: Int64Array, ranks: Int64Array, grades: Int64Array, measure: Measure, judged: JudgedRun
 ) -> Float64Array:
-    gaining = (grades > 0) & _within(ranks, measure)
+    gaining = (grades > 0) & (ranks < measure.cutoff)
     gains = grades[gaining] / np.log2(ranks[gaining] + 2)
-    return _total(queries[gaining], gains, judged)
+    return _sum_by_query(judged, queries[gaining], gains)
 
 
 def _ndcg(measure: Measure, judged: JudgedRun) -> Float64Array:
@@ -220,7 +214,7 @@ def _ndcg(measure: Measure, judged: JudgedRun) -> Float64Array:
 
 def _found(measure: Measure, judged: JudgedRun) -> Float64Array:
     """Count the relevant documents of each query up to the cutoff."""
-    return _count(judged.hit_query[_relevant_hits(measure, judged)], judged)
+    return _sum_by_query(judged, judged.hit_query[_relevant_hits(measure, judged)])
 
 
 def _recall(measure: Measure, judged: JudgedRun) -> Float64Array:
@@ -245,7 +239,7 @@ def _average_precision(measure: Measure, judged: JudgedRun) -> Float64Array:
     hits = _relevant_hits(measure, judged)
     queries, ranks = judged.hit_query[hits], judged.hit_rank[hits]
     precisions = (position_in_group(queries) + 1) / (ranks + 1)
-    return _ratio(_total(queries, precisions, judged), _relevant(measure, judged))
+    return _ratio(_sum_by_query(judged, queries, precisions), _relevant(measure, judged))
 
 
 def _success(measure: Measure, judged: JudgedRun) -> Float64Array:
@@ -254,7 +248,7 @@ def _success(measure: Measure, judged: JudgedRun) -> Float64Array:
 
 def _judged(measure: Measure, judged: JudgedRun) -> Float64Array:
     """Compute the share of retrieved documents, up to the cutoff, that have a judgement."""
-    counts = _count(judged.hit_query[_within(judged.hit_rank, measure)], judged)
+    counts = _sum_by_query(judged, judged.hit_query[judged.hit_rank < measure.cutoff])
     depth = np.minimum(judged.retrieved, measure.cutoff)
     return _ratio(counts, depth.astype(np.float64))
 
@@ -329,14 +323,9 @@ def tie_bounds(
 
     All native measures rise, or stay, when a document of a higher grade moves up, so the bounds are
     the values with the grades of each tie in rising and in falling order. Arguments are those of
-    `score`, with one ``measure``.
-
-    Raises:
-        BenchError: as for `score`, or the measure is not native.
+    `score`, with one native ``measure``.
     """
     parsed = parse_measure(measure)
-    if not parsed.native:
-        raise BenchError(f"{parsed.name} has no tie bounds, because ir_measures computes it")
     table = _match_qrels(run, qrels, queries)
     first, last = _find_tie_ends(run, table.hit_rows)
     orders = _break_ties(table, last, -1), _break_ties(table, first, 1)
@@ -502,8 +491,5 @@ def _break_ties(table: _MatchedRun, ends: Int64Array, step: int) -> JudgedRun:
     queries, grades = judged.hit_query[by_grade], judged.hit_grade[by_grade]
     by_rank = np.lexsort((ranks, queries))
     return replace(
-        judged,
-        hit_query=queries[by_rank],
-        hit_rank=ranks[by_rank],
-        hit_grade=grades[by_rank],
+        judged, hit_query=queries[by_rank], hit_rank=ranks[by_rank], hit_grade=grades[by_rank]
     )

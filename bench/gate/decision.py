@@ -34,7 +34,7 @@ distribution. For a weighted mean, the weights of each collection are drawn inde
 loss of any query never lowers the bound: the random weights are fixed, and meet the sorted losses.
 If no score changes, the bound is 1 - 0.05^(1/n): 149 unchanged queries prove a margin of .02. Its
 coverage is proved for a few distributions and conjectured for all, see
-`tests.benchmarks.gate_bound`.
+``docs/explanation/gate-errors.md``.
 """
 
 import math

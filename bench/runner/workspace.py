@@ -291,10 +291,6 @@ class Workspace:
             return replace(job, stored=stored)
         return replace(job, memory_bytes=job.retriever.check(job.dataset, job.protocol.depth))
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the fields without the open store, which another process opens itself."""
-        return {name: value for name, value in self.__dict__.items() if name != "store"}
-
 
 def refuse_duplicates(names: Iterable[str], hint: str = "give it once") -> None:
     """Raise a `BenchError` with ``hint`` if a model or collection is named twice."""

@@ -81,8 +81,10 @@ def corpus_keys(corpus: Corpus, folder: Path) -> UInt64Array:
     with a checksum. The texts are read again if it is missing or damaged.
     """
     path = folder / f"{corpus.sha256}{CORPUS_SUFFIX}"
-    with suppress(FileNotFoundError, BenchError):
-        return read_keys(path)
+    with suppress(FileNotFoundError):
+        stored = path.read_bytes()
+        if stored[:KEY_BYTES] == _checksum(stored[KEY_BYTES:]):
+            return keys_from_bytes(memoryview(stored)[KEY_BYTES:])
     keys = np.empty((len(corpus), 2), "<u8")
     for start, titles, texts in corpus.iter_batches(BATCH_DOCUMENTS):
         keys[start : start + len(texts)] = document_keys(titles, texts)
@@ -91,15 +93,6 @@ def corpus_keys(corpus: Corpus, folder: Path) -> UInt64Array:
         file.write(_checksum(content))
         file.write(content)
     return keys.astype(np.uint64, copy=False)
-
-
-def read_keys(path: Path) -> UInt64Array:
-    """Return the keys in ``path``, a file of `corpus_keys`, or raise if it is damaged."""
-    content = path.read_bytes()
-    kept = memoryview(content)[KEY_BYTES:]
-    if content[:KEY_BYTES] != _checksum(kept):
-        raise BenchError(f"{path.name} has a different checksum")
-    return keys_from_bytes(kept)
 
 
 def keys_from_bytes(content: bytes | memoryview) -> UInt64Array:
@@ -372,13 +365,8 @@ class StoredVectors:
             local = ordered[some] - self._starts[number]
             _read_rows(self.shards[number], local, order[some], vectors)
 
-        numbers = np.flatnonzero(np.diff(cuts)).tolist()
-        if threads == 1:
-            for number in numbers:
-                read(number)
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(read, numbers))
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(read, np.flatnonzero(np.diff(cuts)).tolist()))
         return vectors
 
 

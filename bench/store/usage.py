@@ -1,6 +1,5 @@
 """Size and age of stored vectors, by model."""
 
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -42,7 +41,8 @@ class _RecipeHeader(msgspec.Struct):
 
 def measure_usage(store: Path) -> list[ModelUsage]:
     """Return the folders of the store in the folder ``store``, the largest first."""
-    rows = [_folder_usage(folder) for folder in _folders(store)]
+    folders = store.iterdir() if store.is_dir() else ()
+    rows = [_folder_usage(folder) for folder in folders if folder.is_dir()]
     return sorted(rows, key=lambda row: (-row.bytes, row.fingerprint))
 
 
@@ -74,35 +74,22 @@ def select_models(
     return chosen
 
 
-def _folders(store: Path) -> list[Path]:
-    return sorted(path for path in store.iterdir() if path.is_dir()) if store.is_dir() else []
-
-
 def _matches(row: ModelUsage, name: str) -> bool:
     return bool(name) and (row.model == name or row.fingerprint.startswith(name))
 
 
 def _folder_usage(folder: Path) -> ModelUsage:
-    files = _files(folder)
-    described = _read_header(folder)
-    times = {path: status.st_mtime for path, status in files.items()}
-    latest = max(times.values(), default=folder.stat().st_mtime)
+    described, recipe, size = _read_header(folder), folder / RECIPE_FILE, 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # a temporary file of another process
+            size += path.stat().st_size if path.is_file() else 0
     return ModelUsage(
         model=described.model,
         fingerprint=folder.name,
         dtype=described.store_dtype,
-        bytes=sum(status.st_size for status in files.values()),
-        last_used=times.get(folder / RECIPE_FILE, latest),
+        bytes=size,
+        last_used=(recipe if recipe.exists() else folder).stat().st_mtime,
     )
-
-
-def _files(folder: Path) -> dict[Path, os.stat_result]:
-    files = {}
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # a temporary file of another process
-            if path.is_file():
-                files[path] = path.stat()
-    return files
 
 
 def _read_header(folder: Path) -> _RecipeHeader:

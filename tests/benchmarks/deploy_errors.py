@@ -9,6 +9,7 @@ tested at the full level, without a sequence, errs more often.
 """
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,10 +19,23 @@ from scipy import optimize
 from bench.deploying.settings import TESTED_SHARE, Setting, choose_sequence, make_grid
 from bench.deploying.trial import Trial
 from bench.evaluation.compressed_search import bytes_per_document
+from bench.gate.decision import LEVEL, draw_means
 from bench.runner.workspace import Workspace
 from foundation.files import cache_folder
 from retrievers.encoders.views import compress
-from tests.benchmarks.gate_bound import bound_by_gaffke
+
+Sample = Sequence[np.ndarray]  # losses of each collection, ``(queries, draws)``
+
+
+def bound_by_gaffke(sample: Sample, weights: Sequence[float], inner: int) -> np.ndarray:
+    """Gaffke's bound by the gate's own weights, for all draws at once."""
+    total = np.zeros((inner, sample[0].shape[1]))
+    for number, (weight, part) in enumerate(zip(weights, sample, strict=True)):
+        drawn = draw_means(part, f"collection {number}", inner)
+        worst = (1 - (1 - drawn.levels) ** (1 / len(part)))[:, None]
+        total += weight * (worst + (1 - worst) * drawn.means)
+    place = math.ceil(LEVEL * inner) - 1
+    return np.partition(total, place, axis=0)[place]
 
 
 def plant(losses: np.ndarray, margin: float) -> np.ndarray:

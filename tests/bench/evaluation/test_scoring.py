@@ -166,11 +166,6 @@ def test_scores_that_differ_only_beyond_float32_are_a_tie():
     assert tie_bounds(run, qrels_of([("a", "d1", 1)]), "RR") == (0.5, 1.0)
 
 
-def test_tie_bounds_of_a_measure_of_ir_measures_are_refused():
-    with pytest.raises(BenchError, match="Rprec"):
-        tie_bounds(run_of([("a", "d1", 1.0)]), qrels_of([("a", "d1", 1)]), "Rprec")
-
-
 def test_a_query_with_negative_grades_only_is_scored_by_every_provider():
     run = run_of([("a", "d1", 1.0), ("b", "d1", 2.0), ("b", "d2", 1.0)])
     qrels = qrels_of([("a", "d1", -2), ("b", "d1", -2), ("b", "d2", 1)])
