@@ -24,7 +24,6 @@ from bench.experiments.experiment import (
     load_outcome,
     plan_experiment,
     run_experiment,
-    run_task,
 )
 from bench.experiments.grid import Grid, load_grid
 from bench.experiments.report import Report, make_report
@@ -76,7 +75,7 @@ def ablate(
     experiment, conditions = prepare_experiment(request)
     out, code = request.out, describe_code(conditions)
     _print_line(_describe_progress(experiment, load_outcome(experiment, out)))
-    outcome = run_experiment(experiment, out, run_task, _print_line, code)
+    outcome = run_experiment(experiment, out, _print_line, code)
     scores = partial(read_scores, out=out)
     report = make_report(experiment, outcome, scores, _command(request), conditions)
     write(report, out / report.name)

@@ -1,7 +1,7 @@
 """The stage ``evaluate``: scores of a checkpoint, or of every checkpoint of a sequence."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,19 +14,18 @@ from bench.evaluation.pipeline import evaluate
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
 from bench.experiments.grid import Table
 from bench.experiments.report import CellScores, CheckpointScores
-from bench.experiments.training_stages import SEQUENCE_FILE, read_sequence
+from bench.experiments.training_stages import read_sequence
 from bench.result_store.find import find_results
 from bench.result_store.result import save
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
-from foundation.records import Record, convert_table, write_json
+from foundation.records import Record, convert_table
 from retrievers.encoders.transformer import open_encoder
 from retrievers.encoders.views import View, recipe_with_every_pooling
 from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.card import ModelDtype, StoreDtype, write_card
-from retrievers.models.resolve import resolve_model
+from retrievers.models.card import ModelDtype, StoreDtype
 
-RESULTS, VECTORS, START = "results", "vectors", "start"
+RESULTS, VECTORS = "results", "vectors"
 # Settings of `resolve_model`.
 OF_MODEL = ("dtype", "store_dtype", "max_query_tokens", "max_document_tokens", "query_prompt")
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -102,12 +101,13 @@ class EvaluateStage(ExperimentStage):
             measures=chosen.measures,
             view=chosen.view,
         )
-        cost = Cost()
-        for name, like in _models_to_evaluate(model, out):
+        cost, sequence = Cost(), read_sequence(model)
+        models = [sequence.start, *sequence.folders(model)] if sequence else [model]
+        for name in models:
             is_trained_here = MODEL in (Path(name).name, Path(name).parent.name)
             vectors = str((out / VECTORS).resolve()) if is_trained_here else self.workspace.vectors
             workspace = replace(self.workspace, vectors=vectors)
-            loaded = self._load(name, chosen, like)
+            loaded = self._load(name, chosen)
             for dataset in map(workspace.open, workspace.datasets(chosen.on)):
                 done = evaluate(workspace.prepare(dataset, loaded, options))
                 save(done, out / RESULTS)
@@ -117,11 +117,11 @@ class EvaluateStage(ExperimentStage):
         shutil.rmtree(out / VECTORS, ignore_errors=True)
         return cost
 
-    def _load(self, name: str, chosen: EvaluateSettings, like: str | None) -> LoadedModel:
+    def _load(self, name: str, chosen: EvaluateSettings) -> LoadedModel:
         """Load a model. A view reads vectors with every pooling."""
         settings = {each: getattr(chosen, each) for each in OF_MODEL}
         trust_code, view = self.workspace.trust_code, chosen.view
-        loaded = self.workspace.load(name, like=like, trust_code=trust_code, **settings)
+        loaded = self.workspace.load(name, trust_code=trust_code, **settings)
         if view is None or loaded.encoder is None:
             return loaded
         stored = recipe_with_every_pooling(loaded.model.recipe)
@@ -130,33 +130,14 @@ class EvaluateStage(ExperimentStage):
         return LoadedModel(viewed, encoder)
 
 
-def _models_to_evaluate(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
-    """Yield models, each with the card whose settings it uses if it has none itself.
-
-    A sequence yields its start and its checkpoints. Its record is saved next to the results.
-    """
-    sequence = read_sequence(Path(model))
-    if sequence is None:
-        yield model, None
-        return
-    write_json(out / SEQUENCE_FILE, sequence)
-    yield sequence.start, None
-    (out / START).mkdir(exist_ok=True)
-    start = str(write_card(resolve_model(sequence.start).card, out / START))
-    for folder in (str(Path(model) / name) for name in sequence.checkpoints):
-        # An adapter has its own card, made of the initial model's.
-        yield folder, None if resolve_model(folder).adapter else start
-
-
 def read_scores(task: CellTask, out: Path) -> CellScores:
     """Read the main measure of each query of the finished evaluation ``task`` below ``out``."""
-    folder = task.folder(out)
+    folder, sequence = task.folder(out), read_sequence(task.starts_from(out))
     found: dict[str, dict[str, CheckpointScores]] = {}  # by model
     for stored in find_results(folder / RESULTS):
-        measure, scores = stored.record.main_measure, stored.scores
-        scored = CheckpointScores(measure, scores.query_ids, scores.values[measure])
+        measure = stored.record.main_measure
+        scored = CheckpointScores(measure, stored.scores.values[measure])
         found.setdefault(stored.record.model, {})[stored.dataset] = scored
-    sequence = read_sequence(folder)
     models = 1 + len(sequence.checkpoints) if sequence else 1
     if len(found) != models or any(task.inputs.keys() - each.keys() for each in found.values()):
         raise BenchError(
@@ -168,9 +149,13 @@ def read_scores(task: CellTask, out: Path) -> CellScores:
         return CellScores(only)
     (start,) = found.keys() - set(sequence.checkpoints)
     trained = dict(zip(sequence.domains, sequence.checkpoints, strict=True))
+    searched_with = trained if sequence.separate else {}
     earlier = () if sequence.separate else sequence.domains[:-1]
     return CellScores(
-        on={name: found[sequence.searched_with(name)][name] for name in found[start]},
+        on={
+            name: found[searched_with.get(name, sequence.checkpoints[-1])][name]
+            for name in found[start]
+        },
         start=start,
         losses=dict(zip(sequence.domains, sequence.losses, strict=True)),
         before={name: found[start][name] for name in sequence.domains},

@@ -79,24 +79,16 @@ class ExperimentStage(ABC):
         return {**settings, "seed": seed}
 
 
-Stages = Mapping[str, ExperimentStage]
-
-
-def find_stage(stages: Stages, name: str, settings: Mapping[str, Any]) -> ExperimentStage:
-    """Return the stage that runs ``settings``: ``NAME command`` if they have a command."""
-    by_command = stages.get(f"{name} {COMMAND}") if COMMAND in settings else None
-    return by_command or stages[name]
-
-
 @dataclass(frozen=True)
 class CellTask:
-    """Stage of a cell. Cells share the tasks in which settings agree.
+    """Stage of a cell, which ``kind`` runs. Cells share the tasks in which settings agree.
 
     ``key`` is the hash of settings, inputs, libraries and the previous task ``before``. The first
     task starts from ``model``.
     """
 
     stage: str
+    kind: ExperimentStage
     settings: Table
     key: str
     before: "CellTask | None" = None
@@ -135,7 +127,6 @@ class Experiment:
     """
 
     grid: Grid
-    stages: Stages
     rows: tuple[GridRow, ...]
     axes: tuple[AxisResult, ...]
     cells: tuple[GridCell, ...]
@@ -150,14 +141,20 @@ class Experiment:
 
 
 def plan_experiment(
-    grid: Grid, stages: Stages, here: Mapping[str, str] | None = None
+    grid: Grid, stages: Mapping[str, ExperimentStage], here: Mapping[str, str] | None = None
 ) -> Experiment:
     """Resolve all settings of a grid, check them, and compute the keys of all tasks.
 
     ``here`` has further influences on results.
     """
+
+    def find_stage(name: str, settings: Mapping[str, Any]) -> ExperimentStage:
+        """Return the stage that runs ``settings``: ``NAME command`` if they have a command."""
+        by_command = stages.get(f"{name} {COMMAND}") if COMMAND in settings else None
+        return by_command or stages[name]
+
     rows, axes = make_rows(
-        grid, lambda name, table: find_stage(stages, name, table).resolve_settings(table)
+        grid, lambda name, table: find_stage(name, table).resolve_settings(table)
     )
 
     def plan_task(settings: Mapping[str, Table], seed: int) -> CellTask:
@@ -165,27 +162,25 @@ def plan_experiment(
         *earlier, name = settings
         others = {each: settings[each] for each in earlier}
         before = plan_task(others, seed) if earlier else None
-        stage = find_stage(stages, name, settings[name])
-        table = stage.with_seed(settings[name], seed)
-        inputs, start = stage.hash_inputs(table), before.key if before else grid.model
+        kind = find_stage(name, settings[name])
+        table = kind.with_seed(settings[name], seed)
+        inputs, start = kind.hash_inputs(table), before.key if before else grid.model
         content = [name, table, inputs, here or {}, start]
         digest = hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
-        return CellTask(
-            name, table, digest[:KEY_DIGITS], before, "" if before else grid.model, inputs
-        )
+        return CellTask(name, kind, table, digest[:KEY_DIGITS], before, grid.model, inputs)
 
     cells = [
         GridCell(row.name, seed, plan_task(row.settings, seed))
         for seed in grid.seeds
         for row in rows
     ]
-    return Experiment(grid, stages, rows, axes, tuple(cells))
+    return Experiment(grid, rows, axes, tuple(cells))
 
 
 DONE_FILE, FAILED_FILE = "done.json", "failed.txt"
 
 
-class FinishedTask(Record, kw_only=True):
+class FinishedTask(Record):
     """Record of a finished task. ``commit`` is the code that ran it, see `describe_code`."""
 
     stage: str
@@ -206,14 +201,7 @@ def read_finished(task: CellTask, out: Path) -> FinishedTask | None:
 
 def write_finished(task: CellTask, out: Path, cost: Cost, commit: str) -> FinishedTask:
     """Record that ``task`` is finished, after everything that it writes below ``out``."""
-    record = FinishedTask(
-        stage=task.stage,
-        key=task.key,
-        settings=task.settings,
-        cost=cost,
-        time=utc_now(),
-        commit=commit,
-    )
+    record = FinishedTask(task.stage, task.key, task.settings, cost, utc_now(), commit)
     write_json(task.folder(out) / DONE_FILE, record)
     (task.folder(out) / FAILED_FILE).unlink(missing_ok=True)
     return record
@@ -264,32 +252,25 @@ def load_outcome(experiment: Experiment, out: Path) -> ExperimentOutcome:
     return ExperimentOutcome({key: record for key, record in kept.items() if record})
 
 
-RunTask = Callable[[ExperimentStage, CellTask, Path], Cost]
-PrintLine = Callable[[str], None]
-
-
 def run_experiment(
-    experiment: Experiment, out: Path, run: RunTask, print_line: PrintLine, commit: str = ""
+    experiment: Experiment, out: Path, print_line: Callable[[str], None], commit: str = ""
 ) -> ExperimentOutcome:
     """Run the unfinished tasks. Several processes that run the same experiment share its cells.
 
-    ``run`` runs one task, and ``print_line`` prints the progress after each cell.
+    ``print_line`` prints the progress after each cell.
     """
-    outcome = load_outcome(experiment, out)
-    cells = [
-        (number, cell)
-        for number, cell in enumerate(experiment.cells, 1)
-        if cell.task.key not in outcome.finished
-    ]
+    outcome, count = load_outcome(experiment, out), len(experiment.cells)
+    numbered = enumerate(experiment.cells, 1)
+    cells = [each for each in numbered if each[1].task.key not in outcome.finished]
     while cells:
         elsewhere, claims = [], []
         for number, cell in cells:
-            if claim := _run_cell(cell, experiment, out, run, commit, outcome):
+            if claim := _run_cell(cell, out, commit, outcome):
                 elsewhere.append((number, cell))
                 claims.append(claim)
                 continue
             print_line(
-                f"cell {number} of {len(experiment.cells)}: {cell.row}, seed {cell.seed}: "
+                f"cell {number} of {count}: {cell.row}, seed {cell.seed}: "
                 f"{outcome.describe_cell(cell)}; {outcome.describe_remaining(experiment)}"
             )
         if len(elsewhere) == len(cells):  # wait until another process has finished a task
@@ -298,14 +279,7 @@ def run_experiment(
     return outcome
 
 
-def _run_cell(
-    cell: GridCell,
-    experiment: Experiment,
-    out: Path,
-    run: RunTask,
-    commit: str,
-    outcome: ExperimentOutcome,
-) -> Path | None:
+def _run_cell(cell: GridCell, out: Path, commit: str, outcome: ExperimentOutcome) -> Path | None:
     """Run the tasks of a cell until one fails. Return the claim file of a task run elsewhere."""
     for task in cell.task.chain():
         if task.key in outcome.failed:
@@ -319,9 +293,8 @@ def _run_cell(
             return path
         with claim:
             try:
-                stage = find_stage(experiment.stages, task.stage, task.settings)
                 record = read_finished(task, out) or write_finished(
-                    task, out, run(stage, task, out), commit
+                    task, out, run_task(task, out), commit
                 )
             except Exception as error:
                 if is_disk_full(error):
@@ -332,22 +305,19 @@ def _run_cell(
     return None
 
 
-def run_task(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
-    """Run ``task`` with its ``stage`` below ``out``, in a new process."""
-    start, folder = task.starts_from(out), task.folder(out)
-    cost: Cost = run_in_subprocess(_run_timed, stage, task.settings, start, folder, task.inputs)
+def run_task(task: CellTask, out: Path) -> Cost:
+    """Run ``task`` below ``out``, in a new process."""
+    cost: Cost = run_in_subprocess(_run_timed, task, out)
     return cost
 
 
-def _run_timed(
-    stage: ExperimentStage, settings: Table, model: str, out: Path, inputs: Mapping[str, str]
-) -> Cost:
-    """Run a stage and time it, unless its ``inputs`` changed since the start of the experiment."""
-    if changed := find_differing_keys(inputs, stage.hash_inputs(settings)):
+def _run_timed(task: CellTask, out: Path) -> Cost:
+    """Run a task and time it, unless its inputs changed since the start of the experiment."""
+    if changed := find_differing_keys(task.inputs, task.kind.hash_inputs(task.settings)):
         problem = f"changed since the experiment began: {', '.join(changed)}"
         raise BenchError(problem, "type the command again")
     began, used = time.perf_counter(), sum(os.times()[:4])
-    cost = stage.run(settings, model, out)
+    cost = task.kind.run(task.settings, task.starts_from(out), task.folder(out))
     seconds, cpu_seconds = time.perf_counter() - began, sum(os.times()[:4]) - used
     return msgspec.structs.replace(cost, seconds=seconds, cpu_seconds=cpu_seconds)
 

@@ -16,7 +16,7 @@ the smallest level that a t test over the seeds' means alone reaches.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -36,7 +36,6 @@ from bench.evaluation.result_record import Conditions
 from bench.experiments.experiment import CellTask, Cost, Experiment, ExperimentOutcome, GridCell
 from bench.experiments.grid import AxisResult, Table
 from foundation.arrays import Float64Array
-from foundation.errors import BenchError
 from foundation.records import Record
 
 # Schemas of earlier versions: 3 adds gain and forgetting, 5 costs and differences as a record each,
@@ -234,7 +233,6 @@ class CheckpointScores:
     """Scores of a checkpoint on one collection; ``values`` is float64 ``(queries,)``."""
 
     measure: str
-    query_ids: tuple[str, ...]
     values: Float64Array
 
 
@@ -379,8 +377,8 @@ def compare_seeds(
     return RowOnCollection(
         collection=title,
         measure=first[0].measure,
-        queries=sum(len(on.query_ids) for on in first),
-        score=estimate_interval([_score_matrix(row, list(row), name) for name in shares], weights),
+        queries=sum(len(on.values) for on in first),
+        score=estimate_interval([_score_matrix(row, row, name) for name in shares], weights),
         seeds=seeds,
         difference=_difference(shares, row, against, seeds) if against and seeds else None,
     )
@@ -390,14 +388,10 @@ def _difference(
     shares: Mapping[str, float], row: BySeed, against: BySeed, seeds: Sequence[int]
 ) -> Interval:
     """Estimate a difference: of two recipes with several seeds, of two checkpoints with one."""
-    pairs = {
-        name: (
-            _score_matrix(row, seeds, name),
-            _score_matrix(against, seeds, name, row[seeds[0]][name]),
-        )
-        for name in shares
-    }
     weights = list(shares.values())
+    pairs = {
+        name: [_score_matrix(scores, seeds, name) for scores in (row, against)] for name in shares
+    }
     if len(seeds) > 1:
         return estimate_interval([a - b for a, b in pairs.values()], weights)
     columns = {"row": 0, "against": 1}
@@ -411,17 +405,12 @@ def _difference(
     )
 
 
-def _score_matrix(
-    scores: BySeed, seeds: Sequence[int], name: str, alike: CheckpointScores | None = None
-) -> Float64Array:
-    """Return scores on a collection, float64 ``(seeds, queries)``, or raise if queries differ."""
-    found = [scores[seed][name] for seed in seeds]
-    if len({each.query_ids for each in (*found, alike or found[0])}) > 1:
-        raise BenchError(
-            f"cells were scored on different queries of {name}",
-            "delete the older evaluations, because the collection has changed",
-        )
-    return np.array([each.values for each in found], dtype=np.float64)
+def _score_matrix(scores: BySeed, seeds: Iterable[int], name: str) -> Float64Array:
+    """Return scores on a collection, float64 ``(seeds, queries)``.
+
+    Queries are the same in all cells, because their hash is part of the key of an evaluation.
+    """
+    return np.array([scores[seed][name].values for seed in seeds])
 
 
 def add_verdicts(on: Mapping[str, OnCollections]) -> dict[str, OnCollections]:

@@ -1,12 +1,12 @@
 """Stages that train from a preset, which their table in the grid changes, or by a command."""
 
+import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +17,7 @@ import msgspec
 from bench.experiments.experiment import MODEL, Cost, ExperimentStage
 from bench.experiments.grid import Table, format_label
 from bench.runner.workspace import Workspace
-from bench.training.training_sets import CorpusTexts, trained_collections
+from bench.training.training_sets import trained_collections
 from bench.training.trainings import adapt_on, finetune_on, pretrain_on
 from datasets_cfg.catalogue import expand_names
 from datasets_cfg.dataset import Dataset
@@ -34,7 +34,7 @@ from foundation.records import (
 from retrievers.adapters.adapter import make_configuration
 from retrievers.models.card import load_card, replace_fields, write_card
 from retrievers.models.resolve import count_parameters, resolve_model
-from retrievers.training.continual.sequence import Domain, Method, check_sequence, read_method
+from retrievers.training.continual.sequence import Method, read_method
 from retrievers.training.engine.context import CURVE_FILE, LossPoint, TrainingContext, read_curve
 from retrievers.training.objectives.objective import Objective, hash_code, read_objective
 from retrievers.training.preset import FINETUNE_PRESETS, PRETRAIN_PRESETS, Finetuning, Pretraining
@@ -100,11 +100,17 @@ S = TypeVar("S", bound=TrainingSource)
 
 
 def complete_settings(
-    stage: str, table: Mapping[str, Any], kind: type[S], presets: TomlFiles[Any], fixed: Table
+    stage: str,
+    table: Mapping[str, Any],
+    kind: type[S],
+    presets: TomlFiles[Any],
+    fixed: Table,
+    start: str = "",
 ) -> tuple[S, Table]:
     """Return the data source of a training stage, of type ``kind``, and all settings of its preset.
 
-    ``fixed`` are fields that do not influence the training, or that another stage decides.
+    ``fixed`` are fields that do not influence the training. If the stage continues from the model
+    ``start``, it has no start of its own.
     """
     records = (kind, presets.record)
     for name in table:
@@ -115,9 +121,15 @@ def complete_settings(
     if not source.preset and "title" not in table:
         raise BenchError("the field 'preset' is missing", "python -m bench list presets")
     preset = msgspec.to_builtins(presets.load(source.preset)) if source.preset else {}
-    changes = _without_source(table, kind)
-    settings = presets.convert({**merge_tables(preset, changes, presets), **fixed}, f"[{stage}]")
-    return source, msgspec.to_builtins(settings)
+    changes = _without_source(table, kind) | fixed
+    if start:
+        check_no_start(table)
+        changes["start"] = {"model": start}
+    merged = merge_tables(preset, changes, presets)
+    settings = msgspec.to_builtins(presets.convert(merged, f"[{stage}]"))
+    if start:
+        del settings["start"]
+    return source, settings
 
 
 def check_no_start(table: Mapping[str, Any]) -> None:
@@ -155,16 +167,12 @@ class PretrainStage(ExperimentStage):
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Return all fields of the preset and ``on`` for ``table``."""
-        fixed: Table = {"title": "pre-trained in an ablation", "source": ""}
-        if self.after_base:
-            check_no_start(table)
-            fixed["start"] = {"model": "[base]"}
+        fixed = {"title": "pre-trained in an ablation", "source": ""}
+        start = "[base]" if self.after_base else ""
         source, settings = complete_settings(
-            self.name, table, TrainingSource, PRETRAIN_PRESETS, fixed
+            self.name, table, TrainingSource, PRETRAIN_PRESETS, fixed, start
         )
         expand_names(source.on, self.workspace.data_dir)
-        if self.after_base:
-            del settings["start"]
         return {"on": list(source.on), **settings}
 
     def with_seed(self, settings: Table, seed: int) -> Table:
@@ -199,22 +207,21 @@ class CheckpointSequence(Record, kw_only=True):
     losses: tuple[float, ...]
     separate: bool
 
-    def searched_with(self, collection: str) -> str:
-        """Return the checkpoint, of the last or of its own domain, that searches ``collection``."""
-        own = dict(zip(self.domains, self.checkpoints, strict=True)) if self.separate else {}
-        return own.get(collection, self.checkpoints[-1])
+    def folders(self, model: str) -> list[str]:
+        """Return the folders of the checkpoints of the sequence in ``model``."""
+        return [str(Path(model) / name) for name in self.checkpoints]
 
 
-def read_sequence(folder: Path) -> CheckpointSequence | None:
-    """Read the record of a sequence from ``folder``, or return None."""
-    path = folder / SEQUENCE_FILE
+def read_sequence(model: str) -> CheckpointSequence | None:
+    """Read the record of a sequence from the folder ``model``, or return None."""
+    path = Path(model) / SEQUENCE_FILE
     return read_json(path, CheckpointSequence) if path.is_file() else None
 
 
 def last_checkpoint(model: str) -> str:
     """Return the last checkpoint if ``model`` is a folder with a sequence, else ``model``."""
-    sequence = read_sequence(Path(model))
-    return str(Path(model) / sequence.checkpoints[-1]) if sequence else model
+    sequence = read_sequence(model)
+    return sequence.folders(model)[-1] if sequence else model
 
 
 @dataclass(frozen=True)
@@ -230,37 +237,27 @@ class AdaptStage(ExperimentStage):
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Return all fields of preset and method, and ``on`` in order, for ``table``."""
-        check_no_start(table)
         start = self.start or "pretrained"
-        fixed = {"title": "adapted in an ablation", "source": "", "start": {"model": start}}
-        source, settings = complete_settings("adapt", table, AdaptSource, PRETRAIN_PRESETS, fixed)
-        del settings["start"]
+        fixed = {"title": "adapted in an ablation", "source": ""}
+        source, settings = complete_settings(
+            "adapt", table, AdaptSource, PRETRAIN_PRESETS, fixed, start
+        )
         method = read_method(source.method)
-        self._check(source, method, read_pretraining(settings, start))
-        return {"on": list(source.on), **settings, "method": msgspec.to_builtins(method)}
-
-    def _check(self, source: TrainingSource, method: Method, preset: Pretraining) -> None:
-        datasets = self.workspace.datasets(source.on)
-        scored = self.workspace.datasets(self.evaluated)
-        if len(datasets) < 2:
-            raise BenchError("on names one collection, and a sequence needs two or more")
-        for dataset in datasets:
-            if dataset.name not in [each.name for each in scored]:
+        method.check(read_pretraining(settings, start))
+        scored = {each.name: each for each in self.workspace.datasets(self.evaluated)}
+        for dataset in self.workspace.datasets(source.on):
+            if dataset.name not in scored:
                 raise BenchError(
                     f"{dataset.name} is trained on, and not evaluated",
                     "add it to on of [evaluate]: forgetting is measured on every domain",
                 )
-        measures = sorted({each.facts.main_measure for each in scored})
+        measures = sorted({each.facts.main_measure for each in scored.values()})
         if len(measures) > 1:
             raise BenchError(
                 f"collections of [evaluate] have different main measures: {', '.join(measures)}",
                 "evaluate collections with the same main measure",
             )
-        if self.start:
-            domains = [Domain(each.name, CorpusTexts([each.corpus])) for each in datasets]
-            check_sequence(preset, domains, method)
-        else:
-            method.check(preset)
+        return {"on": list(source.on), **settings, "method": msgspec.to_builtins(method)}
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return hashes of the corpora and of the code of objective and method in ``settings``."""
@@ -439,26 +436,22 @@ class CommandStage(ExperimentStage):
     def _check_placeholders(self, settings: CommandSettings, values: Table) -> None:
         """Raise if a placeholder has no value, or a value or the seed would have no effect."""
         for name, value in values.items():
-            if name in (OUT, SEED) or not isinstance(value, str | int | float):
+            if name == OUT or not isinstance(value, str | int | float):
                 raise BenchError(
-                    f"{name} is not a setting of a command",
-                    "a setting is text or a number, and out and seed have their own values",
+                    f"{name} is not a setting of a command", "a setting is text or a number"
                 )
-        known = {OUT, SEED, "like", "split", *values}
-        known |= {START} if self.follows or settings.start else set()
         used = set(_PLACEHOLDER.findall(" ".join(settings.command)))
+        needed = {OUT, *values} | ({SEED} if self.seeds > 1 else set())
+        known = needed | {SEED, "like", "split"}
+        known |= {START} if self.follows or settings.start else set()
         for name in sorted(used - known):
             raise BenchError(
                 f"the command has {{{name}}}, which is not a setting",
                 did_you_mean(name, known, f"set it: {name} = VALUE"),
             )
-        needed = {OUT: "it cannot know where to write", **dict.fromkeys(values, "it has no effect")}
-        if self.seeds > 1:
-            needed[SEED] = f"all {self.seeds} seeds would be the same training"
-        for name in sorted(needed.keys() - used):
+        for name in sorted(needed - used):
             raise BenchError(
-                f"the command has no {{{name}}}: {needed[name]}",
-                f'add it, such as "--{name}", "{{{name}}}"',
+                f"the command has no {{{name}}}", f'add it, such as "--{name}", "{{{name}}}"'
             )
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
@@ -483,8 +476,10 @@ class CommandStage(ExperimentStage):
         try:
             card = resolve_model(str(folder), like=settings["like"] or None).card
         except BenchError as error:
-            hint = error.hint.replace("--like CARD", 'like = "CARD" to the stage')
-            raise BenchError(f"the command left no checkpoint to use: {error}", hint) from error
+            raise BenchError(
+                f"the command left no checkpoint to use: {error}",
+                'Set like = "CARD" in the table of the stage if only the pooling is missing.',
+            ) from error
         names = [dataset.name for dataset in self.workspace.datasets(settings["on"])]
         trained_on = (*card.trained_on, *trained_collections(names))
         write_card(replace_fields(card, {"trained_on": trained_on}), folder)
@@ -507,10 +502,7 @@ def _scalars(settings: Table) -> Table:
 def _input_files(settings: Table) -> Iterator[Path]:
     values = _scalars(settings)
     named = [*fill_placeholders(settings["command"], values), *map(str, values.values())]
-    for name in named:
-        with suppress(OSError, ValueError):  # text that cannot be a path
-            if Path(name).is_file():
-                yield Path(name)
+    yield from map(Path, filter(os.path.isfile, named))
     for path in map(Path, settings["inputs"]):
         below = sorted(path.rglob("*")) if path.is_dir() else [path]
         yield from filter(Path.is_file, below)

@@ -44,7 +44,6 @@ from datasets_cfg.locate import is_training_data
 from datasets_cfg.readers.files import read_examples
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, MissingFileError
-from foundation.records import TomlFiles
 from retrievers.adapters.compose import (
     average_adapters,
     find_adapter_base,
@@ -59,7 +58,6 @@ from retrievers.training.engine.context import TrainingContext, check_device
 from retrievers.training.finetune.training_data import MinedHits
 from retrievers.training.preset import (
     FINETUNE_PRESETS,
-    PRETRAIN_DRAFTS,
     PRETRAIN_PRESETS,
     Finetuning,
     Pretraining,
@@ -78,17 +76,8 @@ def pretrain(request: PretrainRequest) -> "PretrainResult":
 
     The same request continues an interrupted training, and returns the result of a finished one.
     """
-    context, datasets = _context(request, request.out), _documents(request)
-    return pretrain_on(load_pretraining(request), datasets, context)
-
-
-def _documents(request: PretrainRequest | AdaptRequest) -> list[Dataset]:
-    """Return the collections of a request, after all of its preset but the objective was checked.
-
-    The settings of an objective are read last, because its module imports torch.
-    """
-    load_pretraining(request, PRETRAIN_DRAFTS)
-    return open_workspace(request).documents(request.on)
+    context, preset = _context(request, request.out), load_pretraining(request)
+    return pretrain_on(preset, open_workspace(request).documents(request.on), context)
 
 
 def pretrain_on(
@@ -108,8 +97,8 @@ def pretrain_on(
 
 def adapt(request: AdaptRequest) -> "tuple[PretrainResult, ...]":
     """Continue pre-training on one collection after the other, and return one result for each."""
-    context, datasets = _context(request, request.out), _documents(request)
-    preset = load_pretraining(request)
+    context, preset = _context(request, request.out), load_pretraining(request)
+    datasets = open_workspace(request).documents(request.on)
     from retrievers.training.continual.sequence import read_method
 
     method = read_method({"name": request.method, **request.method_settings})
@@ -131,15 +120,13 @@ def adapt_on(
     return sequence.adapt(preset, domains, method, context)
 
 
-def load_pretraining(
-    request: PretrainRequest | AdaptRequest, files: TomlFiles[Pretraining] = PRETRAIN_PRESETS
-) -> Pretraining:
-    """Load the preset of a request from ``files``, with its changes."""
+def load_pretraining(request: PretrainRequest | AdaptRequest) -> Pretraining:
+    """Load the preset of a request, with its changes."""
     given = request.preset
-    preset = given if isinstance(given, Pretraining) else files.load(given)
+    preset = given if isinstance(given, Pretraining) else PRETRAIN_PRESETS.load(given)
     options = {"objective.name": request.objective, "start.model": request.start}
     chosen = {name: value for name, value in options.items() if value}
-    return files.changed(preset, {**chosen, **request.changes}, "--set")
+    return PRETRAIN_PRESETS.changed(preset, {**chosen, **request.changes}, "--set")
 
 
 def _context(request: TrainingFields, out: Path) -> TrainingContext:

@@ -7,22 +7,15 @@ Freezing Layers During Transformer Fine-Tuning", 2019, https://arxiv.org/abs/191
 layers, the last n are trained. The embeddings and the layers below are frozen.
 """
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from foundation.records import Record, TomlFiles
 from retrievers.adapters.adapter import AdapterSettings
 from retrievers.models.card import Card, Pooling, Similarity, TitleJoin, replace_fields
-from retrievers.training.objectives.objective import (
-    OBJECTIVE_KIND,
-    OBJECTIVES,
-    Objective,
-    find_plugin,
-    read_objective,
-)
+from retrievers.training.objectives.objective import Objective, read_objective
 
 FOLDER = Path(__file__).parent / "presets"
 COSINE_TEMPERATURE = 0.05  # cosines of -1 to 1 alone give a nearly uniform softmax
@@ -161,20 +154,6 @@ PRETRAIN_PRESETS = TomlFiles(
         "start.scratch.vocabulary": ("tokenizer",),
     },
 )
-
-
-class PretrainingDraft(Pretraining, kw_only=True):
-    """Preset whose ``objective`` is a table with a known name: its module would import torch."""
-
-    objective: Any
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        named = find_plugin(self.objective, OBJECTIVES, OBJECTIVE_KIND)
-        msgspec.structs.force_setattr(self, "objective", named)
-
-
-PRETRAIN_DRAFTS = replace(PRETRAIN_PRESETS, record=PretrainingDraft, dec_hook=None)
 
 
 class Mining(Record, kw_only=True):

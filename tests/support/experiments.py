@@ -59,7 +59,6 @@ class FakeStage(ExperimentStage):
 
 
 FAKES = {name: FakeStage(name) for name in ("pretrain", "finetune", "evaluate")}
-IDS = tuple(f"q{number}" for number in range(40))
 
 
 def read_scores(out: Path):
@@ -68,10 +67,7 @@ def read_scores(out: Path):
     def read(task: CellTask) -> CellScores:
         found = json.loads((task.folder(out) / "scores.json").read_text())
         return CellScores(
-            {
-                name: CheckpointScores("nDCG@10", IDS, np.array(values))
-                for name, values in found.items()
-            }
+            {name: CheckpointScores("nDCG@10", np.array(values)) for name, values in found.items()}
         )
 
     return read
@@ -101,13 +97,8 @@ values = [0.2]
 """
 
 
-def in_this_process(stage: FakeStage, task: CellTask, out: Path) -> Cost:
-    """Do a task here, and not in a process of its own."""
-    return stage.run(task.settings, task.starts_from(out), task.folder(out))
-
-
 def run_stages_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the stages of ``ablate`` here. `test_experiment_execute` tests subprocesses."""
+    """Run stages here, and not in subprocesses, which `test_experiment_execute` tests."""
     monkeypatch.setattr(
         "bench.experiments.experiment.run_in_subprocess", lambda work, *rest: work(*rest)
     )

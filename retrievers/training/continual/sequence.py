@@ -28,7 +28,7 @@ from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.objectives.objective import Objective, hash_code, read_plugin
 from retrievers.training.preset import Pretraining, Start
-from retrievers.training.pretrain.pretrain import PretrainResult, check_length, pretrain
+from retrievers.training.pretrain.pretrain import PretrainResult, pretrain
 from retrievers.training.pretrain.start import open_start
 from retrievers.training.pretrain.texts import Stream, hash_sample, training_texts
 
@@ -135,7 +135,6 @@ def check_sequence(preset: Pretraining, domains: Sequence[Domain], method: Metho
             raise BenchError(f"the domain {domain.name} is listed {count} times", "List it once.")
         if not len(domain.texts):
             raise BenchError(f"the domain {domain.name} has no texts", "Leave it out.")
-    check_length(preset, open_start(preset.start, preset.seed, domains[0].texts))
 
 
 def _train(

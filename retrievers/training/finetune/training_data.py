@@ -11,7 +11,7 @@ batch is deferred to a later batch.
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -175,12 +175,8 @@ class MinedHits:
     lowest: Float32Array
 
 
-class NegativeSearch(Protocol):
-    """Search for all queries of a training set in its documents."""
-
-    def __call__(self, model: Model | None, depth: int) -> MinedHits:
-        """Search with ``model``, or with BM25 if it is None, for ``depth`` documents per query."""
-        ...
+# Searches with a model, or with BM25 for None, for so many documents for each query.
+NegativeSearch = Callable[[Model | None, int], MinedHits]
 
 
 def select_negatives(mined: MinedHits, examples: TrainingSet, settings: Mining) -> Int64Array:

@@ -35,13 +35,12 @@ OBJECTIVES = {  # modules by the names of their objectives
     "cotmae": f"{PACKAGE}.retromae",
     "simcse": f"{PACKAGE}.simcse",
 }
-OBJECTIVE_KIND = "pre-training objective"
 PLUGINS = (PACKAGE, "retrievers.training.continual")
 HELPERS = ("objective", "masking", "masked_lm", "sequence")  # modules without a plug-in
 MASK = "_mask"  # end of the names of arrays that mark tokens
 DTYPES = ("int64", "bool", "float32")
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Record)
 
 
 class Example(TypedDict):
@@ -123,7 +122,7 @@ class Settings(Objective, Record, kw_only=True, tag_field="name", tag=str.lower)
 
 def read_objective(table: Any) -> Objective:
     """Read the objective of a preset: ``"mlm"``, or its table, such as ``{"name": "mlm"}``."""
-    return read_plugin(table, Settings, OBJECTIVES, OBJECTIVE_KIND)
+    return read_plugin(table, Settings, OBJECTIVES, "pre-training objective")
 
 
 def read_plugin(table: Any, base: type[T], modules: Mapping[str, str], kind: str) -> T:
@@ -131,29 +130,24 @@ def read_plugin(table: Any, base: type[T], modules: Mapping[str, str], kind: str
 
     ``table`` is the name, which may be the path of a file, or settings with a ``name``.
     """
-    table = find_plugin(table, modules, kind)
-    if (name := table["name"]).endswith(SUFFIX):
-        plugin = _load_file(name, base)
-    else:
-        plugin = next(
-            each
-            for each in vars(importlib.import_module(modules[name])).values()
-            if isinstance(each, type) and issubclass(each, base) and _tag(each) == name
-        )
-    return convert_table(table, plugin, f"{kind} {name}")
-
-
-def find_plugin(table: Any, modules: Mapping[str, str], kind: str) -> Mapping[str, Any]:
-    """Return the settings of a plug-in as a table whose name is known, without importing it."""
     table = {"name": table} if isinstance(table, str) else table
     name = table.get("name") if isinstance(table, Mapping) else None
     if not isinstance(name, str):
         raise BenchError(f"the {kind} has no name", f"Set name to one of {', '.join(modules)}.")
-    if name not in modules and not name.endswith(SUFFIX):
+    if name.endswith(SUFFIX):
+        plugin = _load_file(name, base)
+    elif name not in modules:
         known = f"use one of {', '.join(modules)}, or a {SUFFIX} file"
         raise BenchError(f"no {kind} is called {name!r}", did_you_mean(name, modules, known))
-    found: Mapping[str, Any] = table
-    return found
+    else:
+        plugin = next(
+            each
+            for each in vars(importlib.import_module(modules[name])).values()
+            if isinstance(each, type)
+            and issubclass(each, base)
+            and each.__struct_config__.tag == name
+        )
+    return convert_table(table, plugin, f"{kind} {name}")
 
 
 def _load_file(path: str, base: type[T]) -> type[T]:
@@ -164,10 +158,6 @@ def _load_file(path: str, base: type[T]) -> type[T]:
 
     FromFile.__name__, FromFile.__module__ = kind.__name__, kind.__module__
     return FromFile
-
-
-def _tag(kind: type[Any]) -> Any:
-    return kind.__struct_config__.tag
 
 
 def hash_code(plugin: object) -> dict[str, str]:

@@ -153,15 +153,15 @@ def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any)
         write_json(folder / OBJECTIVE_FILE, objective)
 
 
-def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: Any) -> bool:
-    """Load what `save_heads` wrote to the checkpoint ``folder``, and return whether it had heads.
+def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: Any) -> None:
+    """Load what `save_heads` wrote to the checkpoint ``folder``, if it has heads.
 
     All heads are loaded if all fit, for example from Condenser to coCondenser. Otherwise only the
     language-model head is loaded, which all objectives have.
     """
     path = folder / HEADS / HEADS_FILE
     if not path.is_file():
-        return False
+        return
     try:
         heads = load_file(str(path))
     except (OSError, SafetensorError) as error:
@@ -176,7 +176,6 @@ def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: A
         if name not in heads or heads[name].shape != parameter.shape:
             raise BenchError(f"{path} does not fit this model: {name}", NEW_HEADS)
         parameter.data.copy_(heads[name])
-    return True
 
 
 def _head_parameters(module: nn.Module, encoder: nn.Module) -> list[tuple[str, nn.Parameter]]:

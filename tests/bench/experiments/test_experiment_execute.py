@@ -26,7 +26,7 @@ from bench.experiments.grid import FILES
 from foundation.errors import BenchError, WorkerError, is_disk_full
 from foundation.files import FileLock
 from tests.support import processes
-from tests.support.experiments import FAKES, GRID, FakeStage, in_this_process
+from tests.support.experiments import FAKES, GRID, FakeStage, run_stages_in_this_process
 from tests.support.results import CONDITIONS
 
 
@@ -34,9 +34,14 @@ def plan(stages=FAKES, text=GRID):
     return plan_experiment(FILES.parse(text.encode(), ""), stages)
 
 
-def go(out, stages=FAKES, run=in_this_process):
+@pytest.fixture
+def here(monkeypatch):
+    run_stages_in_this_process(monkeypatch)
+
+
+def go(out, stages=FAKES):
     said = []
-    outcome = run_experiment(plan(stages), out, run, said.append)
+    outcome = run_experiment(plan(stages), out, said.append)
     return outcome, said
 
 
@@ -44,11 +49,11 @@ def calls(out):
     return sum(len(path.read_text()) for path in out.rglob("calls"))
 
 
-def test_every_task_is_done_once_and_never_again(tmp_path):
+def test_every_task_is_done_once_and_never_again(here, tmp_path):
     outcome, said = go(tmp_path)
     assert len(outcome.finished) == calls(tmp_path) == 33
     assert not any(outcome.find_gap(cell)[0] for cell in plan().cells)
-    assert said[0] == "cell 1 of 12: reference, seed 0: done, 6 s; 30 tasks left"
+    assert said[0] == "cell 1 of 12: reference, seed 0: done, 0 s; 30 tasks left"
     assert said[-1].endswith("all are finished")
     again, said = go(tmp_path)
     assert (calls(tmp_path), said) == (33, [])
@@ -63,7 +68,7 @@ def test_code_is_a_commit_a_modified_commit_or_an_installed_version():
     assert described == ["c0ffee", "c0ffee modified", "version 1.2"]
 
 
-def test_a_failed_cell_is_a_gap_with_its_error_and_the_others_go_on(tmp_path):
+def test_a_failed_cell_is_a_gap_with_its_error_and_the_others_go_on(here, tmp_path):
     stages = {**FAKES, "finetune": FakeStage("finetune", fails_at=0.2)}
     outcome, said = go(tmp_path, stages)
     gaps = {cell.row for cell in plan().cells if outcome.find_gap(cell)[0]}
@@ -77,30 +82,31 @@ def test_a_failed_cell_is_a_gap_with_its_error_and_the_others_go_on(tmp_path):
     assert not list(tmp_path.rglob(FAILED_FILE))
 
 
-def test_a_stage_that_fails_for_two_cells_is_tried_once(tmp_path):
+def test_a_stage_that_fails_for_two_cells_is_tried_once(here, tmp_path):
     stages = {**FAKES, "pretrain": FakeStage("pretrain", fails_at=0.1)}
     outcome, _ = go(tmp_path, stages)
     assert calls(tmp_path) == len(outcome.failed) == 9
     assert {outcome.find_gap(cell)[0] for cell in plan().cells} == {"pretrain"}
 
 
-def test_two_processes_share_the_cells_and_both_report_all(tmp_path):
+def test_two_processes_share_the_cells_and_both_report_all(tmp_path, monkeypatch):
     together = threading.Barrier(2, timeout=30)
     begun = threading.local()
 
-    def run(stage, task, out):
+    def run(work, *arguments):
         if not hasattr(begun, "yes"):
             begun.yes = together.wait() >= 0  # neither goes on before both work on a task
-        return in_this_process(stage, task, out)
+        return work(*arguments)
 
+    monkeypatch.setattr("bench.experiments.experiment.run_in_subprocess", run)
     with ThreadPoolExecutor(2) as pool:
-        outcomes = [each.result() for each in [pool.submit(go, tmp_path, run=run) for _ in "ab"]]
+        outcomes = [each.result() for each in [pool.submit(go, tmp_path) for _ in "ab"]]
     assert calls(tmp_path) == 33
     assert [len(outcome.finished) for outcome, _ in outcomes] == [33, 33]
     assert not list(tmp_path.rglob("*.claim"))
 
 
-def test_a_process_that_finds_every_cell_claimed_waits_and_continues(tmp_path):
+def test_a_process_that_finds_every_cell_claimed_waits_and_continues(here, tmp_path):
     claims = []
     for task in plan().tasks():
         if task.stage == "pretrain":
@@ -117,15 +123,16 @@ def test_a_process_that_finds_every_cell_claimed_waits_and_continues(tmp_path):
     assert len([line for line in said if line.startswith("cell ")]) == 12
 
 
-def test_a_full_disk_stops_everything(tmp_path):
-    def full(stage, task, out):
+def test_a_full_disk_stops_everything(tmp_path, monkeypatch):
+    def full(work, *arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    monkeypatch.setattr("bench.experiments.experiment.run_in_subprocess", full)
     with pytest.raises(OSError, match="No space"):
-        go(tmp_path, run=full)
+        go(tmp_path)
 
 
-def test_a_damaged_record_says_what_to_delete(tmp_path):
+def test_a_damaged_record_says_what_to_delete(here, tmp_path):
     go(tmp_path)
     record = next(tmp_path.rglob(DONE_FILE))
     record.write_text("{")
@@ -134,7 +141,7 @@ def test_a_damaged_record_says_what_to_delete(tmp_path):
     assert str(record.parent) in caught.value.hint
 
 
-def test_each_stage_starts_from_what_the_one_before_left(tmp_path):
+def test_each_stage_starts_from_what_the_one_before_left(here, tmp_path):
     go(tmp_path)
     last = {cell.row: cell.task for cell in plan().cells if cell.seed == 0}
     models = {row: task.before.folder(tmp_path) / "model" for row, task in last.items()}
@@ -206,7 +213,7 @@ def test_a_child_process_ends_with_its_parent():
     pytest.fail("the work goes on")
 
 
-def test_a_defect_is_kept_with_its_trace_and_the_others_go_on(tmp_path):
+def test_a_defect_is_kept_with_its_trace_and_the_others_go_on(here, tmp_path):
     class Broken(FakeStage):
         def run(self, settings, model, out):
             if settings["lr"] == 0.2:

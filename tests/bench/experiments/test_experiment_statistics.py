@@ -19,7 +19,7 @@ from bench.experiments.report import (
     standard_error,
 )
 from bench.runner.workspace import Workspace
-from tests.support.experiments import FAKES, GRID, in_this_process, read_scores
+from tests.support.experiments import FAKES, GRID, read_scores, run_stages_in_this_process
 from tests.support.results import CONDITIONS
 
 RNG = np.random.default_rng(5)
@@ -124,11 +124,12 @@ def test_collections_count_the_same_and_share_their_seeds():
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
-def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, seeds):
+def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, monkeypatch, seeds):
+    run_stages_in_this_process(monkeypatch)
     text = GRID.replace('on = ["c"]', 'on = ["a", "b", "c"]')
     grid = msgspec.structs.replace(FILES.parse(text.encode(), ""), seeds=seeds)
     plan = plan_experiment(grid, FAKES)
-    outcome = run_experiment(plan, tmp_path, in_this_process, lambda _: None)
+    outcome = run_experiment(plan, tmp_path, lambda _: None)
     read, factors = read_scores(tmp_path), {"a": 1.0, "b": 2.0, "c": 4.0}
 
     def scores_of(task):

@@ -164,7 +164,7 @@ def test_a_task_whose_inputs_changed_after_the_start_is_not_run(bench, tmp_path)
     task = experiment.tasks()[0]
     stale = replace(task, inputs={**task.inputs, "objective mlm.py": "0"})
     with pytest.raises(BenchError, match=r"changed since the experiment began: objective mlm\.py"):
-        run_task(experiment.stages[task.stage], stale, tmp_path)
+        run_task(stale, tmp_path)
 
 
 def test_each_seed_may_have_a_base_of_its_own(bench, tmp_path):

@@ -8,11 +8,9 @@ from bench.training.training_sets import (
     find_leaks,
     leaked_queries,
     normalise_query,
-    shared_queries,
     trained_collections,
 )
 from datasets_cfg.dataset import open_dataset
-from datasets_cfg.readers.reader import Queries
 from foundation.errors import BenchError
 from tests.support.collections import write_collection, write_qrels
 
@@ -53,9 +51,10 @@ def test_a_split_that_is_evaluated_is_not_trained_on(collection, tmp_path, split
 
 
 def test_a_copy_of_the_test_queries_under_other_ids_leaks_too(tmp_path):
-    """Into another collection, where equal ids would mean nothing."""
+    """Into another collection, where equal ids mean nothing."""
     one = write_collection(tmp_path / "one", queries={"q1": "Heat."}, qrels={("q1", "d10"): 1})
-    two = write_collection(tmp_path / "two", queries={"x": "heat"}, qrels={("x", "d10"): 1})
+    queries, qrels = {"q1": "wings", "x": "heat"}, {("q1", "d1"): 1, ("x", "d10"): 1}
+    two = write_collection(tmp_path / "two", queries=queries, qrels=qrels)
     found = find_leaks(opened(two, tmp_path), opened(one, tmp_path))
     assert found == ("x",)
 
@@ -63,20 +62,6 @@ def test_a_copy_of_the_test_queries_under_other_ids_leaks_too(tmp_path):
 @given(text=st.text(max_size=20))
 def test_case_space_and_punctuation_do_not_distinguish_texts(text):
     assert normalise_query(f"  {normalise_query(text)}!") == normalise_query(text)
-
-
-@given(
-    training=st.lists(st.sampled_from("abcd"), max_size=6),
-    test=st.lists(st.sampled_from("abcd"), max_size=6),
-)
-def test_shared_texts_are_those_of_a_comparison_of_every_pair(training, test):
-    one = Queries(tuple(f"t{n}" for n in range(len(training))), tuple(training))
-    other = Queries(tuple(f"e{n}" for n in range(len(test))), tuple(test))
-    expected = tuple(f"t{n}" for n, text in enumerate(training) if any(text == e for e in test))
-    assert shared_queries(one, other, True) == ((), expected)
-    same_ids = Queries(one.ids, ("?",) * len(training))
-    assert shared_queries(one, same_ids, ids_count=False) == ((), ())  # ids collide by accident
-    assert shared_queries(one, same_ids, ids_count=True) == (one.ids, ())
 
 
 def test_a_family_of_collections_counts_as_seen():

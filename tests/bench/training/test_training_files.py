@@ -127,7 +127,6 @@ def test_a_mistake_is_found_before_torch_is_imported(bench, tmp_path):
     lines = [
         "pretrain wrong.toml --on notes.txt",
         "pretrain texts.toml --on notes.txt --objective mml",
-        "adapt texts.toml --on notes.txt nowhere.txt --method ewc",
         "finetune wrong.toml --model start.toml --on ./mine",
         "finetune tiny.toml --model start.toml --on ./mine --negatives wrong.jsonl",
     ]

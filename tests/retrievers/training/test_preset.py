@@ -6,7 +6,6 @@ import pytest
 from foundation.errors import BenchError
 from retrievers.training.objectives.objective import OBJECTIVES
 from retrievers.training.preset import FINETUNE_PRESETS as FINETUNE
-from retrievers.training.preset import PRETRAIN_DRAFTS as DRAFTS
 from retrievers.training.preset import PRETRAIN_PRESETS as PRETRAIN
 from retrievers.training.preset import Mining, UsageSettings
 from retrievers.training.pretrain.texts import texts_per_step
@@ -86,29 +85,6 @@ def test_unset_dimensions_are_not_part_of_a_trainings_identity():
     nested = FINETUNE.changed(plain, {"loss.matryoshka": [128, 64]}, "typed")
     assert nested.loss.dimensions(384) == (384, 128, 64)
     assert nested.loss.dimensions(128) == (128, 64)
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"objective": "mml"}, "no pre-training objective is called 'mml'"),
-        ({"objective": {"mask": 1}}, "the pre-training objective has no name"),
-        ({"stepz": 3}, "unknown field 'stepz'"),
-        ({"epochs": 1}, "set one of steps"),
-    ],
-)
-def test_a_draft_of_a_preset_is_checked_like_the_preset(changes, problem):
-    for files in (DRAFTS, PRETRAIN):
-        with pytest.raises(BenchError, match=problem):
-            files.convert(WHOLE | changes, "mine.toml")
-
-
-def test_a_draft_takes_every_shipped_preset_and_change():
-    for name in PRETRAIN.names():
-        drafted = DRAFTS.changed(DRAFTS.load(name), {"objective.name": "mlm", "steps": 3}, "typed")
-        read = PRETRAIN.convert(msgspec.to_builtins(drafted), "again")
-        changed = PRETRAIN.changed(PRETRAIN.load(name), {"objective.name": "mlm", "steps": 3}, "t")
-        assert read == changed
 
 
 def test_epochs_become_steps_of_whole_batches():

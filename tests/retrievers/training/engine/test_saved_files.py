@@ -66,7 +66,6 @@ def test_heads_of_another_shape_are_refused(saved):
 
     encoder, module = torch.nn.Linear(2, 2), torch.nn.Module()
     module.encoder, module.decoder = encoder, torch.nn.Linear(3, 3)
-    assert not load_heads(module, encoder, saved, {"name": "a"})
     (saved / "heads").mkdir()
     save_file({"decoder.weight": torch.zeros(4, 4)}, saved / "heads" / "model.safetensors")
     (saved / "heads" / "objective.json").write_text('{"name": "a"}')

@@ -154,7 +154,7 @@ def test_padding_changes_nothing(objective, tmp_path) -> None:
 def test_training_goes_on_with_the_heads_of_a_related_objective(before, after, tmp_path) -> None:
     trained, heads = (one.build_module(tiny.encoder()) for one in (before, after))
     save_heads(trained, trained.encoder.encoder, tmp_path, before)
-    assert load_heads(heads, heads.encoder.encoder, tmp_path, after)
+    load_heads(heads, heads.encoder.encoder, tmp_path, after)
     for name, weight in trained.named_parameters():
         assert name.startswith("encoder.") or torch.equal(heads.state_dict()[name], weight)
 
