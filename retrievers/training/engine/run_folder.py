@@ -87,9 +87,8 @@ class RunFolder:
         with ExitStack() as locks:
             with first_process_first(device):
                 if is_first():
-                    self._refuse_other_training()
                     locks.enter_context(lock_folder(self.path))
-                    self._refuse_other_training()  # another training may have finished meanwhile
+                    self._refuse_other_training()
                     for folder in (self.path, *filter(Path.is_dir, self.path.iterdir())):
                         clean_up(folder, 0)
                     write_json(self.path / TRAINING_FILE, self.training)
@@ -104,8 +103,6 @@ class RunFolder:
 
     def _refuse_other_training(self) -> None:
         """Raise if the folder holds other files, or weights of a different training."""
-        if not self.path.exists():
-            return
         entries = {path.name for path in self.path.iterdir() if not path.name.startswith(PREFIX)}
         if not (self.path / TRAINING_FILE).exists() and entries:
             raise BenchError(f"{self.path} contains other files", "Use another folder.")

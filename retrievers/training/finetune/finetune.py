@@ -336,13 +336,7 @@ class Round:
         folder = self.context.out / REFRESHED
 
         def load_model_of_step() -> Model:
-            checkpoint = last_checkpoint(self.settings.checkpoints)
-            if checkpoint is None or checkpoint_step(checkpoint) != step:
-                raise BenchError(
-                    f"the negatives of step {step} and the checkpoint that found them are gone",
-                    "Train into another folder.",
-                )
-            load_weights(self.student.model, checkpoint)
+            load_weights(self.student.model, self.settings.checkpoints / f"checkpoint-{step}")
             self.student.save(folder, self.card)
             return resolve_model(str(folder))
 

@@ -225,10 +225,8 @@ def _check_trainable(model: Model) -> None:
     }
     for problem, there in problems.items():
         if there:
-            hint = "Start from a plain encoder, such as --model bert."
-            if model.adapter:
-                hint = "Start from its base."
-            raise BenchError(f"{card.name} cannot be fine-tuned: {problem}", hint)
+            other = "its base" if model.adapter else "a plain encoder, such as --model bert"
+            raise BenchError(f"{card.name} cannot be fine-tuned: {problem}", f"Start from {other}.")
 
 
 def _check_dimensions(model: Model, card: Card, preset: Finetuning) -> None:
