@@ -64,9 +64,7 @@ class Plan(msgspec.Struct, frozen=True):
     progress: str
 
 
-def ablate(
-    request: AblateRequest, write: Callable[[Report, Path], None] = lambda report, folder: None
-) -> Report:
+def ablate(request: AblateRequest, write: Callable[[Report, Path], None]) -> Report:
     """Run the unfinished tasks of a grid, and return its report.
 
     The same request continues an interrupted experiment. ``write`` is called with the report and

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasets_cfg.corpus import Corpus
@@ -84,13 +83,9 @@ class CorpusTexts(LazyTexts):
 
 
 def _rows_with_words(corpus: Corpus) -> Int64Array:
-    empty = pc.and_(_is_blank(corpus.titles), _is_blank(corpus.texts))
-    rows: Int64Array = np.flatnonzero(~np.asarray(empty.combine_chunks()))
-    return rows
-
-
-def _is_blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.equal(pc.binary_length(pc.utf8_trim_whitespace(texts)), 0)
+    trimmed = map(pc.utf8_trim_whitespace, (corpus.titles, corpus.texts))
+    titles, texts = (pc.binary_length(column).to_numpy() for column in trimmed)
+    return np.flatnonzero((titles > 0) | (texts > 0))
 
 
 @dataclass(frozen=True, eq=False)

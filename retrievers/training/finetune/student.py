@@ -21,7 +21,7 @@ from retrievers.encoders.tokens import TextTokenizer, load_tokenizer
 from retrievers.encoders.tower import PaddedEncoder
 from retrievers.models.card import Card, Recipe, make_card_like
 from retrievers.models.loading import load_network, silence_transformers
-from retrievers.models.read_checkpoint import ADAPTER_FOLDER
+from retrievers.models.read_checkpoint import ADAPTER_FOLDER, Checkpoint
 from retrievers.models.read_settings import ST_POOLING
 from retrievers.models.resolve import Model
 from retrievers.training.engine.run_folder import save_checkpoint
@@ -136,20 +136,12 @@ def training_recipe(model: Model, card: Card, preset: Finetuning) -> Recipe:
 def build_student(model: Model, recipe: Recipe) -> Any:
     """Return a SentenceTransformer with the weights of ``model``, in float32."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
     checkpoint = model.checkpoint
     network = load_network(checkpoint, recipe)
     tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
-    local = {"local_files_only": True, "trust_remote_code": False}
-    with silence_transformers():  # its weights are replaced in the next line
-        transformer = Transformer(
-            str(checkpoint.folder),
-            model_kwargs={**local, "weights_only": True},
-            processor_kwargs=dict(local),
-            config_kwargs=dict(local),
-        )
+    transformer = load_module(checkpoint)
     transformer.model, transformer.processor = network, tokenizer
     transformer.max_seq_length = recipe.max_tokens
     pooling = Pooling(network.config.hidden_size, pooling_mode=ST_POOLING[recipe.pooling])
@@ -159,6 +151,21 @@ def build_student(model: Model, recipe: Recipe) -> Any:
         device="cpu",
         similarity_fn_name="cosine" if recipe.similarity == "cos" else "dot",
     )
+
+
+def load_module(checkpoint: Checkpoint, task: str = "feature-extraction", **config: Any) -> Any:
+    """Load a checkpoint as sentence-transformers does, with further values of its ``config``."""
+    from sentence_transformers.base.modules import Transformer
+
+    local = {"local_files_only": True, "trust_remote_code": False}
+    with silence_transformers():
+        return Transformer(
+            str(checkpoint.folder),
+            transformer_task=task,
+            model_kwargs={**local, "weights_only": True},
+            processor_kwargs=dict(local),
+            config_kwargs={**local, **config},
+        )
 
 
 def train_only(network: PreTrainedModel, part: Part) -> None:

@@ -19,7 +19,6 @@ from foundation.files import replace_entries
 from retrievers.encoders.device import pick_device
 from retrievers.encoders.protocol import join
 from retrievers.encoders.tokens import load_tokenizer
-from retrievers.models.loading import silence_transformers
 from retrievers.models.read_checkpoint import Checkpoint, read_checkpoint
 from retrievers.models.resolve import Model
 from retrievers.training.engine.context import Progress, TrainingContext, is_first, wait_for_file
@@ -32,6 +31,7 @@ from retrievers.training.engine.run_folder import (
 )
 from retrievers.training.engine.trainer import FitSettings, explain_errors
 from retrievers.training.finetune.losses import RerankerTrainer, reranker_loss
+from retrievers.training.finetune.student import load_module
 from retrievers.training.finetune.training_data import (
     Documents,
     NegativePool,
@@ -177,7 +177,6 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
     If ``trained``, the checkpoint must have a head. Otherwise it gets a new one from ``seed``.
     """
     from sentence_transformers import CrossEncoder
-    from sentence_transformers.base.modules import Transformer
 
     architecture = str((checkpoint.config.get("architectures") or [""])[0])
     if trained and not architecture.endswith("ForSequenceClassification"):
@@ -185,17 +184,10 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
             f"{checkpoint.folder} is not a cross-encoder: its architecture is {architecture!r}",
             "Name it as teacher.start to train a cross-encoder from it.",
         )
-    local = {"local_files_only": True, "trust_remote_code": False}
     torch.manual_seed(seed)
-    problem = f"{checkpoint.folder} cannot be loaded as a cross-encoder"
-    with wrap_errors(problem, ""), silence_transformers():
-        transformer = Transformer(
-            str(checkpoint.folder),
-            transformer_task="sequence-classification",
-            model_kwargs={**local, "weights_only": True},
-            processor_kwargs=dict(local),
-            config_kwargs={**local} if trained else {**local, "num_labels": 1},
-        )
+    labels = {} if trained else {"num_labels": 1}
+    with wrap_errors(f"{checkpoint.folder} cannot be loaded as a cross-encoder", ""):
+        transformer = load_module(checkpoint, "sequence-classification", **labels)
     if transformer.model.config.num_labels != 1:
         raise BenchError(
             f"{checkpoint.folder} gives several scores per pair, and a teacher needs one"

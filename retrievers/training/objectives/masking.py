@@ -78,13 +78,6 @@ def pad_rows(rows: Sequence[NDArray[Any]], fill: float) -> NDArray[Any]:
     return padded
 
 
-def pad(ids: Sequence[Int64Array], words: Sequence[Int64Array], padding_id: int) -> TokenBatch:
-    """Make a batch of texts from their token ids and words, int64, -1 at special tokens."""
-    lengths = np.array([len(row) for row in ids])
-    real = np.arange(lengths.max()) < lengths[:, None]
-    return TokenBatch(pad_rows(ids, padding_id), real, renumber(pad_rows(words, NOT_A_WORD)))
-
-
 def renumber(words: Int64Array) -> Int64Array:
     """Renumber ``words`` in each row from 0 without gaps. Entries of -1 are kept."""
     before = np.concatenate([np.full_like(words[:, :1], NOT_A_WORD), words[:, :-1]], axis=1)
@@ -121,7 +114,11 @@ def draw_spans(
             kept[positions[start : start + max(size, 1)]] = True
             ids.append(text_ids[kept])
             words.append(text_words[kept])
-    return pad(ids, words, tokenizer.pad_token_id)
+    return TokenBatch(
+        ids=pad_rows(ids, tokenizer.pad_token_id),
+        real=pad_rows([np.ones(len(row), bool) for row in ids], False),
+        words=renumber(pad_rows(words, NOT_A_WORD)),
+    )
 
 
 def draw_starts(

@@ -11,10 +11,8 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
-import msgspec
 import pytest
 
-from bench.experiments.ablate import describe_code
 from bench.experiments.experiment import (
     DONE_FILE,
     FAILED_FILE,
@@ -27,7 +25,6 @@ from foundation.errors import BenchError, WorkerError, is_disk_full
 from foundation.files import FileLock
 from tests.support import processes
 from tests.support.experiments import FAKES, GRID, FakeStage, run_stages_in_this_process
-from tests.support.results import CONDITIONS
 
 
 def plan(stages=FAKES, text=GRID):
@@ -58,14 +55,6 @@ def test_every_task_is_done_once_and_never_again(here, tmp_path):
     again, said = go(tmp_path)
     assert (calls(tmp_path), said) == (33, [])
     assert set(again.finished) == set(outcome.finished)
-
-
-def test_code_is_a_commit_a_modified_commit_or_an_installed_version():
-    clean = msgspec.structs.replace(CONDITIONS, commit="c0ffee", dirty=False, bench="1.2")
-    changed = msgspec.structs.replace(clean, dirty=True)
-    installed = msgspec.structs.replace(clean, commit="")
-    described = [describe_code(each) for each in (clean, changed, installed)]
-    assert described == ["c0ffee", "c0ffee modified", "version 1.2"]
 
 
 def test_a_failed_cell_is_a_gap_with_its_error_and_the_others_go_on(here, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.experiments.experiment import plan_experiment
-from bench.experiments.grid import FILES, REFERENCE, load_grid, make_rows
+from bench.experiments.grid import FILES, REFERENCE, make_rows
 from foundation.errors import BenchError
 from foundation.records import find_differing_keys
 from tests.support.experiments import FAKES, GRID
@@ -106,24 +106,6 @@ def test_an_axis_against_an_unknown_row_lists_the_rows():
         + '[[axes]]\nfield = "pretrain.lr"\nname = "rate"\nagainst = "step=5"\nvalues = [1.0]\n'
     )
     assert "did you mean steps=5" in refused(text)
-
-
-def test_a_file_named_like_a_shipped_grid_is_read_by_its_whole_name(tmp_path, monkeypatch, caplog):
-    shipped = FILES.folder / "objectives.toml"
-    own = shipped.read_text().replace("seeds = [0, 1, 2]", "seeds = [5]")
-    (tmp_path / "objectives.toml").write_text(own)
-    monkeypatch.chdir(tmp_path)
-    assert load_grid("objectives.toml").seeds == (5,)
-    assert load_grid("objectives.toml", [3, 4]).seeds == (3, 4)
-    assert load_grid("objectives").seeds == (0, 1, 2)
-    assert "type objectives.toml" in caplog.text
-
-
-def test_an_unknown_file_name_suggests_the_closest():
-    assert "objectives" in FILES.names()
-    with pytest.raises(BenchError) as caught:
-        load_grid("objektives.toml")
-    assert caught.value.hint == "did you mean objectives?"
 
 
 def test_rows_share_the_stages_that_they_have_in_common():

@@ -15,17 +15,11 @@ from bench.experiments.experiment import run_task
 from bench.requests.outcomes import ExitCode
 from bench.requests.training import AblateRequest
 from foundation.errors import BenchError
-from tests.support.collections import Bench, write_collection, write_qrels
+from tests.support.collections import Bench
 from tests.support.experiments import run_stages_in_this_process
+from tests.support.trainable import write_trainable
 
 ROOT = Path(__file__).parents[3]
-THINGS = ("river", "stone", "cloud", "tiger", "lemon", "train", "piano", "brick")
-DOCUMENTS = {
-    f"d{n}": ("", f"the {thing} is beside a {THINGS[n - 1]} and not a {THINGS[n - 3]} " * 3)
-    for n, thing in enumerate(THINGS)
-}
-TEST = {f"t{n}": f"a {thing}" for n, thing in enumerate(THINGS)}
-TRAIN = {f"q{n}": f"where is the {thing} beside" for n, thing in enumerate(THINGS)}
 GRID = """
 name = "tiny"
 title = "Tiny"
@@ -78,9 +72,7 @@ use = { pooling = "cls", max_query_tokens = 8, max_document_tokens = 16 }
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    qrels = {(f"t{n}", f"d{n}"): 1 for n in range(len(THINGS))}
-    folder = write_collection(tmp_path / "mine", DOCUMENTS, TEST | TRAIN, qrels)
-    write_qrels(folder, {(f"q{n}", f"d{n}"): 1 for n in range(len(THINGS))}, "train")
+    write_trainable(tmp_path / "mine")
     (tmp_path / "base.toml").write_text(BASE)
     (tmp_path / "fine.toml").write_text(FINETUNE)
     (tmp_path / "grid.toml").write_text(GRID)

@@ -13,17 +13,6 @@ from tests.support.small_finetuning import preset
 
 WHOLE = {"title": "t", "start": {"model": "bert"}, "objective": {"name": "retromae"}, "steps": 10}
 BM25 = "hard_negatives = 1\n[[rounds]]\nsources = ['bm25']\n"
-PAPERS = {
-    # name: queries of a step over all devices, negatives, lr, epochs, lengths of both, and whether
-    # the authors' command has --fp16
-    "ance-paper": (64, 1, 1e-6, None, 64, 512, "float32"),
-    "ance-warmup": (32, 1, 1e-5, None, 64, 128, "float16"),
-    "dpr": (128, 1, 2e-5, 40, 256, 256, "float32"),
-    "cocondenser-msmarco-paper": (8, 7, 5e-6, 3, 32, 128, "float16"),
-    "retromae-msmarco-paper": (128, 15, 2e-5, 4, 32, 140, "float16"),
-    "retromae-msmarco-distill-paper": (128, 15, 2e-5, 4, 32, 140, "float16"),
-    "retromae-beir": (1024, 1, 1e-5, 10, 32, 144, "float16"),
-}
 
 
 @pytest.mark.parametrize("files", [PRETRAIN, FINETUNE], ids=lambda files: files.kind)
@@ -39,16 +28,6 @@ def test_every_shipped_preset_can_be_read_and_names_its_source(files):
 def test_every_objective_has_a_published_and_a_small_preset():
     published = {f"{name}-paper" for name in OBJECTIVES} - {"mlm-paper"} | {"mlm"}
     assert published | {f"{name}-small" for name in OBJECTIVES} <= set(PRETRAIN.names())
-
-
-@pytest.mark.parametrize("name", PAPERS)
-def test_presets_of_papers_have_the_papers_figures(name):
-    found = FINETUNE.load(name)
-    query = found.max_query_tokens or found.use.max_query_tokens
-    document = found.max_document_tokens or found.use.max_document_tokens
-    figures = (found.batch_size, found.hard_negatives, found.optimizer.lr, found.epochs)
-    assert (*figures, query, document, found.precision) == PAPERS[name]
-    assert (found.use.pooling, found.use.normalize, found.use.similarity) == ("cls", False, "dot")
 
 
 @pytest.mark.parametrize(

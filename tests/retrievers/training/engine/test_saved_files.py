@@ -51,15 +51,6 @@ def test_a_moved_folder_is_the_same_model_under_its_new_name(saved, tmp_path):
     assert after.fingerprint == before.fingerprint
 
 
-def test_sentence_transformers_pools_and_compares_as_the_card_says(saved):
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    model = sentence_transformers.SentenceTransformer(str(saved), device="cpu")
-    kinds = [type(module).__name__ for module in model]
-    assert kinds == ["Transformer", "Pooling", "Normalize"]
-    assert model.prompts["query"] == "q: "
-    assert model.similarity_fn_name == "cosine"
-
-
 def test_heads_of_another_shape_are_refused(saved):
     import torch
     from safetensors.torch import save_file

@@ -97,15 +97,6 @@ def test_the_loss_is_that_of_condenser_and_the_contrast(
     assert losses == pytest.approx({"loss": head + late + contrast, **expected}, abs=1e-8)
 
 
-@pytest.mark.parametrize("sub_batch", [1, 3, 8, 100])
-def test_sub_batches_have_the_gradient_of_the_whole_batch(sub_batch: int, pairs: Batch) -> None:
-    whole = tiny.gradients(cocondenser(None), pairs)
-    parts = tiny.gradients(cocondenser(sub_batch), pairs)
-    assert whole.keys() == parts.keys()
-    for name, expected in whole.items():
-        torch.testing.assert_close(parts[name], expected, rtol=1e-9, atol=1e-12)
-
-
 def uncached(heads: Any, sub_batch: int, pairs: Batch) -> Tensor:
     """The loss with the same sub-batches, keeping every activation."""
     parts = zip(*(rows.split(sub_batch) for rows in pairs.values()), strict=True)
