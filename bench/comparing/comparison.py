@@ -133,7 +133,10 @@ def compare(request: CompareRequest) -> ComparisonReport:
     """
     workspace = open_workspace(request)
     resampling = Resampling(request.resamples, request.seed)
-    opened = _open_judgements(request, workspace)
+    opened = None
+    if request.dataset:  # its documents are needed only if their texts are shown
+        with_corpus = bool(request.changed)
+        opened = workspace.open(request.dataset, request.split, with_corpus=with_corpus)
     entrants = _find_entrants(request, opened)
     known = {result.dataset for entrant in entrants for result in entrant.found}
     on = [opened.name] if opened else resolve_names(request.on, known, workspace)
@@ -151,11 +154,12 @@ def compare(request: CompareRequest) -> ComparisonReport:
         resampling=resampling,
     )
     comparisons = tuple(compare_models(models, settings))
+    tested = tested_pairs(comparisons, models)
     changed: list[ChangedQueries] = []
-    for test, results in _tested_pairs(comparisons, models) if request.changed else ():
+    for test, results in tested if request.changed else ():
         dataset = open_evaluated(results[0], workspace, opened)
         changed.append(_find_changed_queries(test, results, request.changed, dataset))
-    holes = find_comparison_holes(comparisons, models, opened, request.holes, workspace)
+    holes = find_comparison_holes(tested, request.holes, workspace, opened)
     return ComparisonReport(resampling, comparisons, tuple(changed), tuple(holes))
 
 
@@ -207,16 +211,6 @@ def resolve_names(
     return list(dict.fromkeys(chosen))
 
 
-def _open_judgements(request: CompareRequest, workspace: Workspace) -> OpenDataset | None:
-    """Open the collection that scores run files, with its documents only if texts are shown."""
-    if not request.dataset:
-        return None
-    opened = workspace.open(request.dataset, request.split, with_corpus=False)
-    if request.changed:
-        return replace(opened, dataset=workspace.dataset(request.dataset, request.split))
-    return opened
-
-
 def _find_entrants(request: CompareRequest, opened: OpenDataset | None) -> list[_Entrant]:
     """Find the results of all models, in the order given."""
     given: list[Any] = [request.a, request.b, *request.others]
@@ -230,8 +224,7 @@ def _find_entrants(request: CompareRequest, opened: OpenDataset | None) -> list[
         name, path = str(each), Path(each)
         is_file = path.exists() and not path.is_dir()  # or a pipe
         if opened and is_file and path.name != RESULT_FILE:
-            wanted = None if request.measure is None else [request.measure]
-            scored = score_run_file(path, opened, wanted, request.depth)
+            scored = score_run_file(path, opened, request.measure, request.depth)
             entrants.append(_Entrant(run_file_name(path), name, [scored]))
         else:
             found = find_named(name, *request.results)
@@ -263,9 +256,10 @@ def _unique_names(entrants: Sequence[_Entrant]) -> list[str]:
 
 
 def score_run_file(
-    path: Path, opened: OpenDataset, measures: Sequence[str] | None, depth: int | None
+    path: Path, opened: OpenDataset, measure: str | None, depth: int | None
 ) -> Evaluation:
     """Score a run file by the collection's own protocol, as ``score`` does."""
+    measures = None if measure is None else [measure]
     file = read_run_file(path, split=opened.dataset.facts.split)
     done = evaluate_run(file, path.name, opened.dataset, measures, depth, opened.official)
     if done.scores.unanswered:
@@ -277,9 +271,12 @@ def score_run_file(
     return done
 
 
-def _tested_pairs(
+Evaluations = tuple[Evaluation, Evaluation]  # of two models on one collection
+
+
+def tested_pairs(
     comparisons: Sequence[Comparison], models: Sequence[ComparedModel]
-) -> list[tuple[Difference, tuple[Evaluation, Evaluation]]]:
+) -> list[tuple[Difference, Evaluations]]:
     """Return the test of each pair of models on each collection, with both results."""
     by_name = {model.name: model.results for model in models}
     rows = chain.from_iterable(comparison.collections for comparison in comparisons)
@@ -288,23 +285,18 @@ def _tested_pairs(
 
 
 def find_comparison_holes(
-    comparisons: Sequence[Comparison],
-    models: Sequence[ComparedModel],
-    given: OpenDataset | None,
+    tested: Sequence[tuple[Difference, Evaluations]],
     thorough: bool,
     workspace: Workspace,
+    given: OpenDataset | None = None,
 ) -> Iterator[Holes]:
-    """Yield what unjudged documents can change, per pair and collection, if it is quick to tell."""
-    tested = _tested_pairs(comparisons, models)
+    """Yield what unjudged documents can change in tests, or nothing if it takes long to tell."""
     for test, results in tested if thorough or len(tested) <= QUICK_COMPARISONS else ():
         yield find_holes(results, test, open_evaluated(results[0], workspace, given), thorough)
 
 
 def _find_changed_queries(
-    test: Difference,
-    evaluations: tuple[Evaluation, Evaluation],
-    count: int,
-    opened: Dataset | str,
+    test: Difference, evaluations: Evaluations, count: int, opened: Dataset | str
 ) -> ChangedQueries:
     """Find the ``count`` queries on which each of two models gains most over the other.
 

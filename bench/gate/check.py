@@ -21,6 +21,7 @@ from bench.comparing.comparison import (
     model_of,
     open_evaluated_dataset,
     score_run_file,
+    tested_pairs,
 )
 from bench.comparing.pairs import (
     ComparedModel,
@@ -163,7 +164,7 @@ def _score_run_file(
     opens, protocol = known.get(name, (unknown, None))
     split, depth = (protocol.split, protocol.depth) if protocol else ("", None)
     opened = workspace.open(opens, split or None, with_corpus=False)
-    return score_run_file(path, opened, [measure] if measure else None, depth)
+    return score_run_file(path, opened, measure, depth)
 
 
 def _find_scope(
@@ -346,7 +347,7 @@ def _find_holes(
     label = CANDIDATE if candidate.name == scope.baseline.name else candidate.name
     models = [ComparedModel(label, candidate.results), scope.baseline]
     comparisons = compare_models(models, replace(comparing, collections=shared))
-    return find_comparison_holes(comparisons, models, None, False, workspace)
+    return find_comparison_holes(tested_pairs(comparisons, models), False, workspace)
 
 
 def _is_same_model(a: Evaluation, b: Evaluation) -> bool:
