@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from scipy import optimize
 
+from bench.deploying.deploy import Trial
 from bench.deploying.settings import TESTED_SHARE, Setting, choose_sequence, make_grid
-from bench.deploying.trial import Trial
 from bench.evaluation.compressed_search import bytes_per_document
 from bench.gate.decision import LEVEL, draw_means
 from bench.runner.workspace import Workspace

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import bench as api
+from bench.deploying import deploy as trials
 from bench.deploying import deployment as records
-from bench.deploying import trial
 from bench.deploying.settings import Setting
 from bench.evaluation.exact import ArrayVectors
 from bench.gate.decision import draw_means, upper_bound
@@ -45,7 +45,7 @@ def card(tmp_path):
 
 @pytest.fixture(autouse=True)
 def few_timings(monkeypatch):
-    monkeypatch.setattr(trial, "TIMED_QUERIES", 5)
+    monkeypatch.setattr(trials, "TIMED_QUERIES", 5)
 
 
 def deploy(bench, card, *words):
@@ -136,7 +136,7 @@ def test_a_model_without_vectors_is_refused(words):
 
 def open_trial(bench, words, card):
     workspace = Workspace(bench.cache, offline=True)
-    return trial.Trial(workspace, workspace.open(str(words)), workspace.load(str(card)))
+    return trials.Trial(workspace, workspace.open(str(words)), workspace.load(str(card)))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_an_index_with_rescoring_is_searched_and_timed(bench, words, card, compr
     assert 0 < found.recall <= 1
     times = opened.time_queries(setting)
     assert all(0 < one.p50_ms <= one.p95_ms for one in times)
-    assert len(times[0].samples_ms) == 5 * trial.REPEATS
+    assert len(times[0].samples_ms) == 5 * trials.REPEATS
 
 
 def test_missed_neighbours_are_those_of_brute_force(bench, words, card):
