@@ -44,16 +44,6 @@ def names(board: Leaderboard) -> list[str]:
     return [row.name for row in board.rows]
 
 
-def test_a_score_is_in_the_row_of_its_model_and_the_column_of_its_collection(tmp_path):
-    store(tmp_path, "a", "beir/scifact", [0.0, 0.5, 1.0, 0.5])
-    store(tmp_path, "b", "beir/fiqa", [1.0, 0.0])
-    board = board_of(tmp_path)
-    assert [column.name for column in board.columns] == ["beir/fiqa", "beir/scifact"]
-    assert row_of(board, "a").score("beir/scifact", MEASURE).value == 0.5
-    assert row_of(board, "a").score("beir/fiqa", MEASURE) is None
-    assert row_of(board, "b").score("beir/fiqa", MEASURE).value == 0.5
-
-
 def test_a_suite_mean_is_the_mean_of_its_members_with_an_inner_suite_counted_once(tmp_path):
     members = suite_for("beir").members
     plain = [name for name in members if name != "beir/cqadupstack"]
@@ -244,16 +234,6 @@ def test_the_headline_is_the_first_complete_suite_or_else_the_fullest_column(tmp
     for name in FORUMS[1:]:
         store(tmp_path, "a", name, [0.5])
     assert board_of(tmp_path).headline("").name == "beir/cqadupstack"
-
-
-def test_rows_are_ranked_by_score_and_those_without_one_come_last_by_name(tmp_path):
-    for model, score in (("low", 0.25), ("high", 0.75)):
-        store(tmp_path, model, "one", [score])
-    for model in ("none-10", "none-9"):
-        store(tmp_path, model, "two", [0.5])
-    board = board_of(tmp_path)
-    ranked = board.ranked("")
-    assert [row.name for row in ranked] == ["high", "low", "none-9", "none-10"]
 
 
 def test_a_suite_of_collections_with_other_main_measures_has_none_of_its_own(tmp_path):

@@ -154,12 +154,6 @@ def test_without_the_collection_ids_are_shown_with_the_reason(place, tmp_path):
     assert "ids only" in place.compare("bm25", "hashing", **elsewhere)
 
 
-def test_a_user_folder_is_found_again_where_it_was_evaluated(place, tmp_path):
-    (changes,) = place.document("bm25", "hashing", changed=5, data_dir=tmp_path)["changed"]
-    assert changes["without"] == ""
-    assert "lift of a wing" in {query["text"] for query in changes["queries"]}
-
-
 def test_texts_of_another_version_of_the_collection_are_not_shown(place, tmp_path, monkeypatch):
     write_collection(tmp_path / "tiny")
     write_qrels(tmp_path / "tiny", {**QRELS, ("q1", "d9"): 1})

@@ -360,7 +360,6 @@ def test_scores_by_query_name_the_cause(
     monkeypatch.setattr("bench.explain.scored.SAMPLE_QUERIES", probed)
     run = tmp_path / "oracle.trec"
     run.write_text(oracle.run(usage, 30, keep_self=False))
-    bench("score", run, "--dataset", folder / "words", "--results", tmp_path / "results")
     dataset = Workspace(tmp_path / "cache").dataset(str(folder / "words"))
     from bench.evaluation.scoring import score
 
