@@ -6,6 +6,7 @@ import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import active_children
+from pathlib import Path
 
 import psutil
 import pytest
@@ -148,7 +149,7 @@ def test_workers_are_refused_on_one_of_several_gpus():
 
 def test_a_ray_worker_with_other_token_ids_is_refused(card, tmp_path):
     model = Workspace(tmp_path, device="cpu").load(card)
-    task = (str(tmp_path), "cpu", model.model, "")
+    task = (str(Path.cwd()), "cpu", model.model, "")  # of this process, in which it runs here
     error = _encode_in_worker(*task, "other", ["title"], ["text"])
     assert "makes other token ids than the coordinator" in str(error)
     vectors, _, counts = _encode_in_worker(
