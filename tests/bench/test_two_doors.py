@@ -124,11 +124,7 @@ def test_compare_gives_one_record(place, by):
         stored = bench.results(place / "out").set_index("model").folder
         models = [bench.load_result(stored[name].iloc[0]) for name in models]
     called = bench.compare(
-        *models,
-        results=place / "out",
-        cache_dir=place / "cache",
-        data_dir=place,
-        resamples=199,
+        *models, results=place / "out", cache_dir=place / "cache", data_dir=place, resamples=199
     )
     assert plain(called.report.comparisons) == typed["comparisons"]
 

@@ -130,10 +130,7 @@ def test_no_folder_is_the_embedded_collection_or_a_suite(
 
 @pytest.mark.parametrize(
     ("place", "name"),
-    [
-        ("datasets--owner--set/snapshots/0a1b", "hf/owner/set"),
-        ("set/snapshots/monday", "monday"),
-    ],
+    [("datasets--owner--set/snapshots/0a1b", "hf/owner/set"), ("set/snapshots/monday", "monday")],
 )
 def test_only_a_snapshot_in_the_cache_of_the_hub_has_the_name_of_its_repository(
     place: str, name: str, tmp_path: Path, open_: Open

@@ -120,14 +120,8 @@ DPR = Example(
             '"label": [2, -1]}',
             Example("", "q", passages("p"), passages("n", "m"), (0, -2, 1)),
         ),
-        (
-            '{"query": 5, "positive": 0, "negative": 7}',
-            Example("5", "", ids("0"), ids("7")),
-        ),
-        (
-            '{"query": "5", "positive": 0, "negative": "7"}',
-            Example("5", "", ids("0"), ids("7")),
-        ),
+        ('{"query": 5, "positive": 0, "negative": 7}', Example("5", "", ids("0"), ids("7"))),
+        ('{"query": "5", "positive": 0, "negative": "7"}', Example("5", "", ids("0"), ids("7"))),
         (
             '{"query_id": "5", "positive_id": "0", "negative_id": "7", "score": 1}',
             Example("5", "", ids("0"), ids("7"), (0, -1)),

@@ -13,10 +13,7 @@ from datasets_cfg.readers.dpr import read_passages as read_dpr_passages
 from datasets_cfg.readers.dpr import read_questions
 from datasets_cfg.readers.msmarco import read_passages, read_titled_passages
 from datasets_cfg.readers.qrels import read_qrels, read_trec_qrels
-from datasets_cfg.readers.reader import (
-    Document,
-    Reader,
-)
+from datasets_cfg.readers.reader import Document, Reader
 from foundation.errors import BenchError
 from tests.support.examples import with_examples
 

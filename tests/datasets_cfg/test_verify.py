@@ -164,7 +164,7 @@ def test_verify_counts_wrong_lines_by_kind_and_builds_no_corpus_without_them(tmp
     cache = tmp_path / "cache"
     found = verify_dataset(lambda: open_dataset(str(folder), cache_dir=cache))
     assert sorted((each.severity, each.count) for each in found) == [
-        *(("error", count) for count in (1, 2, 3, 4, 20)),
+        *(("error", count) for count in (1, 2, 3, 4, 20))
     ]
     assert any("corpus.jsonl:2: the id is empty" in each.what for each in found)
     assert not list(cache.glob("corpora/*/*.arrow"))

@@ -36,11 +36,7 @@ def texts(count: int = 40) -> list[str]:
 
 
 def write_start(
-    folder: Path,
-    texts: Sequence[str],
-    kind: str = "bert",
-    vocabulary: int = 300,
-    **changes: Any,
+    folder: Path, texts: Sequence[str], kind: str = "bert", vocabulary: int = 300, **changes: Any
 ) -> Path:
     """An encoder without a head and its tokenizer."""
     folder.mkdir(parents=True)

@@ -27,12 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("code", "command", "found", "remedy"), MISTAKES)
 def test_a_mistake_is_reported_with_the_value_found_and_what_to_type(
-    code: str,
-    command: str,
-    found: str,
-    remedy: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    code: str, command: str, found: str, remedy: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
     before = files_below(folder / "out")
