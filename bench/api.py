@@ -55,8 +55,8 @@ def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T
 
         signature = _signature(request, function)
         call.__signature__ = signature  # type: ignore[attr-defined]
-        help_of = describe_fields(request)
-        fields = "".join(f"    {name}: {help_of[name]}\n" for name in signature.parameters)
+        described = describe_fields(request)
+        fields = "".join(f"    {name}: {described[name][0]}\n" for name in signature.parameters)
         summary, _, rest = (inspect.getdoc(function) or "").partition("\n\n")
         type_error = "    TypeError: an argument is unknown or of a wrong type."
         call.__doc__ = f"{summary}\n\nArgs:\n{fields}\n{rest}\n{type_error}"

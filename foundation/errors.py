@@ -136,11 +136,8 @@ _FREE_SPACE_HINT = (
     "free some space, or choose another disk with --results, --out or --cache-dir, and repeat the "
     "command: finished work is kept"
 )
-_PERMISSION_HINT = "change its permissions, or choose another path"
 _HINTS = {
-    **dict.fromkeys(_DISK_FULL, _FREE_SPACE_HINT),
-    errno.EACCES: _PERMISSION_HINT,
-    errno.EPERM: _PERMISSION_HINT,
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or choose another path"),
     errno.EROFS: "choose a writable folder with --results, --out or --cache-dir",
     errno.ENOENT: "check the path",
     errno.EISDIR: "name a file",
@@ -221,9 +218,8 @@ def as_user_error(error: Exception) -> BenchError | None:
     if isinstance(error, RecursionError):
         return BenchError("a file is nested too deeply to be read", "check the file named last")
     if isinstance(error, UnicodeEncodeError):
-        text = error.object if len(error.object) <= 200 else f"{error.object[:200]}…"
         return BenchError(
-            f"{text!r} cannot be written as {error.encoding}",
+            f"{error.object[:200]!r} cannot be written as {error.encoding}",
             "rename it in UTF-8, or set PYTHONUTF8=1 if the locale has another encoding",
         )
     return None
@@ -245,10 +241,9 @@ def file_error(error: OSError) -> BenchError:
     """Return a message for an error of the operating system: the file, the reason and a hint."""
     place = "a file" if error.filename is None else str(error.filename)
     reason = error.strerror or next(map(str, error.args), type(error).__name__)
-    full = bool(_DISK_FULL_TEXT.search(reason))
-    return BenchError(
-        f"{place}: {reason}", _FREE_SPACE_HINT if full else _HINTS.get(error.errno or 0, "")
-    )
+    full = error.errno in _DISK_FULL or _DISK_FULL_TEXT.search(reason)
+    hint = _FREE_SPACE_HINT if full else _HINTS.get(error.errno or 0, "")
+    return BenchError(f"{place}: {reason}", hint)
 
 
 # Control characters except tab and newline, characters that change the writing direction or end a

@@ -26,7 +26,6 @@ from bench.requests.fields import (
     Request,
     describe_fields,
     described_in,
-    sections_of_fields,
 )
 
 EVALUATE = Group("Evaluate", sort_key=1)
@@ -140,11 +139,6 @@ class Option:
         return self.default is dataclasses.MISSING
 
     @property
-    def takes_several(self) -> bool:
-        """True if it takes several values."""
-        return "tuple[" in str(self.kind)
-
-    @property
     def typed_name(self) -> str:
         """Name as in ``--help``."""
         return self.name.upper() if self.positional else option_name(self.name)
@@ -183,8 +177,8 @@ class Command:
     @property
     def about(self) -> str:
         """Description without the fields, a line a paragraph."""
-        paragraphs = without_fields(self.request).split("\n\n")
-        return "\n\n".join(" ".join(text.split()) for text in paragraphs)
+        text, _, _ = (inspect.getdoc(self.request) or "").partition("Attributes:")
+        return "\n\n".join(" ".join(part.split()) for part in text.strip().split("\n\n"))
 
     @property
     def examples(self) -> str:
@@ -205,7 +199,7 @@ class Command:
 
     def options(self) -> Iterator[Option]:
         """Yield positional arguments and options, in the order of ``--help``."""
-        help_of, section_of = describe_fields(self.request), sections_of_fields(self.request)
+        described = describe_fields(self.request)
         if self.to_fields is parse.read_compared_models:
             yield Option("names", Words, COMPARED, Request.section, True, dataclasses.MISSING)
         type_of = get_type_hints(self.request)
@@ -219,10 +213,9 @@ class Command:
                 default = dataclasses.MISSING
             elif each.converter is not None and default is not None:
                 default = each.converter(default)
-            text = re.sub(
-                r"``(\w+)``", lambda name: option_name(name[1]), PYTHON.sub("", help_of[each.name])
-            )
-            yield Option(each.name, kind, text, section_of[each.name], positional, default)
+            text, section = described[each.name]
+            text = re.sub(r"``(\w+)``", lambda word: option_name(word[1]), PYTHON.sub("", text))
+            yield Option(each.name, kind, text, section, positional, default)
         for name, help_ in self.output.items():
             kind = self.kinds.get(name, OUTPUT_KINDS[name])
             section = FolderFields.section if name == "json" else Request.section
@@ -243,11 +236,6 @@ def _kind_of(name: str, type_: Any, positional: bool) -> Any:
     kind = BY_NAME.get(name, BY_TYPE.get(type_, type_))
     is_plain_tuple = get_origin(kind) is tuple and kind not in BY_TYPE.values()
     return Annotated[kind, parse.SeveralValues] if is_plain_tuple and not positional else kind
-
-
-def without_fields(cls: type) -> str:
-    """Return a docstring without its section "Attributes"."""
-    return (inspect.getdoc(cls) or "").partition("Attributes:")[0].strip()
 
 
 LATEX = "Format of the output. latex is a table for a paper (with the package booktabs)."

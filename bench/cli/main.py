@@ -199,7 +199,7 @@ def usage_line(name: str) -> str:
 
 def _placeholder(option: Option) -> str:
     """Return the placeholder of an argument in the usage line."""
-    word = option.name.upper() + ("..." if option.takes_several else "")
+    word = option.name.upper() + ("..." if "tuple[" in str(option.kind) else "")
     word = word if option.positional else f"{option.typed_name} {word}"
     return word if option.required else f"[{word}]"
 

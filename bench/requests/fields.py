@@ -277,26 +277,13 @@ class ResamplingFields(Request):
     seed: int = 0
 
 
-def sections_of_fields(request: type[Request]) -> dict[str, tuple[str, int]]:
-    """Return the section of ``--help`` of each documented field of a request."""
-    found: dict[str, tuple[str, int]] = {}
-    for cls in _classes_of(request):
+def describe_fields(request: Any) -> dict[str, tuple[str, tuple[str, int]]]:
+    """Return the description of each field of a request, and its section of ``--help``."""
+    found: dict[str, tuple[str, tuple[str, int]]] = {}
+    for cls in reversed(request.__mro__):
         section = cls.__dict__.get("section", Request.section)
-        found |= dict.fromkeys(described_in(cls), section)
+        found |= {name: (text, section) for name, text in described_in(cls).items()}
     return found
-
-
-def describe_fields(request: Any) -> dict[str, str]:
-    """Return the description of each field of a request, in the order of its arguments."""
-    found: dict[str, str] = {}
-    for cls in _classes_of(request):
-        found |= described_in(cls)
-    return {each.name: found[each.name] for each in attrs.fields(request)}
-
-
-def _classes_of(request: Any) -> list[type[Request]]:
-    """Return a request and its bases, the most general first."""
-    return [each for each in reversed(request.__mro__) if issubclass(each, Request)]
 
 
 def described_in(cls: type) -> dict[str, str]:

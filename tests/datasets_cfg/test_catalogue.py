@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from datasets_cfg.catalogue import (
-    Facts,
     dataset_names,
     expand_names,
     facts_for,
@@ -13,7 +12,6 @@ from datasets_cfg.catalogue import (
 )
 from datasets_cfg.locate import cached_folder
 from foundation.errors import BenchError
-from foundation.records import decode_toml
 
 
 def test_a_suite_expands_to_its_collections_and_nested_suites():
@@ -27,13 +25,6 @@ def test_collections_suites_and_folders_mix_and_nothing_occurs_twice(tmp_path):
     assert names[:2] == ["beir/scifact", str(tmp_path)]
     assert len(names) == 2 + 12
     assert names.count("beir/scifact") == 1
-
-
-def test_a_declared_name_wins_over_a_folder_of_that_name(tmp_path, monkeypatch):
-    (tmp_path / "msmarco").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert expand_names(["msmarco"]) == ["msmarco/dev", "msmarco/dl19", "msmarco/dl20"]
-    assert expand_names(["./msmarco"]) == ["./msmarco"]
 
 
 @pytest.mark.parametrize("source", ["data_dir", "BENCH_DATA"])
@@ -83,56 +74,9 @@ def test_a_suite_of_the_user_is_named_by_its_path(tmp_path):
         suite_for(str(path))
 
 
-MINIMAL = 'name = "mine"\nlayout = "beir"\n'
-
-
-def facts_of(toml: str) -> Facts:
-    return decode_toml((MINIMAL + toml).encode(), Facts, "mine.toml")
-
-
-@pytest.mark.parametrize(
-    "toml",
-    [
-        'depth = "1000"',
-        "depth = 0",
-        "exclude_self = 1",
-        'main_measure = "nDCG@0"',
-        'main_measure = "ndcg 10"',
-        "[counts]\ndocuments = -1",
-        '[[archives]]\nurl = "file:///etc/passwd"',
-        '[[archives]]\nurl = "https://host/folder/"',
-        '[[archives]]\nurl = "https://a/b.zip"\nmd5 = "123"',
-        "depth = ",
-    ],
-)
-def test_a_wrong_type_or_value_is_refused(toml):
-    with pytest.raises(BenchError, match=r"mine\.toml"):
-        facts_of(toml)
-
-
-FORUMS = "android english gaming gis mathematica physics programmers stats tex unix webmasters"
-PUBLIC = (
-    "trec-covid nfcorpus nq hotpotqa fiqa arguana webis-touche2020 quora dbpedia-entity scidocs "
-    "fever climate-fever scifact msmarco"
-)
-LICENSED = "bioasq signal1m trec-news robust04"
+LICENSED = [f"beir/{name}" for name in ("bioasq", "signal1m", "trec-news", "robust04")]
 EMBEDDED = ("stdlib-code", "stdlib-code/train")
 TRACKS = ["dev", "dl19", "dl20"]
-
-
-def names(prefix: str, words: str) -> set[str]:
-    return {f"{prefix}/{word}" for word in words.split()}
-
-
-def test_the_collections_are_those_of_beir_nanobeir_bright_ms_marco_and_dpr():
-    assert set(dataset_names()) == (
-        names("beir", f"{PUBLIC} {LICENSED}")
-        | names("beir/cqadupstack", f"{FORUMS} wordpress")
-        | {*suite_for("nanobeir").members, *suite_for("bright").members}
-        | names("msmarco", " ".join([*TRACKS, "train"]))
-        | names("msmarco-title", " ".join([*TRACKS, "train"]))
-        | {"dpr/nq", "dpr/nq/train", *EMBEDDED}
-    )
 
 
 @pytest.mark.parametrize("name", dataset_names())
@@ -212,7 +156,7 @@ def test_a_mean_of_beir_is_over_as_many_sets_as_its_title_says(suite, size):
 
 
 def test_licensed_collections_count_in_one_mean_only():
-    for name in names("beir", LICENSED):
+    for name in LICENSED:
         assert [suite for suite in suite_names() if name in suite_for(suite).members] == ["beir-18"]
 
 

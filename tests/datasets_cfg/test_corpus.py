@@ -96,9 +96,9 @@ def test_the_hash_is_sha256_of_length_prefixed_fields(tmp_path: Path) -> None:
 
 
 def test_a_duplicate_id_is_named_with_both_places(tmp_path: Path, small_batches: None) -> None:
-    documents = [*numbered(8), Document("d2", "", "again")]
+    documents = [*numbered(8), numbered(8)[1], Document("d2", "", "again")]
 
-    with pytest.raises(BenchError, match="'d2' occurs twice: documents 3 and 9"):
+    with pytest.raises(BenchError, match="'d2' occurs twice: documents 3 and 10"):
         Corpus.build(documents, tmp_path / "corpus")
     assert list(tmp_path.iterdir()) == []
 

@@ -149,7 +149,11 @@ def test_judgements_that_are_added_never_change_the_hash_of_the_own(
 
 @pytest.mark.parametrize(
     "text",
-    ['nmae = "x"', "depth = 'many'", "depth =", "layout = 5", 'name = ["a"]', 'split = ".."'],
+    [
+        *('nmae = "x"', "depth = 'many'", "depth = 0", "depth =", "layout = 5", 'name = ["a"]'),
+        *('split = ".."', "exclude_self = 1", 'main_measure = "nDCG@0"'),
+        *("[counts]\ndocuments = -1", '[[archives]]\nurl = "file:///etc/passwd"'),
+    ],
 )
 def test_a_mistake_in_declared_facts_is_named(text: str, folder: Path, open_: Open) -> None:
     (folder / "dataset.toml").write_text(text)

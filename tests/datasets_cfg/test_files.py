@@ -17,12 +17,14 @@ from datasets_cfg.readers.reader import TrainingExample as Example
 from foundation.errors import BenchError
 
 
-def passages(*texts: str) -> tuple[Document, ...]:
-    return tuple(Document("", "", text) for text in texts)
+def texts(query: str, positives: list[str], negatives: list[str], *scores: float) -> Example:
+    sides = (tuple(Document("", "", text) for text in side) for side in (positives, negatives))
+    return Example("", query, *sides, scores)
 
 
-def ids(*names: str) -> tuple[Document, ...]:
-    return tuple(Document(name, "", "") for name in names)
+def ids(query: str, positives: list[str], negatives: list[str], *scores: float) -> Example:
+    sides = (tuple(Document(name, "", "") for name in side) for side in (positives, negatives))
+    return Example(query, "", *sides, scores)
 
 
 # FlagEmbedding: examples/finetune/embedder/example_data/retrieval/msmarco.jsonl
@@ -62,69 +64,50 @@ HARD_NEGATIVES = (
 DPR = Example(
     "", "what's the color", (Document("49", "Urine", "amber"),), (Document("7", "Y", "green"),)
 )
+TEVATRON_EXAMPLE = Example(
+    "1", "color of urine", (Document("49", "Urine", "amber"),), (Document("7", "", "green"),)
+)
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (
-            FLAG,
-            Example(
-                "", "color of urine", passages("amber"), passages("green", "red"), (96.6, 90, 89.5)
-            ),
-        ),
-        ('{"query": "q", "pos": ["p"]}', Example("", "q", passages("p"), ())),
-        (
-            TEVATRON,
-            Example(
-                "1",
-                "color of urine",
-                (Document("49", "Urine", "amber"),),
-                (Document("7", "", "green"),),
-            ),
-        ),
-        (TEVATRON_IDS, Example("1", "", ids("49"), ids("7", "8"))),
+        (FLAG, texts("color of urine", ["amber"], ["green", "red"], 96.6, 90, 89.5)),
+        ('{"query": "q", "pos": ["p"]}', texts("q", ["p"], [])),
+        (TEVATRON, TEVATRON_EXAMPLE),
+        (TEVATRON_IDS, ids("1", ["49"], ["7", "8"])),
         (json.dumps([DPR_RECORD], indent=4), DPR),
         (
             "color of urine\tit is amber\tit is green\n",
-            Example("", "color of urine", passages("it is amber"), passages("it is green")),
+            texts("color of urine", ["it is amber"], ["it is green"]),
         ),
-        (HARD_NEGATIVES, Example("867436", "", ids("5238393"), ids("11", "12", "21", "13"))),
-        ('{"qid": "PLAIN-3", "pos": []}', Example("PLAIN-3", "", (), ())),
-        ('{"qid": 1, "query": "q", "pos": ["p"]}', Example("", "q", passages("p"), ())),
-        (  # Hofstätter et al.: README.md of neural-ranking-kd
-            "13.84\t-2.5e-1\t400296\t1540783\t3518497\n",
-            Example("400296", "", ids("1540783"), ids("3518497"), (13.84, -0.25)),
-        ),
-        (
-            "9\t1\tcolor of urine\tit is amber\tit is green\n",
-            Example("", "color of urine", passages("it is amber"), passages("it is green"), (9, 1)),
-        ),
-        ("1185869\t0\t2942565\n", Example("1185869", "", ids("0"), ids("2942565"))),
-        ("北京\t首都\t上海\n", Example("", "北京", passages("首都"), passages("上海"))),
-        (
-            '{"anchor": "q", "positive": "p", "negative": "n"}',
-            Example("", "q", passages("p"), passages("n")),
-        ),
+        (HARD_NEGATIVES, ids("867436", ["5238393"], ["11", "12", "21", "13"])),
+        ('{"qid": "PLAIN-3", "pos": []}', ids("PLAIN-3", [], [])),
+        ('{"qid": 1, "query": "q", "pos": ["p"]}', texts("q", ["p"], [])),
+        # Hofstätter et al.: README.md of neural-ranking-kd
+        ("13.84\t-2.5e-1\t400\t154\t351\n", ids("400", ["154"], ["351"], 13.84, -0.25)),
+        ("9\t1\ta color\tan amber\ta green\n", texts("a color", ["an amber"], ["a green"], 9, 1)),
+        ("1185869\t0\t2942565\n", ids("1185869", ["0"], ["2942565"])),
+        ("北京\t首都\t上海\n", texts("北京", ["首都"], ["上海"])),
+        ('{"anchor": "q", "positive": "p", "negative": "n"}', texts("q", ["p"], ["n"])),
         (
             '{"query": "q", "positive": "p", "negative_1": "n", "negative_2": "m", '
             '"score": [3, 1, 2]}',
-            Example("", "q", passages("p"), passages("n", "m"), (3, 1, 2)),
+            texts("q", ["p"], ["n", "m"], 3, 1, 2),
         ),
         (
             '{"query": "q", "positive": "p", "negative": "n", "score": 2.5}',
-            Example("", "q", passages("p"), passages("n"), (0, -2.5)),
+            texts("q", ["p"], ["n"], 0, -2.5),
         ),
         (
             '{"query": "q", "positive": "p", "negative_1": "n", "negative_2": "m", '
             '"label": [2, -1]}',
-            Example("", "q", passages("p"), passages("n", "m"), (0, -2, 1)),
+            texts("q", ["p"], ["n", "m"], 0, -2, 1),
         ),
-        ('{"query": 5, "positive": 0, "negative": 7}', Example("5", "", ids("0"), ids("7"))),
-        ('{"query": "5", "positive": 0, "negative": "7"}', Example("5", "", ids("0"), ids("7"))),
+        ('{"query": "5", "positive": 0, "negative": "7"}', ids("5", ["0"], ["7"])),
         (
             '{"query_id": "5", "positive_id": "0", "negative_id": "7", "score": 1}',
-            Example("5", "", ids("0"), ids("7"), (0, -1)),
+            ids("5", ["0"], ["7"], 0, -1),
         ),
     ],
 )
@@ -157,9 +140,7 @@ def test_records_that_span_blocks_are_read_with_their_lines(block, tmp_path, mon
 def test_datasets_of_sentence_transformers_are_read_from_their_folders(tmp_path):
     datasets = pytest.importorskip("datasets")
     columns = {"anchor": ["q", "r"], "positive": ["p", "o"], "negative": ["n", "m"]}
-    expected = [
-        Example("", q, passages(p), passages(n)) for q, p, n in zip(*columns.values(), strict=True)
-    ]
+    expected = [texts(q, [p], [n]) for q, p, n in zip(*columns.values(), strict=True)]
     datasets.Dataset.from_dict(columns).save_to_disk(tmp_path / "saved")
     (tmp_path / "hub").mkdir()
     parquet.write_table(pa.table(columns), tmp_path / "hub" / "train-00000-of-00001.parquet")
@@ -186,7 +167,7 @@ TEXT = st.text(min_size=1, max_size=8).filter(lambda text: not text.isdecimal())
 )
 def test_any_texts_are_read_as_written(records, indent, tmp_path_factory):
     path = tmp_path_factory.mktemp("round") / "train.json"
-    expected = [Example("", q, passages(*p), passages(*n)) for q, p, n in records]
+    expected = [texts(q, p, n) for q, p, n in records]
     table = [{"query": q, "pos": p, "neg": n} for q, p, n in records]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in table))
     assert list(read_examples(path)) == expected if records else True
@@ -201,7 +182,6 @@ def test_any_texts_are_read_as_written(records, indent, tmp_path_factory):
         ('{"query": "q", "pos": ["p"], "neg": ["n"], "neg_scores": [1]}', 1, "1 scores for 1 pos"),
         ('{"query": "q", "pos": ["p"]}\n\n{"query": "q"}', 3, "there is no pos"),
         ('{"query": "q", "pos": [1]}', 1, "FlagEmbedding: Expected `str | object`, got `int`"),
-        ('{"query": "", "pos": ["p"]}', 1, "there is no query"),
         ('{"query": "q", "pos": ["p"]}\n{"query": "q"', 2, "truncated"),
         ('{"query": "q", "pos": ["p", ""]}', 1, "or an empty one"),
         ('{"query": "q", "pos": ["p"], "positive": "o"}', 1, "FlagEmbedding and sentence-tr"),
@@ -212,16 +192,13 @@ def test_any_texts_are_read_as_written(records, indent, tmp_path_factory):
             1,
             "1 + 2 scores for 2 positives and 1 negatives",
         ),
-        ('{"query": "q", "positive": "p", "score": 0.1}', 1, "1 scores for 1 pos"),
         ("1\t2\t3\n4\tsome text\t6\n", 2, "the row has a text, and the file has ids"),
-        ("a query\t\tsome text\n", 1, "there is no positive"),
         ('{"sentence1": "a", "label": 1}', 1, "the record has sentence1, label"),
         ("a b\tc\td\ne\tf\n", 2, "2 columns instead of 3"),
         ("\njust a text\n", 2, "no JSON and 1 tab-separated column"),
         ("1\tQ0\t2\t3\n", 1, "no JSON and 4 tab-separated columns"),
         ("q1\t9.5\t1\t2\t3\n", 1, "first 2 of 5 columns are not scores: could not convert"),
         ("1\tnan\t1\t2\t3\n", 1, "a score is not finite"),
-        ("9\t1\t7\t8\t9\n9\t1\t7\t8\n", 2, "4 columns instead of 5"),
         ('{"qid": 1, "pos": [2], "neg": {"bm25": [{"pid": 3}]}}', 1, "hard-negatives: Expected"),
         ('{"qid": 1, "pos": [2], "positive_id": 3}', 1, "by id and msmarco-hard-neg"),
         ('[\n{"question": "q", "positive_ctxs": [{"title": "no text"}]}\n]', 2, "text"),

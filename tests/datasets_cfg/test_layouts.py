@@ -260,16 +260,6 @@ def test_judgements_of_one_file_have_the_same_columns(tmp_path: Path) -> None:
         read_qrels(tmp_path / "test.jsonl")
 
 
-def test_documents_with_one_id_and_two_texts_are_refused(
-    tmp_path: Path, open_: Callable[..., Dataset]
-) -> None:
-    write_collection(tmp_path)
-    other = {**CORPUS[0], "text": "another"}
-    lines(tmp_path / "corpus.jsonl", [*CORPUS, CORPUS[1], other])
-    with pytest.raises(BenchError, match="documents 1 and 8 of the corpus have different titles"):
-        _ = open_(tmp_path).corpus
-
-
 # TREC
 
 TOPICS = """<top>
@@ -541,11 +531,11 @@ def test_a_collection_of_the_hub_is_its_clone_at_a_commit_and_needs_no_network_l
             command, env={**environment, **more}, cwd=ROOT, text=True, capture_output=True
         )
 
-    with serve_dataset(tmp_path / "name", "owner/name") as (endpoint, requested):
+    with serve_dataset(tmp_path / "name", "owner/name") as server:
         run = ("run", "hf://owner/name", tmp_path / "name", "--model", "bm25", "--results", results)
-        done = bench(*run, HF_ENDPOINT=endpoint)
+        done = bench(*run, HF_ENDPOINT=server.base)
         assert done.returncode == 0, done.stderr
-        assert not any(path.endswith(".py") for path in requested)
+        assert not any(path.endswith(".py") for path in server.paths)
     stored = {
         r["protocol"]["collection"]: r for r in map(read_object, results.rglob("result.json"))
     }

@@ -107,13 +107,6 @@ def test_truncated_gzip_data_are_named_with_their_line(write: Write) -> None:
         list(read_documents(path))
 
 
-def test_a_missing_split_lists_those_that_exist(beir: Reader, tmp_path: Path, write: Write) -> None:
-    write("qrels/train.tsv.gz", HEADER)
-    with pytest.raises(BenchError, match=r"has no dev\.tsv") as caught:
-        reader_of_layout("beir")(tmp_path, "dev").judgements()
-    assert caught.value.hint == "splits found: test, train"
-
-
 # qrels
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from datasets_cfg.catalogue import Counts, Facts
-from datasets_cfg.dataset import Dataset, Finding, evaluation_findings, open_dataset, verify_dataset
+from datasets_cfg.dataset import Dataset, evaluation_findings, open_dataset, verify_dataset
 from datasets_cfg.locate import reader_of_layout
 from datasets_cfg.readers.reader import Document, Qrels, Queries
 from foundation.errors import BenchError
@@ -42,11 +42,6 @@ def dataset_of(
     )
 
 
-def only(findings: list[Finding]) -> Finding:
-    assert len(findings) == 1, findings
-    return findings[0]
-
-
 def test_clean_data_have_no_findings(tmp_path):
     assert verify_dataset(dataset_of(tmp_path)) == []
 
@@ -78,7 +73,7 @@ def test_verify_reports_each_oddity_with_its_severity(more, facts, found, said, 
 def test_colliding_ids_of_undeclared_meaning_name_the_fact_to_set(text, severity, tmp_path):
     documents = [*CLEAN[1:], Document("d1", "", text)]
     findings = verify_dataset(dataset_of(tmp_path, documents, judged=[*JUDGED, ("d1", "d3", 1)]))
-    found = only([each for each in findings if "fewer than" not in each.what])
+    (found,) = [each for each in findings if "fewer than" not in each.what]
     assert (found.severity, found.count, found.examples) == (severity, 1, ("d1",))
     assert f"{int(text == 'd1')} of these documents have the text of their query" in found.what
     assert f"write into {tmp_path / 'dataset.toml'}: exclude_self = true" in found.suggestion
@@ -178,7 +173,7 @@ def test_verify_counts_lines_that_are_not_utf8_and_reports_no_other_error_about_
     (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
     wrong = b"query-id\tcorpus-id\tscore\n" + b"q1\td\xff\t1\n" * 2
     (folder / "qrels" / "test.tsv").write_bytes(wrong)
-    found = only(verify_dataset(lambda: open_dataset(str(folder), cache_dir=tmp_path / "cache")))
+    (found,) = verify_dataset(lambda: open_dataset(str(folder), cache_dir=tmp_path / "cache"))
     assert (found.severity, found.count) == ("error", 2)
     assert "test.tsv:2: not UTF-8 (byte 0xff at column 5)" in found.what
 
@@ -190,7 +185,7 @@ def test_a_collection_that_cannot_be_opened_is_a_finding(qrels, tmp_path):
     (folder / "qrels" / "test.tsv").unlink()
     if qrels:
         (folder / "qrels" / "test.tsv").write_text(qrels)
-    found = only(verify_dataset(lambda: open_dataset(str(folder), cache_dir=tmp_path / "cache")))
+    (found,) = verify_dataset(lambda: open_dataset(str(folder), cache_dir=tmp_path / "cache"))
     assert (found.severity, found.count) == ("error", 1)
     assert "test.tsv" in found.what
 

@@ -1,5 +1,6 @@
 """A web server on the loopback interface, with the faults that downloads meet."""
 
+import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,10 +18,16 @@ class FileServer:
     cuts: list[int] = field(default_factory=list)  # bytes sent before the connection breaks
     failures: list[int] = field(default_factory=list)  # status codes to answer first
     requests: list[str | None] = field(default_factory=list)  # Range header of each request
+    paths: list[str] = field(default_factory=list)  # of each request
+    headers: dict[str, str] = field(default_factory=dict)  # of all answers
     redirects: dict[str, str] = field(default_factory=dict)  # path to the address to go to
 
     def url(self, path: str) -> str:
         return f"{self.base}/{path}"
+
+
+def hash_content(content: bytes) -> str:
+    return hashlib.sha1(content, usedforsecurity=False).hexdigest()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -28,10 +35,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         faults = self.server.faults
-        asked = self.headers.get("Range")
+        asked, path = self.headers.get("Range"), self.path.partition("?")[0].lstrip("/")
         faults.requests.append(asked)
-        content = faults.files.get(self.path.lstrip("/"))
-        if target := faults.redirects.get(self.path.lstrip("/")):
+        faults.paths.append(path)
+        content = faults.files.get(path)
+        if target := faults.redirects.get(path):
             self.send_response(302)
             self.send_header("Location", target)
             self.send_header("Content-Length", "0")
@@ -48,9 +56,14 @@ class _Handler(BaseHTTPRequestHandler):
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         self.send_header("Content-Length", str(len(content) - start))
+        for name, value in {"ETag": f'"{hash_content(content)}"', **faults.headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         end = start + faults.cuts.pop(0) if faults.cuts else len(content)
-        self.wfile.write(content[start:end])
+        self.wfile.write(content[start:end] if self.command == "GET" else b"")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def log_message(self, *_: object) -> None:
         """Keep the test output clean."""

@@ -3,16 +3,14 @@
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import format_columns, print_result
 from bench.requests.data import CacheRequest, FetchRequest, VerifyRequest
 from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import VECTORS, load_models, open_workspace
-from bench.store.usage import ModelUsage, measure_usage, select_models
+from bench.store.usage import measure_usage, select_models
 from datasets_cfg.dataset import Finding, verify_dataset
 from datasets_cfg.repair import write_repaired
 from foundation.errors import BenchError
@@ -65,17 +63,14 @@ def verify(request: VerifyRequest, output: OutputOptions) -> int:
 def cache(request: CacheRequest, output: OutputOptions) -> int:
     """Print the disk space of vectors by model, after removing the selected ones."""
     store = cache_folder(request.cache_dir) / VECTORS
-    removed = list(_remove_selected(store, request))
-    rows = measure_usage(store)
-    text = cache_table(rows) if rows else f"no vectors in {store}"
-    return print_result(output.json, {"stored": rows, "pruned": removed}, text)
-
-
-def _remove_selected(store: Path, request: CacheRequest) -> Iterator[ModelUsage]:
-    if not request.prune and request.older_than is None:
-        return
-    for row in select_models(measure_usage(store), request.prune, request.older_than, time.time()):
+    removed = []
+    if request.prune or request.older_than is not None:
+        now = time.time()
+        removed = select_models(measure_usage(store), request.prune, request.older_than, now)
+    for row in removed:
         shutil.rmtree(store / row.fingerprint)
         what = f"{row.model} ({row.fingerprint[:8]}, {size(row.bytes)})"
         print(f"removed {what}", file=sys.stderr)
-        yield row
+    rows = measure_usage(store)
+    text = cache_table(rows) if rows else f"no vectors in {store}"
+    return print_result(output.json, {"stored": rows, "pruned": removed}, text)

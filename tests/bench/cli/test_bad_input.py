@@ -15,13 +15,7 @@ import pytest
 
 from bench.result_store.result import load
 from tests.support import tiny_checkpoints
-from tests.support.collections import (
-    Bench,
-    Finished,
-    files_below,
-    write_collection,
-    write_hashing_card,
-)
+from tests.support.collections import Bench, Finished, files_below, write_collection
 
 Spoil = Callable[[Path], object]
 
@@ -50,16 +44,6 @@ BAD_FILES = {
         '{"_id": "a", "text": "x"}\n{"_id": "b", "te',
         ("corpus.jsonl:2", "Write one JSON object per line"),
     ),
-    "a document id twice": (
-        "corpus.jsonl",
-        '{"_id": "a", "text": "x"}\n{"_id": "b", "text": "x"}\n{"_id": "a", "text": "y"}\n',
-        ("'a'", "documents 1 and 3", "rename one"),
-    ),
-    "a query id twice": (
-        "queries.jsonl",
-        '{"_id": "q1", "text": "x"}\n{"_id": "q1", "text": "y"}\n',
-        ("queries.jsonl:2", "'q1'"),
-    ),
     "a pointer of Git LFS": (
         "corpus.jsonl",
         LFS_POINTER,
@@ -76,13 +60,6 @@ def test_a_bad_file_of_a_collection_is_named(bench: Bench, tiny: Path, case: str
     assert_refused(bench("run", tiny, "--model", "hashing"), bench, *named)
     assert not list(bench.cache.rglob(".*")), "half a corpus was left"
     assert not list(bench.cache.glob("vectors/*")), "vectors were made of data that is refused"
-
-
-def test_two_models_of_one_name_are_refused(bench: Bench, tiny: Path, tmp_path: Path) -> None:
-    cards = [write_hashing_card(tmp_path / str(dim) / "own.toml", dim) for dim in (8, 16)]
-    assert bench("run", tiny, "--model", cards[0]).code == 0
-    shutil.rmtree(bench.out)
-    assert_refused(bench("run", tiny, "--model", *cards), bench, "own", "\n  ")
 
 
 # Checkpoints
@@ -144,12 +121,7 @@ BAD_CHECKPOINTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), ("no weights", "safetensors")),
     "weights of another size": (weights_of_another_size, ("lacks", "config.json")),
     "NaN in weights": (nan_weights, ("NaN", "damaged")),
-    "no configuration": (lambda f: (f / "config.json").unlink(), ("config.json is missing",)),
     "code in modules.json": (code_in_modules, ("modules.json", "own.Module")),
-    "code of the model": (
-        lambda f: edit_json(f / "config.json", auto_map={"AutoModel": "own.Model"}),
-        ("config.json", "auto_map", "--trust-code"),
-    ),
     "a plain checkpoint": (
         lambda f: (f / "modules.json").unlink(),
         ("plain checkpoint", "--like CARD", "list models"),

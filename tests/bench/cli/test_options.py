@@ -7,23 +7,7 @@ import pytest
 from bench.cli.command_table import COMMANDS
 from bench.cli.main import examples_of, parse_command, run_command
 from bench.cli.parsing import parse_duration
-from bench.requests.deciding import CheckRequest, CompareRequest
 from bench.requests.training import AdaptRequest
-from foundation.errors import BenchError
-
-
-def test_typed_words_become_the_fields_of_the_request() -> None:
-    parsed = parse_command(["compare", "a", "b", "c", "--on", "x", "y", "--json"])
-    assert parsed is not None
-    assert parsed.request == CompareRequest("a", "b", others=("c",), on=("x", "y"))
-    assert parsed.output.json
-
-
-def test_set_changes_fields_of_the_card() -> None:
-    words = ["--set", "max_query_tokens=32", "--set", "query_prompt=query: "]
-    parsed = parse_command(["check", "a", "--baseline", "b", *words])
-    assert parsed is not None
-    assert parsed.request == CheckRequest("a", "b", max_query_tokens=32, query_prompt="query: ")
 
 
 def test_set_changes_the_preset_and_the_settings_of_the_method() -> None:
@@ -37,21 +21,6 @@ def test_set_changes_the_preset_and_the_settings_of_the_method() -> None:
         changes={"steps": 9},
         save_every=7,
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ("check a --baseline b --tolerance 0.001", "--tolerance has no effect without"),
-        ("check a --baseline b --expect-same --margin 0.02", "no effect with --expect-same"),
-        ("run a --model b --address c", "--address has no effect without --engine ray"),
-        ("compare a b --split c", "--split has no effect without --dataset"),
-        ("watch a --on b --once --stop-after 1h", "--stop-after has no effect with --once"),
-    ],
-)
-def test_an_option_without_effect_is_refused(words: str, named: str) -> None:
-    with pytest.raises(BenchError, match=named):
-        parse_command(words.split())
 
 
 @pytest.mark.parametrize("name", COMMANDS)

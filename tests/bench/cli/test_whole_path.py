@@ -12,7 +12,7 @@ from bench.evaluation.result_record import Evaluation
 from bench.result_store.result import load
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
-from tests.support.collections import DOCUMENTS, Bench, Finished, modules_after, write_collection
+from tests.support.collections import DOCUMENTS, Bench, modules_after, write_collection
 from tests.support.tiny_checkpoints import write_bert, write_card, write_hub
 
 QUERIES = {"q1": "lift of a wing", "q2": "slabs that conduct heat", "q3": "heat conduction"}
@@ -78,19 +78,14 @@ def test_the_run_file_scores_as_the_run_did(bench: Bench, collection: Path, mode
     assert (again.measures, again.tie_high) == (first.measures, first.tie_high)
 
 
-def score_pipe(bench: Bench, collection: Path, lines: str) -> Finished:
-    read, write = os.pipe()
-    os.write(write, lines.encode())
-    os.close(write)
-    done = bench("score", f"/dev/fd/{read}", "--dataset", collection, "--name", "piped")
-    os.close(read)
-    return done
-
-
 def test_two_runs_on_pipes_of_one_name_are_two_results(bench: Bench, collection: Path) -> None:
     for document in ("d1", "d2"):
-        lines = f"q1 Q0 {document} 1 0.5 t\nq2 Q0 d9 1 0.5 t\n"
-        assert score_pipe(bench, collection, lines).code == 0
+        read, write = os.pipe()
+        os.write(write, f"q1 Q0 {document} 1 0.5 t\nq2 Q0 d9 1 0.5 t\n".encode())
+        os.close(write)
+        done = bench("score", f"/dev/fd/{read}", "--dataset", collection, "--name", "piped")
+        os.close(read)
+        assert done.code == 0
     stored = [load(folder).record for folder in (bench.out / "tiny" / "piped").iterdir()]
     assert len({result.fingerprint for result in stored}) == 2
     assert len({result.measures["nDCG@10"] for result in stored}) == 2
