@@ -108,6 +108,13 @@ def test_the_reference_has_a_section_for_each_generated_page():
         assert f"\n#{make().partition(chr(10))[0]}\n" in index
 
 
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("sphinx")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-b", "html", "docs"]
+    subprocess.run([*command, tmp_path], cwd=ROOT, check=True)
+
+
 def workflow() -> dict:
     (text,) = (text for page, text in blocks("yaml") if page == "docs/tutorials/gate-in-ci.md")
     return yaml.safe_load(text)["jobs"]["check"]

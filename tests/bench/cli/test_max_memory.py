@@ -63,12 +63,3 @@ def test_the_budget_that_a_refusal_names_is_enough_in_another_process(bench, fol
     (named,) = re.findall(r"\n  --max-memory (\S+),", refused.stderr)
     done = bench.process(*command, named)
     assert done.code == 0, done.stderr
-
-
-def test_an_index_that_does_not_fit_is_refused_with_the_estimate(bench, folder):
-    budget = format_size(resident_bytes() + (150 << 20))
-    index = "HNSW40000"  # 320 kB of links a document
-    done = bench("run", folder, "--model", "hashing", "--index", index, "--max-memory", budget)
-    assert done.code == 2
-    assert "the index HNSW40000" in done.stderr
-    assert "needs at least" in done.stderr
