@@ -16,16 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
-from datasets_cfg.catalogue import (
-    HUB,
-    Counts,
-    Facts,
-    dataset_names,
-    facts_for,
-    remote_name,
-    suite_names,
-    user_folder,
-)
+from datasets_cfg import catalogue
+from datasets_cfg.catalogue import HUB, Counts, Facts
 from datasets_cfg.corpus import BATCH_DOCUMENTS, Corpus, DamagedCorpusError, SourceFile
 from datasets_cfg.locate import detect_layout, find_files, is_training_data, reader_of_layout
 from datasets_cfg.readers.beir import write_collection
@@ -264,14 +256,14 @@ def open_dataset(
         facts = Facts(path.resolve().name, "file", split="train")
         return _read_dataset(facts, file_reader(path, "train"), cache_dir)
     with collect_assumptions() as assumptions:
-        if remote_name(name_or_folder):
+        if catalogue.remote_name(name_or_folder):
             folder: Path | None = fetch_remote(name_or_folder, cache_dir, download)
         else:
-            folder = user_folder(name_or_folder, data_dir)
+            folder = catalogue.user_folder(name_or_folder, data_dir)
         if folder:
             facts = facts_of_folder(folder, split)
         else:
-            facts = facts_for(name_or_folder)
+            facts = catalogue.facts_for(name_or_folder)
             folder = embedded_folder(facts)
         if split is not None and split != facts.split:
             facts = _facts_of_split(facts, split)
@@ -291,14 +283,14 @@ def name_in_results(folder: Path) -> str:
     path, stated = folder.resolve(), _read_facts_file(folder).get("name")
     repository = path.parent.parent.name
     if not stated and path.parent.name == "snapshots" and repository.startswith("datasets--"):
-        return remote_name(HUB + repository.removeprefix("datasets--").replace("--", "/"))
+        return catalogue.remote_name(HUB + repository.removeprefix("datasets--").replace("--", "/"))
     return stated or path.name
 
 
 def name_of_user(name: str, data_dir: Path | None = None) -> str:
     """Return the name in results of the collection of a user, "" if ``name`` is not one."""
-    folder = user_folder(name, data_dir)
-    return remote_name(name) or (name_in_results(folder) if folder else "")
+    folder = catalogue.user_folder(name, data_dir)
+    return catalogue.remote_name(name) or (name_in_results(folder) if folder else "")
 
 
 def _read_facts_file(folder: Path) -> dict[str, Any]:
@@ -318,15 +310,15 @@ def facts_of_folder(folder: Path, split: str | None = None) -> Facts:
     scores appear next to published ones.
     """
     path, stated, name = folder / FACTS_FILE, _read_facts_file(folder), name_in_results(folder)
-    if "name" in stated and name in suite_names():
+    if "name" in stated and name in catalogue.suite_names():
         raise BenchError(f"{path} claims the name {name} of a suite", _rename_hint(folder))
-    if name not in dataset_names():
+    if name not in catalogue.dataset_names():
         layout = stated.get("layout") or detect_layout(folder)
         split = split or stated.get("split") or _only_split(folder, layout)
         defaults = reader_of_layout(layout)(folder, split).defaults()
         table = {**defaults, **stated, "name": name, "layout": layout, "split": split}
         return convert_table(table, Facts, path)
-    published = facts_for(name)
+    published = catalogue.facts_for(name)
     if embedded_folder(published):
         problem = f"{folder} has the name {name} of an embedded collection"
         raise BenchError(problem, _rename_hint(folder))
@@ -358,10 +350,10 @@ def _facts_of_split(facts: Facts, split: str) -> Facts:
         facts, split=split, counts=Counts(documents=facts.counts.documents)
     )
     for name in (f"{facts.name}/{split}", f"{facts.name.rpartition('/')[0]}/{split}"):
-        if name in dataset_names() and (declared := facts_for(name)).split == split:
-            return msgspec.structs.replace(
-                other, archives=declared.archives, counts=declared.counts
-            )
+        declared = catalogue.facts_for(name) if name in catalogue.dataset_names() else None
+        if declared and declared.split == split:
+            files, counts = declared.archives, declared.counts
+            return msgspec.structs.replace(other, archives=files, counts=counts)
     return other
 
 
@@ -426,7 +418,7 @@ def _first_documents(
 
 def remember_folder(dataset: Dataset) -> None:
     """Record the folder of an undeclared ``dataset``, so that a result can find it again."""
-    if dataset.name not in dataset_names():
+    if dataset.name not in catalogue.dataset_names():
         hashes = dataset.queries_sha256, dataset.qrels_sha256
         with replace_file(_memory_file(dataset.name, *hashes, dataset.cache_dir)) as file:
             file.write(os.fsencode(dataset.reader.folder.resolve()))
@@ -534,11 +526,9 @@ def check_counts(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = Tru
     """
     different = count_differences(dataset, with_corpus)
     if different and not allow_mismatch:
-        raise BenchError(
-            f"this is not the published {dataset.name}: {'; '.join(different)}",
-            f"run `python -m bench verify {dataset.name}` for details, or use --allow-mismatch to "
-            "continue with marked results",
-        )
+        verify = f"run `python -m bench verify {dataset.name}` for details"
+        hint = f"{verify}, or use --allow-mismatch to continue with marked results"
+        raise BenchError(f"this is not the published {dataset.name}: {'; '.join(different)}", hint)
     return not different
 
 
@@ -581,7 +571,7 @@ def _copies(dataset: Dataset) -> Iterator[Finding]:
             wanted[query] |= copies[content_of[row]]
     if queries := [query for query in wanted if wanted[query] - judged[query]]:
         yield Finding(
-            "note" if dataset.name in dataset_names() else "warning",
+            "note" if dataset.name in catalogue.dataset_names() else "warning",
             "queries have an unjudged exact copy of a relevant document, which counts as wrong",
             len(queries),
             _first_ids(queries),
@@ -683,7 +673,8 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
 def _grades_of_trec_dl(dataset: Dataset) -> Iterator[Finding]:
     """Report grades 0 to 3, of which TREC-DL counts 1 as not relevant, if nothing is stated."""
     grades, stated = dataset.qrels.grades, any("rel=" in each for each in dataset.facts.measures)
-    if stated or dataset.name in dataset_names() or set(np.unique(grades)) != {0, 1, 2, 3}:
+    declared = dataset.name in catalogue.dataset_names()
+    if stated or declared or set(np.unique(grades)) != {0, 1, 2, 3}:
         return
     yield Finding(
         "note",

@@ -51,14 +51,8 @@ TIMEOUT_S = 60.0
 _CONNECTION_ERRORS = (ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException)
 _RANGE_REFUSED = 416
 _RETRIED_STATUSES = (429, 500, 502, 503, 504)
-_ARCHIVE_ERRORS = (
-    zipfile.BadZipFile,
-    gzip.BadGzipFile,
-    tarfile.TarError,
-    zlib.error,
-    EOFError,
-    RuntimeError,  # zipfile raises it for encryption and unknown compression
-)
+# RuntimeError: zipfile raises it for encryption and unknown compression
+_ARCHIVE_ERRORS = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError)
 
 
 def reader_of_layout(name: str) -> type[Reader]:
@@ -267,7 +261,7 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
     with into(folder) as unfinished, temporary_folder(folder.parent) as temporary:
         try:
             _extract(archive, temporary, inside, wanted)
-        except _ARCHIVE_ERRORS as error:
+        except (*_ARCHIVE_ERRORS, gzip.BadGzipFile) as error:
             hint = f"remove it with `rm {archive}` and repeat the command to download it again"
             raise BenchError(f"{archive} cannot be unpacked: {error}", hint) from error
         unpacked = temporary / inside

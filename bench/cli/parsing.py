@@ -167,25 +167,22 @@ class SavingSettings(Record):
     save_every: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-METHOD, SAVE_EVERY = "method.", "save_every"
-LENGTHS = ("epochs", "tokens")
+METHOD = "method."
 
 
 def read_training_changes(typed: dict[str, Any]) -> dict[str, Any]:
     """Replace ``set`` and ``steps`` in the typed values by ``changes`` and other fields."""
     changes, steps = parse_assignments(typed.pop("set")), typed.pop("steps")
     if steps is not None:
-        if length := next((name for name in LENGTHS if name in changes), ""):
+        for length in changes.keys() & {"epochs", "tokens"}:
             raise BenchError(f"--steps and {length} both set the length", "give one of them")
         changes["steps"] = steps
-    if SAVE_EVERY in changes:
-        saving = {SAVE_EVERY: changes.pop(SAVE_EVERY)}
-        typed[SAVE_EVERY] = convert_table(saving, SavingSettings, "--set").save_every
-    method = {name: changes.pop(name) for name in list(changes) if name.startswith(METHOD)}
+    if "save_every" in changes:
+        saving = {"save_every": changes.pop("save_every")}
+        typed |= msgspec.structs.asdict(convert_table(saving, SavingSettings, "--set"))
     if "method" in typed:
-        typed["method_settings"] = {
-            name.removeprefix(METHOD): value for name, value in method.items()
-        }
+        names = [name for name in changes if name.startswith(METHOD)]
+        typed["method_settings"] = {name.removeprefix(METHOD): changes.pop(name) for name in names}
     return {**typed, "changes": changes}
 
 

@@ -13,7 +13,6 @@ import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -186,14 +185,9 @@ def _wrap(text: str) -> str:
     """Wrap a message at the width of the terminal, except commands, which are copied."""
     if not sys.stderr.isatty() or "`" in text:
         return text
-    wrap = partial(
-        textwrap.fill,
-        width=shutil.get_terminal_size().columns,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n".join(map(wrap, text.split("\n")))
+    wrapper = textwrap.TextWrapper(shutil.get_terminal_size().columns, subsequent_indent="  ")
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    return "\n".join(map(wrapper.fill, text.split("\n")))
 
 
 def _print_internal_error(error: Exception) -> int:

@@ -57,12 +57,10 @@ class Request:
     def __attrs_post_init__(self) -> None:
         kind_of = get_type_hints(type(self))
         for each in attrs.fields(type(self)):
-            value = getattr(self, each.name)
-            if not matches(value, kind_of[each.name]):
-                raise TypeError(
-                    f"{each.name} must be {describe_kind(kind_of[each.name])}, "
-                    f"not {type(value).__name__}: {value!r}"
-                )
+            value, kind = getattr(self, each.name), kind_of[each.name]
+            if not matches(value, kind):
+                found = f"not {type(value).__name__}: {value!r}"
+                raise TypeError(f"{each.name} must be {describe_kind(kind)}, {found}")
 
 
 def matches(value: Any, kind: Any) -> bool:

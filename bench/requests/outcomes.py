@@ -87,9 +87,8 @@ class MissingEvaluations:
             for gap in others:
                 if self._listed and not gap.model:
                     print(f"warning: {gap.collection}: {gap.reason}", file=sys.stderr)
-            raise BenchError(
-                f"nothing was evaluated; {first.collection}: {first.reason}", first.hint
-            )
+            problem = f"nothing was evaluated; {first.collection}: {first.reason}"
+            raise BenchError(problem, first.hint)
 
 
 class RecordedWarnings(logging.Handler):

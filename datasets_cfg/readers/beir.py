@@ -13,21 +13,9 @@ from typing import Any
 
 import msgspec
 
+from datasets_cfg.readers import reader
 from datasets_cfg.readers.qrels import BEIR_HEADER, QRELS_FORMS, read_qrels
-from datasets_cfg.readers.reader import (
-    Document,
-    Judgements,
-    Queries,
-    Reader,
-    assume,
-    choose_split,
-    collect_queries,
-    keep_judged_queries,
-    line_error,
-    list_splits,
-    read_id,
-    read_records,
-)
+from datasets_cfg.readers.reader import Document, Judgements, Queries, Reader
 from foundation.errors import report_error
 
 _HINT = 'write one JSON object per line, with the strings "_id" and "text"'
@@ -54,10 +42,10 @@ class BeirReader(Reader):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        return bool(list_splits(folder, ["corpus"]))
+        return bool(reader.list_splits(folder, ["corpus"]))
 
     def splits(self) -> Collection[str]:
-        return list_splits(self.folder, _QRELS, QRELS_FORMS)
+        return reader.list_splits(self.folder, _QRELS, QRELS_FORMS)
 
     def corpus_files(self) -> tuple[Path, ...]:
         return self._texts("corpus")
@@ -72,35 +60,39 @@ class BeirReader(Reader):
     def judgements(self) -> Judgements:
         queries = read_queries(*self._texts(*_QUERIES))
         qrels = self._qrels()
-        return keep_judged_queries(queries, read_qrels(*qrels), qrels[0])
+        return reader.keep_judged_queries(queries, read_qrels(*qrels), qrels[0])
 
     def _texts(self, *names: str) -> tuple[Path, ...]:
         missing = f"{self.folder} has no {names[0]}.jsonl"
-        return choose_split(list_splits(self.folder, names), self.split, missing)
+        return reader.choose_split(reader.list_splits(self.folder, names), self.split, missing)
 
     def _qrels(self) -> tuple[Path, ...]:
-        found = list_splits(self.folder, _QRELS, QRELS_FORMS)
+        found = reader.list_splits(self.folder, _QRELS, QRELS_FORMS)
         missing = f"{self.folder / 'qrels'} has no {self.split}.tsv"
-        return choose_split(found, self.split, missing, only=False)
+        return reader.choose_split(found, self.split, missing, only=False)
 
 
 def read_documents(path: Path) -> Iterator[Document]:
     """Yield the documents in ``path``, with ``_id`` or ``id``, ``text`` and maybe ``title``."""
-    for number, line in read_records(path, _DocumentLine, _HINT):
+    for number, line in reader.read_records(path, _DocumentLine, _HINT):
         title = "" if line.title is None else line.title
         if not isinstance(title, str):
             if not math.isnan(title):
-                report_error(line_error(path, number, f"title is {title}: expected text", _HINT))
+                report_error(
+                    reader.line_error(path, number, f"title is {title}: expected text", _HINT)
+                )
                 continue
-            assume("titles that are NaN are read as no title")
+            reader.assume("titles that are NaN are read as no title")
             title = ""
         yield Document(_id(path, number, line), title, line.text)
 
 
 def read_queries(*paths: Path) -> Queries:
     """Return the queries in ``paths``, with ``_id`` or ``id``, and ``text``."""
-    lines = ((path, *each) for path in paths for each in read_records(path, _QueryLine, _HINT))
-    return collect_queries(
+    lines = (
+        (path, *each) for path in paths for each in reader.read_records(path, _QueryLine, _HINT)
+    )
+    return reader.collect_queries(
         ((number, _id(path, number, line), line.text) for path, number, line in lines), paths[0]
     )
 
@@ -108,9 +100,9 @@ def read_queries(*paths: Path) -> Queries:
 def _id(path: Path, number: int, line: _QueryLine) -> str:
     value = line.other_id if line.id is None else line.id
     if value is None:
-        report_error(line_error(path, number, "field '_id' is missing", _HINT))
+        report_error(reader.line_error(path, number, "field '_id' is missing", _HINT))
         return ""
-    return read_id(path, number, value)
+    return reader.read_id(path, number, value)
 
 
 def write_collection(

@@ -11,18 +11,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from datasets_cfg.readers.reader import (
-    Document,
-    Judgements,
-    Qrels,
-    Reader,
-    choose_split,
-    collect_queries,
-    keep_judged_queries,
-    list_splits,
-    read_id,
-    read_records,
-)
+from datasets_cfg.readers import reader
+from datasets_cfg.readers.reader import Document, Judgements, Qrels, Reader
 
 _NONE = "N/A"  # excluded id of a query without any
 
@@ -49,18 +39,18 @@ class BrightReader(Reader):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        return all(list_splits(folder, [name]) for name in ("documents", "examples"))
+        return all(reader.list_splits(folder, [name]) for name in ("documents", "examples"))
 
     def splits(self) -> Collection[str]:
-        return list_splits(self.folder, ["examples"])
+        return reader.list_splits(self.folder, ["examples"])
 
     def corpus_files(self) -> tuple[Path, ...]:
         return self._files("documents")
 
     def documents(self) -> Iterator[Document]:
         for path in self.corpus_files():
-            for number, row in read_records(path, _DocumentRow):
-                yield Document(read_id(path, number, row.id), "", row.content)
+            for number, row in reader.read_records(path, _DocumentRow):
+                yield Document(reader.read_id(path, number, row.id), "", row.content)
 
     def judgement_files(self) -> tuple[Path, ...]:
         return self._files("examples")
@@ -68,15 +58,19 @@ class BrightReader(Reader):
     def judgements(self) -> Judgements:
         """Return queries that have relevant documents, with the excluded documents of each."""
         paths = self.judgement_files()
-        rows = [each for path in paths for each in read_records(path, _Example)]
-        queries = collect_queries(((number, row.id, row.query) for number, row in rows), paths[0])
+        rows = [each for path in paths for each in reader.read_records(path, _Example)]
+        queries = reader.collect_queries(
+            ((number, row.id, row.query) for number, row in rows), paths[0]
+        )
         pairs = list(dict.fromkeys((row.id, gold) for _, row in rows for gold in row.gold_ids))
         ids, documents = zip(*pairs, strict=True) if pairs else ((), ())
         qrels = Qrels(ids, documents, np.ones(len(pairs), np.int32))
         excluded = {row.id: tuple(set(row.excluded_ids) - {_NONE}) for _, row in rows}
-        judged = keep_judged_queries(queries, qrels, paths[0])
+        judged = reader.keep_judged_queries(queries, qrels, paths[0])
         return replace(judged, excluded={q: e for q, e in excluded.items() if e})
 
     def _files(self, name: str) -> tuple[Path, ...]:
         missing = f"{self.folder} has no {name}/{self.split}-*.parquet"
-        return choose_split(list_splits(self.folder, [name]), self.split, missing, only=False)
+        return reader.choose_split(
+            reader.list_splits(self.folder, [name]), self.split, missing, only=False
+        )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from datasets_cfg.readers import reader
 from datasets_cfg.readers.files import judge_examples, read_examples
 from datasets_cfg.readers.reader import (
     NO_JUDGEMENTS,
@@ -20,11 +21,6 @@ from datasets_cfg.readers.reader import (
     Queries,
     Reader,
     TrainingExample,
-    decode_line,
-    find_file,
-    line_error,
-    read_id,
-    read_lines,
 )
 
 _HEADER = ["id", "text", "title"]
@@ -48,7 +44,7 @@ class DprReader(Reader):
         return {"main_measure": "Success@20", "measures": measures, "depth": 100}
 
     def corpus_files(self) -> tuple[Path, ...]:
-        return (find_file(self.folder, self.corpus_names),)
+        return (reader.find_file(self.folder, self.corpus_names),)
 
     def documents(self) -> Iterator[Document]:
         return read_passages(*self.corpus_files())
@@ -56,7 +52,7 @@ class DprReader(Reader):
     def judgement_files(self) -> tuple[Path]:
         """Return the file of the questions with their answers or, to train on, passages."""
         name = f"biencoder-nq-{_TRAIN}.json" if self.split == _TRAIN else f"nq-{self.split}.qa.csv"
-        return (find_file(self.folder, [name]),)
+        return (reader.find_file(self.folder, [name]),)
 
     def judgements(self) -> Judgements:
         """Return all questions with their answers or, to train on, with their passages."""
@@ -76,9 +72,9 @@ def read_passages(path: Path) -> Iterator[Document]:
     rows = _csv_rows(path, 3)
     number, header = next(rows, (1, []))
     if header != _HEADER:
-        raise line_error(path, number, f"the header is {header} instead of {_HEADER}")
+        raise reader.line_error(path, number, f"the header is {header} instead of {_HEADER}")
     for number, (id_, text, title) in rows:
-        yield Document(read_id(path, number, id_), title, text)
+        yield Document(reader.read_id(path, number, id_), title, text)
 
 
 def read_questions(path: Path) -> Judgements:
@@ -91,7 +87,7 @@ def read_questions(path: Path) -> Judgements:
         texts.append(question.replace("’", "'"))
         answers[str(row)] = _answers(path, number, literal)
     if not texts:
-        raise line_error(path, 1, "the file holds no questions")
+        raise reader.line_error(path, 1, "the file holds no questions")
     return replace(NO_JUDGEMENTS, queries=Queries(tuple(answers), tuple(texts)), answers=answers)
 
 
@@ -102,18 +98,20 @@ def _answers(path: Path, number: int, literal: str) -> tuple[str, ...]:
         value = None
     if not (isinstance(value, list) and value and all(isinstance(text, str) for text in value)):
         message = f"the answers are not a Python list of strings: {literal[:80]!r}"
-        raise line_error(path, number, message)
+        raise reader.line_error(path, number, message)
     return tuple(value)
 
 
 def _csv_rows(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
-    lines = (decode_line(path, number, line) + "\n" for number, line in read_lines(path))
+    lines = (
+        reader.decode_line(path, number, line) + "\n" for number, line in reader.read_lines(path)
+    )
     rows = csv.reader(lines, delimiter="\t", strict=True)
     try:
         for fields in rows:
             if len(fields) != columns:
                 message = f"{len(fields)} columns instead of {columns}"
-                raise line_error(path, rows.line_num, message)
+                raise reader.line_error(path, rows.line_num, message)
             yield rows.line_num, fields
     except csv.Error as error:
-        raise line_error(path, rows.line_num, str(error)) from error
+        raise reader.line_error(path, rows.line_num, str(error)) from error

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from datasets_cfg.readers import reader
 from datasets_cfg.readers.reader import (
     Document,
     Judgements,
@@ -28,12 +29,6 @@ from datasets_cfg.readers.reader import (
     Queries,
     Reader,
     TrainingExample,
-    decode_line,
-    line_error,
-    read_json_lines,
-    read_lines,
-    read_rows,
-    read_table,
 )
 from foundation.errors import BenchError, format_count
 from foundation.records import decode_json
@@ -106,11 +101,11 @@ def read_examples(path: Path) -> Iterator[TrainingExample]:
                 example = _parse(row, layout)
             except (msgspec.ValidationError, ValueError) as error:
                 problem = f"not a record in the layout of {layout.name}: {error}"
-                raise line_error(file, number, problem) from error
+                raise reader.line_error(file, number, problem) from error
             scored = bool(example.scores) if scored is None else scored
             if scored != bool(example.scores):
                 problem = f"the record has {'no ' if scored else ''}scores, unlike the first"
-                raise line_error(file, number, problem)
+                raise reader.line_error(file, number, problem)
             yield example
 
 
@@ -127,19 +122,18 @@ def _find_layout(file: Path, number: int, row: dict[str, Any]) -> Layout:
     if len(layouts) > 1:
         names = " and ".join(layout.name for layout in layouts)
         problem = f"the record has passages in the layouts of {names}"
-        raise line_error(file, number, problem, "keep the fields of one layout")
+        raise reader.line_error(file, number, problem, "keep the fields of one layout")
     return layouts[0]
 
 
 def _unknown_layout(file: Path, number: int, found: str) -> BenchError:
     known = ", ".join(f"{layout.positives} ({layout.name})" for layout in LAYOUTS)
-    return line_error(
-        file,
-        number,
-        f"unknown layout of training data: the record has {found}",
+    problem = f"unknown layout of training data: the record has {found}"
+    hint = (
         f"write JSON with one of the fields {known}, or three tab-separated columns (MS MARCO), or "
-        "five with the scores of positive and negative first (MarginMSE)",
+        "five with the scores of positive and negative first (MarginMSE)"
     )
+    return reader.line_error(file, number, problem, hint)
 
 
 def _parse(row: dict[str, Any], layout: Layout) -> TrainingExample:
@@ -228,13 +222,13 @@ def _document(passage: _Passage | str | int, by_id: bool) -> Document:
 def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the records of a file with the numbers of their lines or rows, from 1."""
     if file.suffix in (".parquet", ".arrow"):
-        return read_table(file)
-    numbered = (each for each in read_lines(file) if each[1].strip())
+        return reader.read_table(file)
+    numbered = (each for each in reader.read_lines(file) if each[1].strip())
     number, first = next(numbered, (1, b"\t\t"))
     if first.lstrip().startswith(b"["):
         return _read_array(file)
     if first.lstrip().startswith(b"{"):
-        return read_json_lines(file, dict[str, Any], "write one JSON object per line")
+        return reader.read_json_lines(file, dict[str, Any], "write one JSON object per line")
     columns = first.count(b"\t") + 1
     for scores in ((), TRIPLE_SCORES):
         if columns == len(scores) + len(TRIPLE):
@@ -248,18 +242,18 @@ def _read_triples(file: Path, scored: tuple[str, ...]) -> Iterator[tuple[int, di
     texts. The first columns are scores, which get the names ``scored``.
     """
     by_id: bool | None = None
-    for number, row in read_rows(file, len(scored) + len(TRIPLE), "\t"):
+    for number, row in reader.read_rows(file, len(scored) + len(TRIPLE), "\t"):
         fields = row[len(scored) :]
         try:
             scores = dict(zip(scored, map(float, row[: len(scored)]), strict=True))
         except ValueError as error:
             problem = f"the first {len(scored)} of {len(row)} columns are not scores: {error}"
-            raise line_error(file, number, problem) from error
+            raise reader.line_error(file, number, problem) from error
         has_text = any(" " in field or not field.isascii() for field in fields)
         if by_id is None:
             by_id = not has_text or any(field.isdecimal() for field in fields)
         if by_id and has_text:
-            raise line_error(file, number, "the row has a text, and the file has ids")
+            raise reader.line_error(file, number, "the row has a text, and the file has ids")
         names = [f"{name}_id" if by_id else name for name in TRIPLE]
         yield number, scores | dict(zip(names, fields, strict=True))
 
@@ -267,7 +261,7 @@ def _read_triples(file: Path, scored: tuple[str, ...]) -> Iterator[tuple[int, di
 def _read_array(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a JSON array one by one, each with the line in which it begins."""
     decode, rest, number, ended = json.JSONDecoder().raw_decode, "", 1, False
-    lines = (decode_line(file, *numbered) for numbered in read_lines(file))
+    lines = (reader.decode_line(file, *numbered) for numbered in reader.read_lines(file))
     while not ended:
         block = list(itertools.islice(lines, BLOCK_LINES))
         ended = len(block) < BLOCK_LINES
@@ -281,16 +275,16 @@ def _read_array(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 if not ended and len(rest) - begin < LONGEST:
                     break  # the rest of the record is in the next block
                 number += rest.count("\n", end, getattr(error, "pos", begin))
-                raise line_error(file, number, str(error).partition(": line")[0]) from error
+                raise reader.line_error(file, number, str(error).partition(": line")[0]) from error
             number += rest.count("\n", end, begin)
             if not isinstance(record, dict):
-                raise line_error(file, number, "a record is not a JSON object")
+                raise reader.line_error(file, number, "a record is not a JSON object")
             yield number, record
             number, end = number + rest.count("\n", begin, after), after
         rest = rest[end:]
     if not rest.rstrip().endswith("]"):
         number += rest.count("\n")
-        raise line_error(file, number, "the array is not closed", "download the file again")
+        raise reader.line_error(file, number, "the array is not closed", "download the file again")
 
 
 @dataclass(frozen=True)
@@ -367,8 +361,8 @@ class TextReader(Reader):
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents. The id of a document is the number of its line."""
-        for number, line in read_lines(self.folder):
-            text = decode_line(self.folder, number, line)
+        for number, line in reader.read_lines(self.folder):
+            text = reader.decode_line(self.folder, number, line)
             if text.startswith("{"):
                 hint = 'write {"text": "..."} or plain text, one document a line'
                 read = decode_json(line, _TextLine, f"{self.folder}:{number}", hint)

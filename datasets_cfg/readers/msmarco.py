@@ -9,18 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datasets_cfg.readers import reader
 from datasets_cfg.readers.qrels import read_trec_qrels
-from datasets_cfg.readers.reader import (
-    Document,
-    Judgements,
-    Reader,
-    find_file,
-    keep_judged_queries,
-    line_error,
-    read_id,
-    read_rows,
-    read_tsv_queries,
-)
+from datasets_cfg.readers.reader import Document, Judgements, Reader
 
 _NO_MORE: tuple[int, list[str]] = (0, ["", ""])
 _QUERIES = {
@@ -58,7 +49,7 @@ class MsmarcoReader(Reader):
 
     def corpus_files(self) -> tuple[Path, ...]:
         names = self.corpus_names if self.with_titles else self.corpus_names[:1]
-        return tuple(find_file(self.folder, [name]) for name in names)
+        return tuple(reader.find_file(self.folder, [name]) for name in names)
 
     def documents(self) -> Iterator[Document]:
         collection, *titles = self.corpus_files()
@@ -69,17 +60,21 @@ class MsmarcoReader(Reader):
         queries = [*_QUERIES.get(split, []), f"queries.{split}.tsv"]
         qrels = [*_QRELS.get(split, []), f"qrels.{split}.tsv", f"qrels.{split}.txt"]
         splits = self.splits()
-        return find_file(self.folder, queries, splits), find_file(self.folder, qrels, splits)
+        return reader.find_file(self.folder, queries, splits), reader.find_file(
+            self.folder, qrels, splits
+        )
 
     def judgements(self) -> Judgements:
         queries, qrels = self.judgement_files()
-        return keep_judged_queries(read_tsv_queries(queries), read_trec_qrels(qrels), qrels)
+        return reader.keep_judged_queries(
+            reader.read_tsv_queries(queries), read_trec_qrels(qrels), qrels
+        )
 
 
 def read_passages(path: Path) -> Iterator[Document]:
     """Yield the documents in ``path``, a ``collection.tsv``."""
-    for number, (id_, text) in read_rows(path, 2, "\t"):
-        yield Document(read_id(path, number, id_), "", text)
+    for number, (id_, text) in reader.read_rows(path, 2, "\t"):
+        yield Document(reader.read_id(path, number, id_), "", text)
 
 
 def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
@@ -87,7 +82,7 @@ def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
 
     Both files are read in parallel and must have the same order.
     """
-    rows = read_rows(titles, 2, "\t")
+    rows = reader.read_rows(titles, 2, "\t")
     number, (wanted, title) = next(rows, _NO_MORE)
     for document in read_passages(collection):
         if document.id != wanted:
@@ -98,4 +93,4 @@ def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
     if number:
         problem = f"passage {wanted!r} does not follow in {collection.name}"
         hint = f"sort both files in the same way, for example `sort -n -o {titles} {titles}`"
-        raise line_error(titles, number, problem, hint)
+        raise reader.line_error(titles, number, problem, hint)

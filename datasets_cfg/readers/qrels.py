@@ -12,18 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from datasets_cfg.readers.reader import (
-    Qrels,
-    RepeatedError,
-    assume,
-    decode_line,
-    line_error,
-    read_id,
-    read_json_lines,
-    read_lines,
-    read_rows,
-    read_table,
-)
+from datasets_cfg.readers import reader
+from datasets_cfg.readers.reader import Qrels, RepeatedError
 from foundation.errors import report_error
 
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
@@ -49,21 +39,21 @@ def read_trec_qrels(path: Path) -> Qrels:
 
 
 def _read_trec(path: Path) -> Iterator[_Row]:
-    return ((number, f[0], f[2], f[3]) for number, f in read_rows(path, 4, None))
+    return ((number, f[0], f[2], f[3]) for number, f in reader.read_rows(path, 4, None))
 
 
 def _read_judgements(path: Path) -> Iterator[_Row]:
     plain = path.name.removesuffix(".gz")
     if plain.endswith((".parquet", ".arrow")):
-        return _by_column(path, read_table(path))
+        return _by_column(path, reader.read_table(path))
     if plain.endswith(".jsonl"):
         hint = 'write {"query-id": "q1", "corpus-id": "d1", "score": 1} in each line'
-        return _by_column(path, read_json_lines(path, dict[str, Any], hint))
-    number, line = next(read_lines(path), (1, b""))
-    header = decode_line(path, number, line)
+        return _by_column(path, reader.read_json_lines(path, dict[str, Any], hint))
+    number, line = next(reader.read_lines(path), (1, b""))
+    header = reader.decode_line(path, number, line)
     names = [name.strip() for name in header.split("\t")]
     if _find_columns(names):
-        rows = read_rows(path, len(names), "\t")
+        rows = reader.read_rows(path, len(names), "\t")
         next(rows)
         if names == BEIR_HEADER:
             return ((at, row[0], row[1], row[2]) for at, row in rows)
@@ -77,7 +67,7 @@ def _read_without_header(path: Path, number: int, first: str) -> Iterator[_Row]:
     graded = [bool(_GRADE.fullmatch(field)) for field in fields]
     if len(fields) == 4 and graded[3]:
         if fields[1].upper() in ("0", "Q0") or not graded[2]:
-            assume(
+            reader.assume(
                 f"{path.name} has four columns without a header, and is read as TREC qrels", None
             )
             return _read_trec(path)
@@ -88,8 +78,8 @@ def _read_without_header(path: Path, number: int, first: str) -> Iterator[_Row]:
     elif len(fields) == 3 and graded[2]:
         advice = f"run: sed -i '1i query-id\\tcorpus-id\\tscore' {shlex.quote(str(path))}"
         hint = f"if it is a judgement, {_HEADER_HINT if path.suffix == '.gz' else advice}"
-        raise line_error(path, number, f"{found}, and may be a judgement", hint)
-    raise line_error(path, number, found, _HEADER_HINT)
+        raise reader.line_error(path, number, f"{found}, and may be a judgement", hint)
+    raise reader.line_error(path, number, found, _HEADER_HINT)
 
 
 def _find_columns(names: Sequence[str]) -> tuple[str, str, str] | None:
@@ -118,20 +108,22 @@ def _by_column(path: Path, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterat
             columns, first = _find_columns((*row,)), row.keys()
             if columns is None:
                 problem = f"the columns are {', '.join(row)}, not those of qrels"
-                raise line_error(path, number, problem, "call them query-id, corpus-id and score")
+                raise reader.line_error(
+                    path, number, problem, "call them query-id, corpus-id and score"
+                )
             if columns[2] == "":
-                assume(f"{path.name} has no grades, so all its documents have grade 1", None)
+                reader.assume(f"{path.name} has no grades, so all its documents have grade 1", None)
             elif [*columns] != BEIR_HEADER:
-                assume(
+                reader.assume(
                     f"{path.name}: {', '.join(columns)} are read as query, document and grade", None
                 )
         query, document, grade = columns
         if missing := [name for name in columns if name and row.get(name) is None]:
-            report_error(line_error(path, number, f"there is no {missing[0]}"))
+            report_error(reader.line_error(path, number, f"there is no {missing[0]}"))
             continue
         if not grade and row.keys() != first and _find_columns((*row,)) != columns:
             problem = f"the columns are {', '.join(row)}, unlike those of the first row"
-            report_error(line_error(path, number, problem, "give each judgement a grade"))
+            report_error(reader.line_error(path, number, problem, "give each judgement a grade"))
             continue
         yield number, row[query], row[document], row[grade] if grade else 1
 
@@ -140,15 +132,15 @@ def _collect_qrels(rows: Iterable[tuple[Path, _Row]]) -> Qrels:
     """Return qrels, repeated lines counted once."""
     grades: dict[tuple[str, str], int] = {}
     for path, (number, query, document, value) in rows:
-        pair = (read_id(path, number, query), read_id(path, number, document))
+        pair = (reader.read_id(path, number, query), reader.read_id(path, number, document))
         if not all(pair):
             continue
         match = _GRADE.fullmatch(str(value))
         if not match or isinstance(value, bool):
-            report_error(line_error(path, number, f"the grade {value!r} is not an integer"))
+            report_error(reader.line_error(path, number, f"the grade {value!r} is not an integer"))
             continue
         if match[2]:
-            assume("grades such as 1.0 are read as integers")
+            reader.assume("grades such as 1.0 are read as integers")
         known = grades.setdefault(pair, int(match[1]))
         if known != int(match[1]):
             message = f"document {pair[1]!r} of query {pair[0]!r} has grades {known} and {match[1]}"

@@ -10,23 +10,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from datasets_cfg.readers import reader
 from datasets_cfg.readers.beir import read_documents
 from datasets_cfg.readers.msmarco import read_passages
 from datasets_cfg.readers.qrels import read_trec_qrels
-from datasets_cfg.readers.reader import (
-    Document,
-    Judgements,
-    Queries,
-    Reader,
-    assume,
-    choose_split,
-    collect_queries,
-    decode_line,
-    find_file,
-    keep_judged_queries,
-    line_error,
-    read_lines,
-)
+from datasets_cfg.readers.reader import Document, Judgements, Queries, Reader
 from foundation.errors import BenchError, format_names, report_error
 
 _TOPIC = re.compile(r"<top(?:ic)?(?:\s[^>]*)?>.*?</top(?:ic)?>", re.DOTALL | re.IGNORECASE)
@@ -55,7 +43,7 @@ class TrecReader(Reader):
         return self._found("qrels")
 
     def corpus_files(self) -> tuple[Path, ...]:
-        return (find_file(self.folder, self.corpus_names),)
+        return (reader.find_file(self.folder, self.corpus_names),)
 
     def documents(self) -> Iterator[Document]:
         (path,) = self.corpus_files()
@@ -65,7 +53,9 @@ class TrecReader(Reader):
         files: list[Path] = []
         for name in ("topics", "qrels"):
             missing = f"{self.folder} has no {name} of the split {self.split}"
-            paths = choose_split(self._found(name), self.split, missing, only=name == "topics")
+            paths = reader.choose_split(
+                self._found(name), self.split, missing, only=name == "topics"
+            )
             if len(paths) > 1:
                 names = format_names([path.name for path in paths])
                 problem = f"{self.folder} has several {name} of one split: {names}"
@@ -75,7 +65,7 @@ class TrecReader(Reader):
 
     def judgements(self) -> Judgements:
         topics, qrels = self.judgement_files()
-        return keep_judged_queries(read_topics(topics), read_trec_qrels(qrels), qrels)
+        return reader.keep_judged_queries(read_topics(topics), read_trec_qrels(qrels), qrels)
 
     def _found(self, name: str) -> dict[str, tuple[Path, ...]]:
         found: dict[str, tuple[Path, ...]] = {}
@@ -88,12 +78,12 @@ class TrecReader(Reader):
 
 def read_topics(path: Path) -> Queries:
     """Return the titles of the topics in ``path``."""
-    lines = (decode_line(path, number, line) for number, line in read_lines(path))
+    lines = (reader.decode_line(path, number, line) for number, line in reader.read_lines(path))
     topics = _TOPIC.findall("\n".join(lines))
     if not topics:
         hint = "call a file of tab-separated queries queries.*.tsv"
-        raise line_error(path, 1, "the file has no <top> or <topic>", hint)
-    assume(f"{path.name}: the titles of the topics are the queries", None)
+        raise reader.line_error(path, 1, "the file has no <top> or <topic>", hint)
+    reader.assume(f"{path.name}: the titles of the topics are the queries", None)
     rows = []
     for topic in topics:
         number, title = _NUMBER.search(topic), _TITLE.search(topic)
@@ -101,5 +91,7 @@ def read_topics(path: Path) -> Queries:
             text = " ".join(html.unescape(title[1]).split())
             rows.append((0, number[1] or number[2], text))
         else:
-            report_error(line_error(path, 1, f"a topic has no number or no title: {topic[:80]!r}"))
-    return collect_queries(rows, path)
+            report_error(
+                reader.line_error(path, 1, f"a topic has no number or no title: {topic[:80]!r}")
+            )
+    return reader.collect_queries(rows, path)

@@ -34,12 +34,9 @@ class _Printer(run_case.RunProgress):
         result = evaluation.record
         for warning in result.preflight.get("warnings", ()):
             print(f"warning: {result.model}: {warning}", file=sys.stderr)
-        done = (
-            f"stored in {evaluation.folder} since {result.conditions.time}; use --recompute to "
-            "evaluate again"
-            if reused
-            else _describe_work(evaluation)
-        )
+        since = f"stored in {evaluation.folder} since {result.conditions.time}"
+        again = f"{since}; use --recompute to evaluate again"
+        done = again if reused else _describe_work(evaluation)
         print(f"{result.protocol.collection}, {result.model}: {done}", file=sys.stderr)
 
     def finish_collection(self, results: Sequence[Result], published: run_case.Claims) -> None:
