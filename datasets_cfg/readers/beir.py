@@ -78,9 +78,8 @@ def read_documents(path: Path) -> Iterator[Document]:
         title = "" if line.title is None else line.title
         if not isinstance(title, str):
             if not math.isnan(title):
-                report_error(
-                    reader.line_error(path, number, f"title is {title}: expected text", _HINT)
-                )
+                problem = f"title is {title}: expected text"
+                report_error(reader.line_error(path, number, problem, _HINT))
                 continue
             reader.assume("titles that are NaN are read as no title")
             title = ""
@@ -89,12 +88,12 @@ def read_documents(path: Path) -> Iterator[Document]:
 
 def read_queries(*paths: Path) -> Queries:
     """Return the queries in ``paths``, with ``_id`` or ``id``, and ``text``."""
-    lines = (
-        (path, *each) for path in paths for each in reader.read_records(path, _QueryLine, _HINT)
+    rows = (
+        (number, _id(path, number, line), line.text)
+        for path in paths
+        for number, line in reader.read_records(path, _QueryLine, _HINT)
     )
-    return reader.collect_queries(
-        ((number, _id(path, number, line), line.text) for path, number, line in lines), paths[0]
-    )
+    return reader.collect_queries(rows, paths[0])
 
 
 def _id(path: Path, number: int, line: _QueryLine) -> str:

@@ -59,9 +59,8 @@ class BrightReader(Reader):
         """Return queries that have relevant documents, with the excluded documents of each."""
         paths = self.judgement_files()
         rows = [each for path in paths for each in reader.read_records(path, _Example)]
-        queries = reader.collect_queries(
-            ((number, row.id, row.query) for number, row in rows), paths[0]
-        )
+        asked = ((number, row.id, row.query) for number, row in rows)
+        queries = reader.collect_queries(asked, paths[0])
         pairs = list(dict.fromkeys((row.id, gold) for _, row in rows for gold in row.gold_ids))
         ids, documents = zip(*pairs, strict=True) if pairs else ((), ())
         qrels = Qrels(ids, documents, np.ones(len(pairs), np.int32))
@@ -71,6 +70,5 @@ class BrightReader(Reader):
 
     def _files(self, name: str) -> tuple[Path, ...]:
         missing = f"{self.folder} has no {name}/{self.split}-*.parquet"
-        return reader.choose_split(
-            reader.list_splits(self.folder, [name]), self.split, missing, only=False
-        )
+        found = reader.list_splits(self.folder, [name])
+        return reader.choose_split(found, self.split, missing, only=False)

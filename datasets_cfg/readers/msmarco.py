@@ -6,6 +6,7 @@ RocketQA (Qu et al., NAACL 2021) adds them for the title track.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +60,13 @@ class MsmarcoReader(Reader):
         split = self.split
         queries = [*_QUERIES.get(split, []), f"queries.{split}.tsv"]
         qrels = [*_QRELS.get(split, []), f"qrels.{split}.tsv", f"qrels.{split}.txt"]
-        splits = self.splits()
-        return reader.find_file(self.folder, queries, splits), reader.find_file(
-            self.folder, qrels, splits
-        )
+        find = partial(reader.find_file, self.folder, splits=self.splits())
+        return find(queries), find(qrels)
 
     def judgements(self) -> Judgements:
-        queries, qrels = self.judgement_files()
-        return reader.keep_judged_queries(
-            reader.read_tsv_queries(queries), read_trec_qrels(qrels), qrels
-        )
+        path, qrels = self.judgement_files()
+        queries = reader.read_tsv_queries(path)
+        return reader.keep_judged_queries(queries, read_trec_qrels(qrels), qrels)
 
 
 def read_passages(path: Path) -> Iterator[Document]:

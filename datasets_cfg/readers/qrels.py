@@ -108,9 +108,8 @@ def _by_column(path: Path, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterat
             columns, first = _find_columns((*row,)), row.keys()
             if columns is None:
                 problem = f"the columns are {', '.join(row)}, not those of qrels"
-                raise reader.line_error(
-                    path, number, problem, "call them query-id, corpus-id and score"
-                )
+                hint = "call them query-id, corpus-id and score"
+                raise reader.line_error(path, number, problem, hint)
             if columns[2] == "":
                 reader.assume(f"{path.name} has no grades, so all its documents have grade 1", None)
             elif [*columns] != BEIR_HEADER:

@@ -53,9 +53,8 @@ class TrecReader(Reader):
         files: list[Path] = []
         for name in ("topics", "qrels"):
             missing = f"{self.folder} has no {name} of the split {self.split}"
-            paths = reader.choose_split(
-                self._found(name), self.split, missing, only=name == "topics"
-            )
+            found, only = self._found(name), name == "topics"
+            paths = reader.choose_split(found, self.split, missing, only)
             if len(paths) > 1:
                 names = format_names([path.name for path in paths])
                 problem = f"{self.folder} has several {name} of one split: {names}"
@@ -91,7 +90,6 @@ def read_topics(path: Path) -> Queries:
             text = " ".join(html.unescape(title[1]).split())
             rows.append((0, number[1] or number[2], text))
         else:
-            report_error(
-                reader.line_error(path, 1, f"a topic has no number or no title: {topic[:80]!r}")
-            )
+            problem = f"a topic has no number or no title: {topic[:80]!r}"
+            report_error(reader.line_error(path, 1, problem))
     return reader.collect_queries(rows, path)
