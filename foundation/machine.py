@@ -95,10 +95,9 @@ UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 def parse_size(text: str) -> int:
     """Return the bytes of ``text``: ``2GB`` (10^9), ``1.5GiB`` (2^30), ``800MB``, or a number."""
-    match = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{0,9})\s*([A-Za-z]*)", text.strip())
-    factor = UNITS.get(match[2].upper()) if match else None
-    has_number = match and match[1].strip(".")
-    size = int(Decimal(match[1]) * factor) if match and has_number and factor else 0
+    number = r"[0-9]{1,18}\.?[0-9]{0,9}|\.[0-9]{1,9}"
+    match = re.fullmatch(rf"({number})\s*([A-Za-z]*)", text.strip())
+    size = int(Decimal(match[1]) * UNITS.get(match[2].upper(), 0)) if match else 0
     if size < 1:
         raise BenchError(f"{text!r} is not a size", "write 2GB, 1.5GiB, 800MB or a number of bytes")
     return size

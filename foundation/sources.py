@@ -46,10 +46,9 @@ def load_class(path: str, base: type[T]) -> type[T]:
     classes = [each for each in own if issubclass(each, base)]
     if len(classes) != 1:
         found = ", ".join(each.__name__ for each in classes) or "none"
-        raise BenchError(
-            f"{path} must define one subclass of {base.__name__}; found: {found}",
-            f"Define one, from {base.__module__} import {base.__name__}.",
-        )
+        problem = f"{path} must define one subclass of {base.__name__}; found: {found}"
+        hint = f"Define one, from {base.__module__} import {base.__name__}."
+        raise BenchError(problem, hint)
     return classes[0]
 
 
@@ -90,10 +89,9 @@ def run_file(path: str) -> ModuleType:
         sibling, imported = file.parent.joinpath(*name.split(".")), _find_file(name)
         for expected in (sibling.with_suffix(SUFFIX), sibling / "__init__.py"):
             if imported and expected.is_file() and not expected.samefile(imported):
-                raise BenchError(
-                    f"{path} imports {name}, which is {imported} in this process, not {expected}",
-                    "Rename one of the two files, or type one command for each model.",
-                )
+                problem = f"{path} imports {name}, which is {imported} in this process"
+                hint = "Rename one of the two files, or type one command for each model."
+                raise BenchError(f"{problem}, not {expected}", hint)
     return module
 
 

@@ -17,16 +17,8 @@ import attrs
 from cyclopts import Group, Parameter
 
 from bench.cli import parsing as parse
-from bench.requests import data, deciding, evaluating, training
-from bench.requests.fields import (
-    CARD_SETTINGS,
-    RESULTS,
-    FolderFields,
-    ModelFields,
-    Request,
-    describe_fields,
-    described_in,
-)
+from bench.requests import data, deciding, evaluating, fields, training
+from bench.requests.fields import FolderFields, ModelFields, Request
 
 EVALUATE = Group("Evaluate", sort_key=1)
 DECIDE = Group("Decide", sort_key=2)
@@ -39,7 +31,7 @@ Words = tuple[str, ...]
 # Fields that only Python has.
 PYTHON_ONLY = {
     *("a", "b", "others", "changes", "every_measure", "fingerprint", "method_settings", "offline"),
-    *("progress", "save_every", "seed", "similarity", *CARD_SETTINGS),
+    *("progress", "save_every", "seed", "similarity", *fields.CARD_SETTINGS),
 }
 
 # How a field is typed, by its type, unless its name decides.
@@ -199,7 +191,7 @@ class Command:
 
     def options(self) -> Iterator[Option]:
         """Yield positional arguments and options, in the order of ``--help``."""
-        described = describe_fields(self.request)
+        described = fields.describe_fields(self.request)
         if self.to_fields is parse.read_compared_models:
             yield Option("names", Words, COMPARED, Request.section, True, dataclasses.MISSING)
         type_of = get_type_hints(self.request)
@@ -219,7 +211,7 @@ class Command:
         for name, help_ in self.output.items():
             kind = self.kinds.get(name, OUTPUT_KINDS[name])
             section = FolderFields.section if name == "json" else Request.section
-            text = help_ or described_in(OutputOptions)[name]
+            text = help_ or fields.described_in(OutputOptions)[name]
             yield Option(name, kind, text, section, default=getattr(OutputOptions(), name))
         if self.to_fields is parse.read_card_settings:
             yield Option("set", parse.FieldValues, SET_CARD, ModelFields.section, default=())
@@ -262,7 +254,7 @@ COMMANDS: dict[str, Command] = {
         "evaluating.score",
         kinds={"measure": Words},
         named=("dataset",),
-        defaults={"results": RESULTS},
+        defaults={"results": fields.RESULTS},
     ),
     "speed": Command(
         evaluating.SpeedRequest,

@@ -191,13 +191,9 @@ def _wrap(text: str) -> str:
 
 
 def _print_internal_error(error: Exception) -> int:
-    print(
-        f"{traceback.format_exc()}\n"
-        f"internal error: {type(error).__name__}: {error}\n"
-        f"  This is a bug in bench. Please report it with all lines above and your command: "
-        f"{sys.argv[1:]}",
-        file=sys.stderr,
-    )
+    what = f"{traceback.format_exc()}\ninternal error: {type(error).__name__}: {error}"
+    advice = "This is a bug in bench. Please report it with all lines above and your command"
+    print(f"{what}\n  {advice}: {sys.argv[1:]}", file=sys.stderr)
     return ExitCode.INTERNAL_ERROR
 
 
