@@ -41,8 +41,8 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 @quick
 @given(documents=documents_strategy, asked=st.lists(unicode_text, max_size=10), seed=st.integers(0))
 def test_any_unicode_documents_come_back_and_are_found_and_ranked_by_their_ids(
-    documents: list[Document], asked: list[str], seed: int, tmp_path: Path
-) -> None:
+    documents, asked, seed, tmp_path
+):
     corpus = Corpus.build(documents, tmp_path / "corpus")
 
     columns = (corpus.ids, corpus.titles, corpus.texts)
@@ -59,7 +59,7 @@ def test_any_unicode_documents_come_back_and_are_found_and_ranked_by_their_ids(
     assert found.tolist() == [row_of.get(id_, -1) for id_ in wanted]
 
 
-def test_rows_of_and_texts_at_cross_record_batches(tmp_path: Path, small_batches: None) -> None:
+def test_rows_of_and_texts_at_cross_record_batches(tmp_path, small_batches):
     corpus = Corpus.build(numbered(10), tmp_path / "corpus")
 
     rows = corpus.rows_of(["d9", "absent", "d0", "d4", "d9"])
@@ -69,16 +69,14 @@ def test_rows_of_and_texts_at_cross_record_batches(tmp_path: Path, small_batches
 
 
 @pytest.mark.parametrize("row", [-1, 3])
-def test_texts_at_refuses_a_row_outside_the_corpus(row: int, tmp_path: Path) -> None:
+def test_texts_at_refuses_a_row_outside_the_corpus(row, tmp_path):
     corpus = Corpus.build(numbered(3), tmp_path / "corpus")
 
     with pytest.raises(IndexError, match=r"0\.\.2"):
         corpus.texts_at(np.array([0, row]))
 
 
-def test_the_hash_does_not_depend_on_record_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hash_does_not_depend_on_record_batches(tmp_path, monkeypatch):
     whole = Corpus.build(numbered(10), tmp_path / "whole")
     monkeypatch.setattr(corpus_writer, "BATCH_BYTES", 1)
     split = Corpus.build(numbered(10), tmp_path / "split")
@@ -88,14 +86,14 @@ def test_the_hash_does_not_depend_on_record_batches(
     assert split.sha256 == whole.sha256
 
 
-def test_the_hash_is_sha256_of_length_prefixed_fields(tmp_path: Path) -> None:
+def test_the_hash_is_sha256_of_length_prefixed_fields(tmp_path):
     corpus = Corpus.build([Document("1", "é", "")], tmp_path / "corpus")
 
     expected = b"\x01" + bytes(7) + b"1" + b"\x02" + bytes(7) + "é".encode() + bytes(8)
     assert corpus.sha256 == hashlib.sha256(expected).hexdigest()
 
 
-def test_a_duplicate_id_is_named_with_both_places(tmp_path: Path, small_batches: None) -> None:
+def test_a_duplicate_id_is_named_with_both_places(tmp_path, small_batches):
     documents = [*numbered(8), numbered(8)[1], Document("d2", "", "again")]
 
     with pytest.raises(BenchError, match="'d2' occurs twice: documents 3 and 10"):
@@ -103,9 +101,7 @@ def test_a_duplicate_id_is_named_with_both_places(tmp_path: Path, small_batches:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_building_again_replaces_the_corpus_while_an_open_one_stays_readable(
-    tmp_path: Path,
-) -> None:
+def test_building_again_replaces_the_corpus_while_an_open_one_stays_readable(tmp_path):
     folder = tmp_path / "corpus"
     old = Corpus.build(numbered(3), folder)
     new = Corpus.build(numbered(5), folder)
@@ -116,7 +112,7 @@ def test_building_again_replaces_the_corpus_while_an_open_one_stays_readable(
 
 
 @pytest.mark.slow
-def test_many_processes_may_build_the_same_corpus(tmp_path: Path) -> None:
+def test_many_processes_may_build_the_same_corpus(tmp_path):
     program = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -138,7 +134,7 @@ def test_many_processes_may_build_the_same_corpus(tmp_path: Path) -> None:
     "name", ["documents.arrow", "tie_rank.npy", "manifest.json", "checksums.json"]
 )
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
-def test_a_damaged_corpus_is_refused(name: str, damage: str, tmp_path: Path) -> None:
+def test_a_damaged_corpus_is_refused(name, damage, tmp_path):
     folder = tmp_path / "corpus"
     Corpus.build(numbered(3), folder)
     content = (folder / name).read_bytes()
@@ -150,7 +146,7 @@ def test_a_damaged_corpus_is_refused(name: str, damage: str, tmp_path: Path) -> 
         Corpus.open(folder)
 
 
-def test_a_corpus_of_another_format_version_is_refused(tmp_path: Path) -> None:
+def test_a_corpus_of_another_format_version_is_refused(tmp_path):
     Corpus.build(numbered(1), tmp_path / "corpus")
     rewrite(tmp_path / "corpus", "manifest.json", b'"schema_version": 1', b'"schema_version": 9')
 
@@ -160,8 +156,8 @@ def test_a_corpus_of_another_format_version_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [(b"text 4", b"text 5"), (b"d6", b"d2")])
 def test_a_large_corpus_is_checked_when_a_document_is_first_asked_for(
-    damage: tuple[bytes, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    damage, tmp_path, monkeypatch
+):
     monkeypatch.setattr(corpus_writer, "BLOCK_BYTES", 100)
     folder = tmp_path / "corpus"
     Corpus.build(numbered(10), folder)
@@ -181,7 +177,7 @@ def test_a_large_corpus_is_checked_when_a_document_is_first_asked_for(
         Corpus.open(folder)  # what is damaged is not met a second time
 
 
-def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path):
     source = tmp_path / "corpus.jsonl"
     source.write_text("old")
 

@@ -61,7 +61,7 @@ def corpora(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache" / "corpora").glob("*"))
 
 
-def test_a_folder_needs_no_facts(folder: Path, open_: Open) -> None:
+def test_a_folder_needs_no_facts(folder, open_):
     dataset = open_(folder)
 
     assert (dataset.name, dataset.facts.layout, dataset.facts.split) == ("mine", "beir", "test")
@@ -73,7 +73,7 @@ def test_a_folder_needs_no_facts(folder: Path, open_: Open) -> None:
     assert dataset.corpus.texts.to_pylist() == ["one", ""]
 
 
-def test_a_folder_may_declare_facts(folder: Path, open_: Open) -> None:
+def test_a_folder_may_declare_facts(folder, open_):
     (folder / "dataset.toml").write_text(
         'name = "ours"\nsplit = "dev"\nexclude_self = true\n[counts]\ndocuments = 2\n'
     )
@@ -83,9 +83,7 @@ def test_a_folder_may_declare_facts(folder: Path, open_: Open) -> None:
     assert dataset.queries.ids == ("q1",)
 
 
-def test_a_folder_that_claims_a_declared_name_has_the_facts_of_that_collection(
-    folder: Path, open_: Open
-) -> None:
+def test_a_folder_that_claims_a_declared_name_has_the_facts_of_that_collection(folder, open_):
     (folder / "dataset.toml").write_text('name = "beir/scifact"\n')
     dataset = open_(folder)
 
@@ -108,18 +106,14 @@ def test_a_folder_that_claims_a_declared_name_has_the_facts_of_that_collection(
         ('main_measure = "R@5"', "changes its main_measure"),
     ],
 )
-def test_a_claimed_name_with_other_facts_is_refused(
-    text: str, named: str, folder: Path, open_: Open
-) -> None:
+def test_a_claimed_name_with_other_facts_is_refused(text, named, folder, open_):
     (folder / "dataset.toml").write_text(f'name = "beir/scifact"\n{text}\n')
     with pytest.raises(BenchError, match=named) as caught:
         open_(folder)
     assert f'write name = "another" into {folder}' in caught.value.hint
 
 
-def test_no_folder_is_the_embedded_collection_or_a_suite(
-    folder: Path, tmp_path: Path, open_: Open
-) -> None:
+def test_no_folder_is_the_embedded_collection_or_a_suite(folder, tmp_path, open_):
     own = fill(tmp_path / "stdlib-code", FILES)
     with pytest.raises(BenchError, match="name stdlib-code of an embedded collection"):
         open_(own)
@@ -133,14 +127,12 @@ def test_no_folder_is_the_embedded_collection_or_a_suite(
     [("datasets--owner--set/snapshots/0a1b", "hf/owner/set"), ("set/snapshots/monday", "monday")],
 )
 def test_only_a_snapshot_in_the_cache_of_the_hub_has_the_name_of_its_repository(
-    place: str, name: str, tmp_path: Path, open_: Open
-) -> None:
+    place, name, tmp_path, open_
+):
     assert open_(fill(tmp_path / place, FILES)).name == name
 
 
-def test_judgements_that_are_added_never_change_the_hash_of_the_own(
-    folder: Path, open_: Open
-) -> None:
+def test_judgements_that_are_added_never_change_the_hash_of_the_own(folder, open_):
     dataset = open_(folder)
     judged = dataset.with_judgements(Qrels(("q1",), ("d2",), np.array([1], dtype=np.int32)))
     again = replace(judged.with_judgements(judged.qrels), assumptions={"x": 1})
@@ -155,15 +147,13 @@ def test_judgements_that_are_added_never_change_the_hash_of_the_own(
         *("[counts]\ndocuments = -1", '[[archives]]\nurl = "file:///etc/passwd"'),
     ],
 )
-def test_a_mistake_in_declared_facts_is_named(text: str, folder: Path, open_: Open) -> None:
+def test_a_mistake_in_declared_facts_is_named(text, folder, open_):
     (folder / "dataset.toml").write_text(text)
     with pytest.raises(BenchError, match=r"dataset\.toml"):
         open_(folder)
 
 
-def test_a_name_of_the_catalogue_wins_over_a_folder(
-    tmp_path: Path, open_: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_of_the_catalogue_wins_over_a_folder(tmp_path, open_, monkeypatch):
     fill(tmp_path / "beir" / "scifact", FILES)
     monkeypatch.chdir(tmp_path)
 
@@ -171,7 +161,7 @@ def test_a_name_of_the_catalogue_wins_over_a_folder(
     assert not open_("./beir/scifact").facts.exclude_self
 
 
-def test_opening_does_not_read_the_corpus(folder: Path, tmp_path: Path, open_: Open) -> None:
+def test_opening_does_not_read_the_corpus(folder, tmp_path, open_):
     (folder / "corpus.jsonl").write_text("not JSON\n")
     dataset = open_(folder)
 
@@ -181,9 +171,7 @@ def test_opening_does_not_read_the_corpus(folder: Path, tmp_path: Path, open_: O
         _ = dataset.corpus
 
 
-def test_a_corpus_without_checksums_is_built_again(
-    folder: Path, tmp_path: Path, open_: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_corpus_without_checksums_is_built_again(folder, tmp_path, open_, caplog):
     old = open_(folder).corpus
     checksums = corpora(tmp_path)[0] / "checksums.json"
     written = checksums.read_text()
@@ -194,9 +182,7 @@ def test_a_corpus_without_checksums_is_built_again(
     assert checksums.read_text() == written
 
 
-def test_splits_share_one_corpus_which_is_built_once(
-    folder: Path, tmp_path: Path, open_: Open
-) -> None:
+def test_splits_share_one_corpus_which_is_built_once(folder, tmp_path, open_):
     first = open_(folder).corpus
     (built,) = corpora(tmp_path)
     made = (built / "manifest.json").stat().st_mtime_ns
@@ -209,7 +195,7 @@ def test_splits_share_one_corpus_which_is_built_once(
     assert [file.path for file in second.manifest.sources] == [str(folder / "corpus.jsonl")]
 
 
-def test_a_changed_file_gives_another_corpus(folder: Path, tmp_path: Path, open_: Open) -> None:
+def test_a_changed_file_gives_another_corpus(folder, tmp_path, open_):
     old = open_(folder).corpus
     (folder / "corpus.jsonl").write_text(CORPUS.replace("one", "two"))
     status = (folder / "corpus.jsonl").stat()
@@ -221,7 +207,7 @@ def test_a_changed_file_gives_another_corpus(folder: Path, tmp_path: Path, open_
     assert new.texts.to_pylist() == ["two", ""]
 
 
-def test_title_tracks_are_two_corpora(tmp_path: Path, open_: Open) -> None:
+def test_title_tracks_are_two_corpora(tmp_path, open_):
     files = {
         "collection.tsv": "1\tone\n2\ttwo\n",
         "para.title.txt": "2\tTwo\n",
@@ -240,7 +226,7 @@ def test_title_tracks_are_two_corpora(tmp_path: Path, open_: Open) -> None:
     assert len(corpora(tmp_path)) == 2
 
 
-def test_hashes_cover_content_and_not_order(folder: Path, open_: Open) -> None:
+def test_hashes_cover_content_and_not_order(folder, open_):
     before = open_(folder)
     lines = QUERIES.splitlines()
     fill(folder, {"queries.jsonl": "\n".join(reversed(lines))})
@@ -256,8 +242,8 @@ def test_hashes_cover_content_and_not_order(folder: Path, open_: Open) -> None:
 
 
 def test_a_folder_is_recognised_by_its_name_and_content_until_they_change(
-    folder: Path, tmp_path: Path, open_: Open, bench_data: Path
-) -> None:
+    folder, tmp_path, open_, bench_data
+):
     def again(dataset: Dataset) -> Path | None:
         content = (dataset.name, dataset.queries_sha256, dataset.qrels_sha256)
         found = open_remembered(*content, dataset.facts.split, dataset.cache_dir)
@@ -281,7 +267,7 @@ def test_a_folder_is_recognised_by_its_name_and_content_until_they_change(
     assert again(dataset) is None
 
 
-def test_an_embedded_collection_has_the_declared_split_only(open_: Open) -> None:
+def test_an_embedded_collection_has_the_declared_split_only(open_):
     dataset = open_("stdlib-code")
     assert not dataset.facts.exclude_self
     assert len(dataset.corpus) == dataset.facts.counts.documents

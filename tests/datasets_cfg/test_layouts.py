@@ -141,9 +141,7 @@ def hashes(dataset: Dataset) -> tuple[str, str, str]:
 
 
 @pytest.mark.parametrize("write", FORMS, ids=lambda write: write.__name__)
-def test_every_form_is_the_same_dataset_and_what_was_assumed_is_recorded(
-    write: Callable[[Path], None], tmp_path: Path, open_: Callable[..., Dataset]
-) -> None:
+def test_every_form_is_the_same_dataset_and_what_was_assumed_is_recorded(write, tmp_path, open_):
     write_collection(tmp_path / "beir")
     (tmp_path / "other").mkdir()
     write(tmp_path / "other")
@@ -155,9 +153,7 @@ def test_every_form_is_the_same_dataset_and_what_was_assumed_is_recorded(
     assert all_assumptions(open_(tmp_path / "beir")) == {}
 
 
-def test_integer_ids_nan_titles_and_lone_surrogates_are_counted(
-    tmp_path: Path, open_: Callable[..., Dataset]
-) -> None:
+def test_integer_ids_nan_titles_and_lone_surrogates_are_counted(tmp_path, open_):
     table(tmp_path / "queries.parquet", [{"id": 7, "text": "wing"}])
     table(tmp_path / "qrels.parquet", [{"query-id": 7, "corpus-id": 1}])
     (tmp_path / "corpus.jsonl").write_text(
@@ -179,9 +175,7 @@ def test_integer_ids_nan_titles_and_lone_surrogates_are_counted(
         _ = open_(tmp_path).corpus
 
 
-def test_a_missing_shard_is_not_a_smaller_collection_nor_an_old_one_a_larger(
-    tmp_path: Path, open_: Callable[..., Dataset]
-) -> None:
+def test_a_missing_shard_is_not_a_smaller_collection_nor_an_old_one_a_larger(tmp_path, open_):
     parquet_of_hub(tmp_path)
     second = tmp_path / "corpus/train-00001-of-00002.parquet"
     shutil.copy(second, tmp_path / "corpus/train-00000-of-00001.parquet")
@@ -201,9 +195,7 @@ def test_a_missing_shard_is_not_a_smaller_collection_nor_an_old_one_a_larger(
         open_(tmp_path)
 
 
-def test_files_of_beir_come_before_those_of_a_split_in_another_form(
-    tmp_path: Path, open_: Callable[..., Dataset]
-) -> None:
+def test_files_of_beir_come_before_those_of_a_split_in_another_form(tmp_path, open_):
     expected = hashes(open_(write_collection(tmp_path)))
     for name in ("corpus", "queries"):
         table(tmp_path / f"{name}/test.parquet", [{"_id": "x", "text": "another"}])
@@ -221,9 +213,7 @@ def test_files_of_beir_come_before_those_of_a_split_in_another_form(
     assert "qrels.jsonl is read as the split dev" in open_(tmp_path, split="dev").assumptions
 
 
-def test_a_split_that_was_asked_for_is_not_replaced(
-    tmp_path: Path, open_: Callable[..., Dataset]
-) -> None:
+def test_a_split_that_was_asked_for_is_not_replaced(tmp_path, open_):
     trec_qrels(tmp_path)
     with pytest.raises(BenchError, match=r"has no test\.tsv") as caught:
         open_(tmp_path, split="test")
@@ -243,9 +233,7 @@ def test_a_split_that_was_asked_for_is_not_replaced(
         ("query-id\tcorpus-id\tscore\nq\td\ttrue\n", "'true' is not an integer", ""),
     ],
 )
-def test_qrels_that_can_mean_two_things_are_refused_with_both(
-    content: str, problem: str, hint: str, tmp_path: Path
-) -> None:
+def test_qrels_that_can_mean_two_things_are_refused_with_both(content, problem, hint, tmp_path):
     path = tmp_path / "test.tsv"
     path.write_text(content)
     with pytest.raises(BenchError, match=problem) as caught:
@@ -253,7 +241,7 @@ def test_qrels_that_can_mean_two_things_are_refused_with_both(
     assert hint in caught.value.hint
 
 
-def test_judgements_of_one_file_have_the_same_columns(tmp_path: Path) -> None:
+def test_judgements_of_one_file_have_the_same_columns(tmp_path):
     without = {key: value for key, value in JUDGED[0].items() if key != "score"}
     lines(tmp_path / "test.jsonl", [without, {**JUDGED[1], "score": 3}])
     with pytest.raises(BenchError, match=r"jsonl:2: .*score, unlike those of the first row"):
@@ -284,9 +272,7 @@ XML = '<topics><topic number="301"><query>Wings &amp; lift < 3 kg</query></topic
         (TOPICS, "", "test"),
     ],
 )
-def test_trec_topics_are_asked_by_their_titles(
-    topics: str, name: str, split: str, tmp_path: Path, open_: Callable[..., Dataset]
-) -> None:
+def test_trec_topics_are_asked_by_their_titles(topics, name, split, tmp_path, open_):
     (tmp_path / f"topics{name}").write_text(topics)
     (tmp_path / f"qrels{name}").write_text("301 0 FR-1 1\n301 0 FR-2 0\n")
     assert open_(tmp_path, with_corpus=False).queries.texts == ("Wings & lift < 3 kg",)
@@ -320,9 +306,7 @@ def bright(tmp_path: Path, open_: Callable[..., Dataset]) -> Dataset:
     return open_(tmp_path / "bright", split="pony")
 
 
-def test_excluded_documents_leave_ranking_and_run_as_in_brights_own_program(
-    bright: Dataset,
-) -> None:
+def test_excluded_documents_leave_ranking_and_run_as_in_brights_own_program(bright):
     scores = np.random.default_rng(0).normal(size=(3, 200)).astype(np.float32)
     depth = search_depth(bright, 20)
     rows = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
@@ -341,9 +325,7 @@ def test_excluded_documents_leave_ranking_and_run_as_in_brights_own_program(
         assert [cut.ids[int(place)].as_py() for place in places] == expected
 
 
-def test_exclusions_are_part_of_the_judgements(
-    bright: Dataset, open_: Callable[..., Dataset]
-) -> None:
+def test_exclusions_are_part_of_the_judgements(bright, open_):
     folder = bright.reader.folder
     assert bright.facts.layout == "bright"
     assert {query: len(ids) for query, ids in bright.excluded.items()} == {"1": 30, "2": 2}
@@ -356,8 +338,8 @@ def test_exclusions_are_part_of_the_judgements(
 
 @pytest.mark.parametrize(("suite", "members"), [("nanobeir", 13), ("bright", 12)])
 def test_declared_collections_name_a_commit_and_say_how_to_get_them(
-    suite: str, members: int, open_: Callable[..., Dataset], tmp_path: Path
-) -> None:
+    suite, members, open_, tmp_path
+):
     names = suite_for(suite).members
     assert len(names) == members
     for name in names:
@@ -372,7 +354,7 @@ def test_declared_collections_name_a_commit_and_say_how_to_get_them(
 # Copies, cut texts and repair
 
 
-def test_verify_counts_unjudged_copies_and_cut_texts(tmp_path: Path) -> None:
+def test_verify_counts_unjudged_copies_and_cut_texts(tmp_path):
     corpus: Rows = [{"_id": f"d{n}", "text": f"{n}" * 300} for n in range(6)]
     lines(tmp_path / "corpus.jsonl", [*corpus, {"_id": "copy", "text": "0" * 300}])
     lines(tmp_path / "queries.jsonl", [{"_id": f"q{n}", "text": "x"} for n in range(3)])
@@ -386,9 +368,7 @@ def test_verify_counts_unjudged_copies_and_cut_texts(tmp_path: Path) -> None:
     ]
 
 
-def test_a_copy_of_nfcorpus_would_count_as_wrong_for_112_queries(
-    bench_data: Path, tmp_path: Path
-) -> None:
+def test_a_copy_of_nfcorpus_would_count_as_wrong_for_112_queries(bench_data, tmp_path):
     dataset = open_dataset("beir/nfcorpus", cache_dir=tmp_path, data_dir=bench_data)
     (finding,) = verify_dataset(dataset)
     texts = dict(zip(dataset.corpus.ids.to_pylist(), dataset.corpus.texts.to_pylist(), strict=True))
@@ -401,9 +381,7 @@ def test_a_copy_of_nfcorpus_would_count_as_wrong_for_112_queries(
     assert (finding.severity, finding.count) == ("note", len(wrong)) == ("note", 112)
 
 
-def test_a_repaired_copy_is_clean_and_lists_what_was_changed(
-    tmp_path: Path, open_: Callable[..., Dataset]
-) -> None:
+def test_a_repaired_copy_is_clean_and_lists_what_was_changed(tmp_path, open_):
     write_collection(tmp_path / "bad")
     with (tmp_path / "bad/corpus.jsonl").open("a") as file:
         file.write('{"_id": "d1", "text": "another"}\n{"_id": "d2"\n{"text": "no id"}\n')
@@ -437,9 +415,7 @@ def test_a_repaired_copy_is_clean_and_lists_what_was_changed(
         ("dataset.toml", 'split = "../../../outside"', "split is '../../../outside': expected"),
     ],
 )
-def test_a_copy_that_could_not_be_used_is_not_written(
-    file: str, content: str, problem: str, tmp_path: Path, open_: Callable[..., Dataset]
-) -> None:
+def test_a_copy_that_could_not_be_used_is_not_written(file, content, problem, tmp_path, open_):
     folder = write_collection(tmp_path / "bad")
     (folder / file).write_text(content)
     with pytest.raises(BenchError, match=problem):
@@ -457,9 +433,7 @@ def test_a_copy_that_could_not_be_used_is_not_written(
         ({"psgs_w100.tsv", "nq-dev.qa.csv"}, "dev", "Success@20", 100),
     ],
 )
-def test_the_layout_decides_measure_and_depth(
-    files: set[str], split: str, measure: str, depth: int, tmp_path: Path, open_: Any
-) -> None:
+def test_the_layout_decides_measure_and_depth(files, split, measure, depth, tmp_path, open_):
     for name in files | {"queries.mine.tsv", "queries.dl19.judged.tsv"}:
         text = {"c": "1\tone\n", "p": "id\ttext\ttitle\n1\tone\t\n", "n": "who\t['one']\n"}
         (tmp_path / name).write_text(
@@ -491,9 +465,7 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "ir_datasets:mine/test"
 
 
-def test_a_dataset_of_ir_datasets_is_that_of_its_files(
-    registered: str, tmp_path: Path, open_: Callable[..., Dataset]
-) -> None:
+def test_a_dataset_of_ir_datasets_is_that_of_its_files(registered, tmp_path, open_):
     with pytest.raises(BenchError, match="downloads are off"):
         open_(registered, download=False)
     dataset = open_(registered)
@@ -514,9 +486,7 @@ def test_a_dataset_of_ir_datasets_is_that_of_its_files(
 
 
 @pytest.mark.slow
-def test_a_collection_of_the_hub_is_its_clone_at_a_commit_and_needs_no_network_later(
-    tmp_path: Path,
-) -> None:
+def test_a_collection_of_the_hub_is_its_clone_at_a_commit_and_needs_no_network_later(tmp_path):
     """With a server of this test, in other processes, which read HF_ENDPOINT at import."""
     (tmp_path / "name").mkdir()
     parquet_of_hub(tmp_path / "name")
@@ -549,9 +519,7 @@ def test_a_collection_of_the_hub_is_its_clone_at_a_commit_and_needs_no_network_l
     assert "cannot get hf://owner/other" in found["hf://owner/other"][0]["what"]
 
 
-def test_bytes_in_a_parquet_file_that_are_not_utf8_are_refused(
-    tmp_path: Path, open_: Callable[..., Dataset]
-) -> None:
+def test_bytes_in_a_parquet_file_that_are_not_utf8_are_refused(tmp_path, open_):
     write_collection(tmp_path)
     (tmp_path / "corpus.jsonl").unlink()
     text = pa.array([b"\xff"]).view(pa.string())
@@ -562,8 +530,8 @@ def test_bytes_in_a_parquet_file_that_are_not_utf8_are_refused(
 
 
 def test_only_columns_of_a_collection_are_read_from_parquet_and_both_formats_of_arrow(
-    tmp_path: Path, open_: Callable[..., Dataset]
-) -> None:
+    tmp_path, open_
+):
     expected = open_(write_collection(tmp_path / "one")).corpus.sha256
     (tmp_path / "one/corpus.jsonl").unlink()
     no_date = pa.array([2**62] * len(CORPUS), pa.timestamp("us"))

@@ -1,6 +1,6 @@
 import gzip
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,7 +63,7 @@ def fails_at(path: Path, line: int, message: str) -> str:
 # BEIR
 
 
-def test_beir_documents_and_judged_queries_come_in_file_order(beir: Reader) -> None:
+def test_beir_documents_and_judged_queries_come_in_file_order(beir):
     judgements = beir.judgements()
 
     assert list(beir.documents()) == [Document("d1", "T", "one"), Document("d2", "", "two")]
@@ -73,9 +73,7 @@ def test_beir_documents_and_judged_queries_come_in_file_order(beir: Reader) -> N
     assert judgements.answers is None
 
 
-def test_beir_files_may_be_compressed_and_carry_a_byte_order_mark(
-    write: Write, tmp_path: Path
-) -> None:
+def test_beir_files_may_be_compressed_and_carry_a_byte_order_mark(write, tmp_path):
     write("corpus.jsonl.gz", '\ufeff{"_id":"d1","text":"one"}\r\n\r\n')
     write("queries.jsonl.gz", '\ufeff{"_id":"q1","text":"ask"}')
     write("qrels/test.tsv.gz", f"\ufeff{HEADER}q1\td1\t1\n".replace("\n", "\r\n"))
@@ -88,9 +86,7 @@ def test_beir_files_may_be_compressed_and_carry_a_byte_order_mark(
 
 @quick
 @given(rows=st.lists(st.tuples(an_id, unicode_text, unicode_text), min_size=1))
-def test_any_unicode_document_survives_json_lines(
-    rows: list[tuple[str, str, str]], tmp_path: Path
-) -> None:
+def test_any_unicode_document_survives_json_lines(rows, tmp_path):
     path = tmp_path / "corpus.jsonl"
     lines = [json.dumps({"_id": id_, "title": title, "text": text}) for id_, title, text in rows]
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -98,7 +94,7 @@ def test_any_unicode_document_survives_json_lines(
     assert list(read_documents(path)) == [Document(*row) for row in rows]
 
 
-def test_truncated_gzip_data_are_named_with_their_line(write: Write) -> None:
+def test_truncated_gzip_data_are_named_with_their_line(write):
     text = "".join(f'{{"_id":"d{n}","text":"{n * 7919}"}}\n' for n in range(5000))
     path = write("corpus.jsonl.gz", text)
     path.write_bytes(path.read_bytes()[:-5000])
@@ -117,21 +113,19 @@ def test_truncated_gzip_data_are_named_with_their_line(write: Write) -> None:
         ("q1\td1\t0\nq3\td2\t-1\n", ": none of the 2 judgements has a grade"),
     ],
 )
-def test_qrels_without_a_relevant_document_are_refused(
-    rows: str, problem: str, beir: Reader, write: Write
-) -> None:
+def test_qrels_without_a_relevant_document_are_refused(rows, problem, beir, write):
     write("qrels/test.tsv", HEADER + rows)
     with pytest.raises(BenchError, match=rf"test\.tsv ?{problem}"):
         beir.judgements()
 
 
-def test_only_the_fields_of_a_query_are_checked_in_its_line(beir: Reader, write: Write) -> None:
+def test_only_the_fields_of_a_query_are_checked_in_its_line(beir, write):
     write("queries.jsonl", '{"_id":"q1","text":"ask","title":5}\n')
     write("qrels/test.tsv", f"{HEADER}q1\td1\t1\n")
     assert beir.judgements().queries.texts == ("ask",)
 
 
-def test_judged_queries_without_text_are_counted_and_named(beir: Reader, write: Write) -> None:
+def test_judged_queries_without_text_are_counted_and_named(beir, write):
     rows = "".join(f"x{n}\td1\t1\n" for n in range(7))
     write("qrels/test.tsv", f"{HEADER}q1\td1\t1\n{rows}")
     with pytest.raises(BenchError, match=r"7 judged queries are not .*: x0, x1, x2, x3 and 3 more"):
@@ -143,16 +137,14 @@ def test_judged_queries_without_text_are_counted_and_named(beir: Reader, write: 
 
 @quick
 @given(rows=st.lists(st.tuples(one_column, one_column), min_size=1))
-def test_any_unicode_passage_survives_tab_separation(
-    rows: list[tuple[str, str]], tmp_path: Path
-) -> None:
+def test_any_unicode_passage_survives_tab_separation(rows, tmp_path):
     path = tmp_path / "collection.tsv"
     path.write_bytes("".join(f"{id_}\t{text}\n" for id_, text in rows).encode())
 
     assert list(read_passages(path)) == [Document(id_, "", text) for id_, text in rows]
 
 
-def test_titles_join_by_id_and_may_be_missing(write: Write) -> None:
+def test_titles_join_by_id_and_may_be_missing(write):
     collection = write("collection.tsv", "0\ta\n1\tb\n2\tc\n")
     titles = write("para.title.txt.gz", "0\tA\n2\tC\n")
 
@@ -162,7 +154,7 @@ def test_titles_join_by_id_and_may_be_missing(write: Write) -> None:
 
 
 @pytest.mark.parametrize(("titles", "line"), [("2\tC\n1\tB\n", 2), ("9\tZ\n", 1)])
-def test_a_title_that_is_left_over_is_refused(titles: str, line: int, write: Write) -> None:
+def test_a_title_that_is_left_over_is_refused(titles, line, write):
     collection = write("collection.tsv", "0\ta\n1\tb\n2\tc\n")
     path = write("para.title.txt", titles)
 
@@ -178,7 +170,7 @@ OFFICIAL_NAMES = {
 }
 
 
-def test_the_splits_of_an_msmarco_folder_are_named_if_another_is_asked_for(tmp_path: Path) -> None:
+def test_the_splits_of_an_msmarco_folder_are_named_if_another_is_asked_for(tmp_path):
     for name in ("qrels.dev.small.tsv", "2019qrels-pass.txt", "qrels.mine.tsv.gz", "mine.qrels"):
         (tmp_path / name).touch()
     with pytest.raises(BenchError) as caught:
@@ -187,9 +179,7 @@ def test_the_splits_of_an_msmarco_folder_are_named_if_another_is_asked_for(tmp_p
 
 
 @pytest.mark.parametrize("split", list(OFFICIAL_NAMES))
-def test_msmarco_splits_are_found_by_their_distributed_names(
-    split: str, write: Write, tmp_path: Path
-) -> None:
+def test_msmarco_splits_are_found_by_their_distributed_names(split, write, tmp_path):
     queries, qrels = OFFICIAL_NAMES[split]
     write(queries, "7\t leading space\n8\tnot judged\n")
     write(qrels, "7 Q0 d1 1\n")
@@ -204,7 +194,7 @@ def test_msmarco_splits_are_found_by_their_distributed_names(
 # DPR
 
 
-def test_dpr_questions_are_numbered_and_have_answers_but_no_qrels(write: Write) -> None:
+def test_dpr_questions_are_numbered_and_have_answers_but_no_qrels(write):
     path = write("nq-test.qa.csv", "who’s there\t['O\\'Neil', \"two\"]\nwhen\t['3']\n")
 
     judgements = read_questions(path)
@@ -218,7 +208,7 @@ def test_dpr_questions_are_numbered_and_have_answers_but_no_qrels(write: Write) 
 # Layouts
 
 
-def test_a_folder_with_two_layouts_is_refused(write: Write, tmp_path: Path) -> None:
+def test_a_folder_with_two_layouts_is_refused(write, tmp_path):
     write("corpus.jsonl", "")
     write("collection.tsv", "")
     with pytest.raises(BenchError, match="beir and msmarco"):
@@ -271,13 +261,7 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("read", "content", "line", "message"), BAD_FILES)
-def test_a_bad_line_is_refused_by_its_number(
-    read: Callable[[Path], Iterable[object]],
-    content: str | bytes,
-    line: int,
-    message: str,
-    write: Write,
-) -> None:
+def test_a_bad_line_is_refused_by_its_number(read, content, line, message, write):
     path = write("bad.txt.gz", content)
     with pytest.raises(BenchError, match=fails_at(path, line, message)):
         list(read(path))
@@ -302,14 +286,8 @@ def test_a_bad_line_is_refused_by_its_number(
     ],
 )
 def test_real_collections_have_their_counts(
-    layout: str,
-    folder: str,
-    split: str,
-    documents: int,
-    queries: int,
-    judgements: int,
-    bench_data: Path,
-) -> None:
+    layout, folder, split, documents, queries, judgements, bench_data
+):
     reader = reader_of_layout(layout)(bench_data / folder, split)
     read = reader.judgements()
 

@@ -17,9 +17,7 @@ QUERIES = 40
 
 
 @pytest.mark.slow
-def test_the_same_evaluation_has_the_same_score_with_each_tool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_evaluation_has_the_same_score_with_each_tool(tmp_path, monkeypatch):
     """On 440 functions of the standard library instead of SciFact."""
     for name in ("beir", "mteb", "sentence_transformers"):
         pytest.importorskip(name)

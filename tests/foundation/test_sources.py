@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_sources_are_the_file_and_what_it_imports_from_the_user(folder: Path) -> None:
+def test_the_sources_are_the_file_and_what_it_imports_from_the_user(folder):
     kind = load_class(str(folder / "main.py"), Record)
     hashes = hash_sources(kind.__module__)
     imported = ("deep", "deep.inner", "deep.other")
@@ -49,7 +49,7 @@ def test_the_sources_are_the_file_and_what_it_imports_from_the_user(folder: Path
     assert hashes["main.py"] == hashlib.sha256(MAIN.encode()).hexdigest()
 
 
-def test_a_module_of_another_folder_with_the_same_name_is_refused(folder: Path) -> None:
+def test_a_module_of_another_folder_with_the_same_name_is_refused(folder):
     load_class(str(folder / "main.py"), Record)
     second = folder / "second"
     second.mkdir()
@@ -61,9 +61,7 @@ def test_a_module_of_another_folder_with_the_same_name_is_refused(folder: Path) 
         load_class(str(second / "again.py"), Record)
 
 
-def test_a_file_that_was_edited_runs_again_with_another_hash(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_was_edited_runs_again_with_another_hash(folder, caplog):
     path = folder / "main.py"
     first = load_class(str(path), Record)
     assert load_class(str(path), Record) is first
@@ -90,9 +88,7 @@ def test_a_file_that_was_edited_runs_again_with_another_hash(
         (MAIN + "\nclass Two(Mine): pass", "found: Mine, Two"),
     ],
 )
-def test_a_file_without_one_class_is_refused(
-    source: str | None, message: str, folder: Path
-) -> None:
+def test_a_file_without_one_class_is_refused(source, message, folder):
     if source is not None:
         (folder / "wrong.py").write_text(source)
     with pytest.raises(BenchError, match=message):

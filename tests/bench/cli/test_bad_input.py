@@ -54,7 +54,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-def test_a_bad_file_of_a_collection_is_named(bench: Bench, tiny: Path, case: str) -> None:
+def test_a_bad_file_of_a_collection_is_named(bench, tiny, case):
     name, content, named = BAD_FILES[case]
     (tiny / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     assert_refused(bench("run", tiny, "--model", "hashing"), bench, *named)
@@ -136,18 +136,14 @@ BAD_CHECKPOINTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", BAD_CHECKPOINTS)
-def test_a_bad_checkpoint_gives_one_clear_error(
-    bench: Bench, tiny: Path, checkpoint: Path, case: str
-) -> None:
+def test_a_bad_checkpoint_gives_one_clear_error(bench, tiny, checkpoint, case):
     spoil, named = BAD_CHECKPOINTS[case]
     spoil(checkpoint)
     assert_refused(bench("run", tiny, "--model", checkpoint), bench, *named)
     assert not list(bench.cache.rglob("*.f32"))
 
 
-def test_a_plain_checkpoint_runs_like_a_card_as_the_error_says(
-    bench: Bench, tiny: Path, checkpoint: Path
-) -> None:
+def test_a_plain_checkpoint_runs_like_a_card_as_the_error_says(bench, tiny, checkpoint):
     (checkpoint / "modules.json").unlink()
     like = ("--model", checkpoint, "--like", "retromae")
     finished = bench("run", tiny, *like)
@@ -170,9 +166,7 @@ class Executed:
 
 
 @pytest.mark.parametrize("form", ["torch.save", "plain pickle"])
-def test_nothing_in_a_malicious_pickle_is_executed(
-    bench: Bench, tiny: Path, checkpoint: Path, tmp_path: Path, form: str
-) -> None:
+def test_nothing_in_a_malicious_pickle_is_executed(bench, tiny, checkpoint, tmp_path, form):
     torch = pytest.importorskip("torch")
     marker, weights = tmp_path / "executed", checkpoint / "pytorch_model.bin"
     (checkpoint / "model.safetensors").unlink()
@@ -204,8 +198,8 @@ class FullDisk:
 
 
 def test_a_full_disk_is_reported_at_any_file_and_the_same_command_continues(
-    bench: Bench, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    bench, tiny, tmp_path, monkeypatch
+):
     other = Bench(tmp_path / "other")
     assert other("run", tiny, "--model", "hashing").code == 0
     for files in range(30):
@@ -230,9 +224,7 @@ def test_a_full_disk_is_reported_at_any_file_and_the_same_command_continues(
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_encoding_loses_nothing_and_leaves_nothing_half_written(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_ctrl_c_while_encoding_loses_nothing_and_leaves_nothing_half_written(bench, tmp_path):
     rng = np.random.default_rng(0)
     texts = {
         f"x{i}": ("", " ".join(f"w{n}" for n in row))

@@ -43,9 +43,7 @@ def words(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", OUTPUTS)
-def test_an_unwritable_path_is_refused_before_any_work(
-    tmp_path: Path, words: dict[str, str], case: str
-) -> None:
+def test_an_unwritable_path_is_refused_before_any_work(tmp_path, words, case):
     bench = Bench(tmp_path)
     file = case.split()[-1] in ("--junit", "--plot")
     place = f"{NOWHERE}/x.svg" if file else NOWHERE
@@ -56,7 +54,7 @@ def test_an_unwritable_path_is_refused_before_any_work(
     assert not bench.cache.exists()
 
 
-def test_every_option_that_is_written_is_checked() -> None:
+def test_every_option_that_is_written_is_checked():
     """Their names are those of today: a new one must be marked, too."""
     written = {"out", "junit", "figure", "write"}
     for name, command in COMMANDS.items():
@@ -66,9 +64,7 @@ def test_every_option_that_is_written_is_checked() -> None:
 
 
 @pytest.mark.parametrize("case", DEVICES)
-def test_a_missing_gpu_is_refused_before_a_corpus_is_built(
-    tmp_path: Path, words: dict[str, str], case: str
-) -> None:
+def test_a_missing_gpu_is_refused_before_a_corpus_is_built(tmp_path, words, case):
     torch = pytest.importorskip("torch")
     device = f"cuda:{torch.cuda.device_count()}"
     bench = Bench(tmp_path)
@@ -79,15 +75,13 @@ def test_a_missing_gpu_is_refused_before_a_corpus_is_built(
     assert not bench.cache.exists()
 
 
-def test_testing_whether_a_path_is_writable_leaves_nothing_there(
-    tmp_path: Path, words: dict[str, str]
-) -> None:
+def test_testing_whether_a_path_is_writable_leaves_nothing_there(tmp_path, words):
     bench = Bench(tmp_path)
     bench("run", words["data"], "--model", "no-such-model", "--results", tmp_path / "new" / "deep")
     assert not (tmp_path / "new").exists()
 
 
-def test_a_word_that_is_not_utf_8_is_refused(tmp_path: Path, words: dict[str, str]) -> None:
+def test_a_word_that_is_not_utf_8_is_refused(tmp_path, words):
     raw = tmp_path / "caf\udce9"
     shutil.copytree(words["data"], raw)
     finished = Bench(tmp_path)("run", raw, "--model", "hashing")
@@ -95,9 +89,7 @@ def test_a_word_that_is_not_utf_8_is_refused(tmp_path: Path, words: dict[str, st
     assert r"caf\udce9' cannot be written as utf-8" in finished.stderr
 
 
-def test_the_cache_of_the_environment_is_a_folder(
-    tmp_path: Path, words: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_of_the_environment_is_a_folder(tmp_path, words, monkeypatch):
     monkeypatch.setenv("BENCH_CACHE", "s3://bucket/cache")
     monkeypatch.chdir(tmp_path)
     assert main(["run", words["data"], "--model", "hashing", "--results", "out"]) == 2

@@ -10,7 +10,7 @@ from bench.cli.parsing import parse_duration
 from bench.requests.training import AdaptRequest
 
 
-def test_set_changes_the_preset_and_the_settings_of_the_method() -> None:
+def test_set_changes_the_preset_and_the_settings_of_the_method():
     words = ["--set", "method.strength=2", "--set", "save_every=7", "--steps", "9"]
     parsed = parse_command(["adapt", "mlm", "--on", "x", "--out", "o", "--method", "ewc", *words])
     assert parsed is not None
@@ -24,7 +24,7 @@ def test_set_changes_the_preset_and_the_settings_of_the_method() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_option_exists_once_and_conditions_are_about_existing_options(name: str) -> None:
+def test_each_option_exists_once_and_conditions_are_about_existing_options(name):
     command = COMMANDS[name]
     names = [option.name for option in command.options()]
     assert len(set(names)) == len(names)
@@ -33,14 +33,12 @@ def test_each_option_exists_once_and_conditions_are_about_existing_options(name:
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30s", 30), ("1.5h", 5400)])
-def test_a_duration_is_read_with_its_unit(text: str, seconds: float) -> None:
+def test_a_duration_is_read_with_its_unit(text, seconds):
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_ends_with_examples_that_can_be_copied_and_typed(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_ends_with_examples_that_can_be_copied_and_typed(name, capsys, monkeypatch):
     """None is wrapped, however narrow the terminal."""
     monkeypatch.setenv("COLUMNS", "80")
     run_command([name, "--help"])

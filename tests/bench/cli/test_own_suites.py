@@ -11,7 +11,7 @@ import bench as api
 from bench.result_store.find import find_results
 from bench.result_store.result import result_folder
 from datasets_cfg.catalogue import collections_of
-from tests.support.collections import QRELS, Bench, write_collection
+from tests.support.collections import QRELS, write_collection
 from tests.support.leaderboards import MEASURE, store
 
 MEMBERS = ("contracts", "manuals", "beir/cqadupstack")
@@ -60,7 +60,7 @@ def stored(tmp_path: Path) -> tuple[Path, Path]:
     return folder, suite_in(tmp_path / "mine")
 
 
-def test_run_shows_the_weighted_mean_of_the_members(bench: Bench, own: Path) -> None:
+def test_run_shows_the_weighted_mean_of_the_members(bench, own):
     done = bench("run", own, "--model", "bm25", "--json")
     assert done.code == 0, done.stderr
     means = {mean["measure"]: mean for mean in json.loads(done.stdout)["means"]}
@@ -75,7 +75,7 @@ def test_run_shows_the_weighted_mean_of_the_members(bench: Bench, own: Path) -> 
     assert f"{weighted(expected):.4f}" in table
 
 
-def test_an_unavailable_member_leaves_a_gap_and_no_mean(bench: Bench, own: Path) -> None:
+def test_an_unavailable_member_leaves_a_gap_and_no_mean(bench, own):
     (own.parent / "manuals" / "queries.jsonl").unlink()
     done = bench("run", own, "--model", "bm25", "--json")
     assert done.code == 4, done.stderr
@@ -84,7 +84,7 @@ def test_an_unavailable_member_leaves_a_gap_and_no_mean(bench: Bench, own: Path)
     assert {(mean["value"], *mean["missing"]) for mean in answer["means"]} == {(None, "manuals")}
 
 
-def test_a_member_whose_results_would_have_another_name_is_refused(bench: Bench, own: Path) -> None:
+def test_a_member_whose_results_would_have_another_name_is_refused(bench, own):
     (own.parent / "manuals" / "dataset.toml").write_text('name = "handbooks"')
     done = bench("run", own, "--model", "bm25")
     assert done.code == 2
@@ -92,7 +92,7 @@ def test_a_member_whose_results_would_have_another_name_is_refused(bench: Bench,
     assert 'Write name = "manuals" into' in done.stderr
 
 
-def test_compare_shows_the_difference_of_the_weighted_means(bench: Bench, stored) -> None:
+def test_compare_shows_the_difference_of_the_weighted_means(bench, stored):
     results, suite = stored
     command = ("compare", "a", "b", "--on", suite, "--results", results)
     (comparison,) = json.loads(bench(*command, "--json").stdout)["comparisons"]
@@ -103,7 +103,7 @@ def test_compare_shows_the_difference_of_the_weighted_means(bench: Bench, stored
     assert "weighted mean of product, 3 sets" in bench(*command).stdout
 
 
-def test_the_leaderboard_has_a_column_of_the_weighted_means(bench: Bench, stored) -> None:
+def test_the_leaderboard_has_a_column_of_the_weighted_means(bench, stored):
     results, suite = stored
     command = ("leaderboard", "--suite", suite, "--results", results)
     board = json.loads(bench(*command, "--json").stdout)
@@ -122,7 +122,7 @@ def test_the_leaderboard_has_a_column_of_the_weighted_means(bench: Bench, stored
     assert frame[f"product {MEASURE}"].to_dict() == found
 
 
-def test_check_decides_on_the_weighted_mean(bench: Bench, own: Path) -> None:
+def test_check_decides_on_the_weighted_mean(bench, own):
     assert bench("run", own, "--model", "bm25").code == 0
     done = bench(
         "check", "hashing", "--baseline", "bm25", "--on", own, "--results", bench.out, "--json"
@@ -147,9 +147,7 @@ def test_check_decides_on_the_weighted_mean(bench: Bench, own: Path) -> None:
         ("members = [", "product.toml"),
     ],
 )
-def test_a_file_that_is_not_a_suite_gives_one_message(
-    bench: Bench, tmp_path, content, message
-) -> None:
+def test_a_file_that_is_not_a_suite_gives_one_message(bench, tmp_path, content, message):
     path = tmp_path / "product.toml"
     path.write_text(content)
     done = bench("run", path, "--model", "bm25")

@@ -3,7 +3,6 @@
 import errno
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -13,13 +12,11 @@ from bench.result_store.result import load
 from bench.runner.workspace import load_models, open_workspace
 from foundation.errors import BenchError
 from tests.support import tiny_checkpoints as tiny
-from tests.support.collections import Bench, write_collection, write_qrels
+from tests.support.collections import write_collection, write_qrels
 
 
 @pytest.mark.slow
-def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
-    bench: Bench, bench_data: Path
-) -> None:
+def test_of_several_collections_one_that_cannot_be_had_is_a_gap(bench, bench_data):
     data = bench.place / "data"
     (data / "beir").mkdir(parents=True)
     (data / "beir" / "nfcorpus").symlink_to(bench_data / "beir" / "nfcorpus")
@@ -48,7 +45,7 @@ def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
     ]
 
 
-def test_an_unknown_measure_is_bad_input_not_a_gap(bench: Bench) -> None:
+def test_an_unknown_measure_is_bad_input_not_a_gap(bench):
     places = [write_collection(bench.place / name) for name in ("one", "other")]
     done = bench("run", *places, "--model", "hashing", "--measure", "nDGC@10")
     assert done.code == 2
@@ -64,9 +61,7 @@ def test_an_unknown_measure_is_bad_input_not_a_gap(bench: Bench) -> None:
         (RuntimeError("CUDA out of memory.\nTried"), "not enough memory: CUDA out of memory."),
     ],
 )
-def test_a_gap_states_its_reason(
-    error: Exception, reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gap_states_its_reason(error, reason, capsys):
     gaps = MissingEvaluations(stop=False)
     with gaps.catch("beir/nq", "minilm"):
         raise error
@@ -78,14 +73,14 @@ def test_a_gap_states_its_reason(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("defect"), KeyboardInterrupt(), BrokenPipeError()])
-def test_a_defect_and_an_interruption_are_not_recorded_as_gaps(error: BaseException) -> None:
+def test_a_defect_and_an_interruption_are_not_recorded_as_gaps(error):
     gaps = MissingEvaluations(stop=False)
     with pytest.raises(type(error)), gaps.catch("beir/nq"):
         raise error
     assert gaps.missing == []
 
 
-def test_a_collection_whose_corpus_has_no_relevant_document_is_refused(bench: Bench) -> None:
+def test_a_collection_whose_corpus_has_no_relevant_document_is_refused(bench):
     folder = write_collection(bench.place / "tiny")
     write_qrels(folder, {("q1", "d1 "): 1, ("q2", "d9 "): 1, ("q3", "d10"): 0})
     done = bench("run", folder, "--model", "bm25")
@@ -99,7 +94,7 @@ def test_a_collection_whose_corpus_has_no_relevant_document_is_refused(bench: Be
     assert "Check that corpus and qrels are of the same release" in done.stderr
 
 
-def test_like_is_for_the_models_of_a_run_that_have_no_card(tmp_path: Path) -> None:
+def test_like_is_for_the_models_of_a_run_that_have_no_card(tmp_path):
     tiny.write_bert(tmp_path / "plain")
     like = tiny.write_card(tmp_path / "like.toml", checkpoint=".", pooling="mean")
     workspace, use = open_workspace(FolderFields(cache_dir=tmp_path)), ModelFields(like=str(like))

