@@ -10,7 +10,7 @@ from itertools import repeat
 from pathlib import Path
 from reprlib import repr as short_repr
 from threading import Lock
-from types import MappingProxyType, UnionType
+from types import UnionType
 from typing import (
     Annotated,
     Any,
@@ -36,9 +36,7 @@ Hook = Callable[[type, Any], Any] | None
 R = TypeVar("R", bound=msgspec.Struct)
 
 # Names of types for readers, and the words for the types in messages of msgspec.
-PLAIN_TYPES: Mapping[type, str] = MappingProxyType(
-    {bool: "true or false", str: "text", int: "whole number", float: "number"}
-)
+PLAIN_TYPES = {bool: "true or false", str: "text", int: "whole number", float: "number"}
 _WORDS = {kind.__name__: name for kind, name in PLAIN_TYPES.items()}
 _WORDS |= {"int": "a whole number", "float": "a number", "array": "a list", "object": "a table"}
 _INSPECTION_LOCK = Lock()

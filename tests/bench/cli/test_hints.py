@@ -46,12 +46,13 @@ def hints() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                name = getattr(node, "func", None)
+                name, given = getattr(node, "func", None), []
                 if isinstance(name, ast.Name) and name.id.endswith("Error"):
                     given = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "hint")]
-                    for argument in given:
-                        for text in texts_of(argument):
-                            yield f"{path.relative_to(ROOT)}:{node.lineno}", text
+                elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "hint":
+                    given = [node.value]
+                for text in (text for argument in given for text in texts_of(argument)):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 
 
 HINTS = list(hints())
