@@ -11,11 +11,10 @@ ROOT = Path(__file__).parents[3]
 PACKAGES = ("bench", "datasets_cfg", "foundation", "reports", "retrievers")
 OPTIONS = {name: {o.typed_name for o in command.options()} for name, command in COMMANDS.items()}
 EVERY = set().union(*OPTIONS.values())
-OF_OTHERS = {"--head"}  # options of other programs
+OF_OTHERS = {"--head", "--help"}  # options of other programs, and of all commands
 # What several commands reach, `check` among them, which has the fewest options.
 SHARED = (
     "bench/gate/",
-    "bench/result_store/find.py",
     "bench/evaluation/collection_search.py",
     "bench/runner/workspace.py",
     "foundation/",
