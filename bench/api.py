@@ -309,14 +309,14 @@ def plot(comparison: ComparisonResult) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from reports.plots import forest_plot_lines, plot_differences
+    from reports.plots import plot_differences
 
     record = comparison.record
     tests = [*(row.paired for row in record.suites), *(row.paired for row in record.collections)]
-    lines = forest_plot_lines([test for test in tests if test])
-    figure = Figure(figsize=(7, 2 + 0.3 * len(lines)), layout="constrained")
+    differences = [test for test in tests if test]
+    figure = Figure(figsize=(7, 2 + 0.3 * len(differences)), layout="constrained")
     FigureCanvasAgg(figure)
-    plot_differences(figure, lines, f"{record.a} − {record.b}")
+    plot_differences(figure, differences, f"{record.a} − {record.b}")
     return figure
 
 

@@ -76,10 +76,7 @@ def _lead_sentence(check: Check) -> str:
         return f"{candidate} is at most {score(check.margin)} worse than {other}"
     if check.answer:
         return f"{candidate} reproduces {scores}"
-    unchanged = all(
-        row.paired.changed == 0 if row.paired else not row.difference for row in check.rows
-    )
-    if unchanged:
+    if not any(row.paired.changed if row.paired else row.difference for row in check.rows):
         return f"{candidate} has exactly {scores}"
     return f"{candidate} reproduces {scores} within the tolerance"
 
@@ -142,10 +139,8 @@ def markdown(check: Check) -> str:
     if check.warnings:
         parts.append(bullets(escape(f"warning: {text}") for text in check.warnings))
     if check.holes:
-        parts += [
-            "Unjudged documents, for the verdict of `compare`:",
-            bullets(map(escape, check.holes)),
-        ]
+        parts.append("Unjudged documents, for the verdict of `compare`:")
+        parts.append(bullets(map(escape, check.holes)))
     if check.left_out:
         parts.append(f"Left out by --on: {escape(format_names(check.left_out))}.")
     heading = f"### Compared with the {check.role}, {escape(check.baseline)}"
@@ -230,7 +225,9 @@ def junit(check: Check) -> str:
         outcome = "MISSING" if row.missing else check.outcome if row.failure else "OK"
         case = _add_case(suite, check.candidate, name, outcome, row.missing or row.failure)
         if row.difference is not None:
-            _add_text(case, "system-out", f"baseline → candidate: {_row_scores(row)}")
+            limits = interval(row.paired)
+            limits = f"; 95 % interval of the difference {limits}" if limits else ""
+            _add_text(case, "system-out", f"baseline → candidate: {score_change(row)}{limits}")
     case = _add_case(suite, check.candidate, "outcome", check.outcome, "; ".join(check.reasons))
     explain = f"\n{check.explain}" if check.explain else ""
     _add_text(case, "system-out", verdict_paragraph(check) + explain)
@@ -242,12 +239,6 @@ def junit(check: Check) -> str:
     ElementTree.indent(top)
     declaration = '<?xml version="1.0" encoding="UTF-8"?>\n'
     return declaration + ElementTree.tostring(top, encoding="unicode") + "\n"
-
-
-def _row_scores(row: CheckRow) -> str:
-    """Return both scores and the interval of their difference."""
-    limits = interval(row.paired)
-    return score_change(row) + (f"; 95 % interval of the difference {limits}" if limits else "")
 
 
 def _add_case(

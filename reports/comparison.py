@@ -37,17 +37,15 @@ def settings_table(differences: Sequence[FieldDifference], a: str, b: str) -> st
 def _finding(comparison: Comparison) -> str:
     """Return a sentence on which model is better, for each answer."""
     rows = [row for row in (*comparison.collections, *comparison.suites) if row.paired]
-    names = {
-        verdict: format_names([_row_name(row) for row in rows if row.verdict == verdict])
-        for verdict in ("a", "b", "neither")
+    answers = {
+        "a": f"{comparison.a} is better",
+        "b": f"{comparison.b} is better",
+        "neither": "There is no significant difference",
     }
-    sentences = [
-        f"{name} is better on {names[verdict]}."
-        for verdict, name in (("a", comparison.a), ("b", comparison.b))
-        if names[verdict]
-    ]
-    if names["neither"]:
-        sentences.append(f"There is no significant difference on {names['neither']}.")
+    sentences = []
+    for verdict, answer in answers.items():
+        if names := [_row_name(row) for row in rows if row.verdict == verdict]:
+            sentences.append(f"{answer} on {format_names(names)}.")
     return " ".join(sentences) or "They share no collection."
 
 
@@ -105,9 +103,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         if suite.missing:
             missing = f"{len(suite.missing)} of {suite.members} missing"
             yield f"{fmt.display_name(suite.on)}: no mean: {missing}: {format_names(suite.missing)}"
-    if any(
-        "(few)" in fmt.paired_interval(row.paired) for row in comparison.collections if row.paired
-    ):
+    pairs = filter(None, (row.paired for row in comparison.collections))
+    if any("(few)" in fmt.paired_interval(pair) for pair in pairs):
         yield "(few): too few queries changed for a reliable interval"
 
 
@@ -143,13 +140,13 @@ def changes_table(changes: ChangedQueries) -> str:
 
 def _query(query: ChangedQuery, changes: ChangedQueries) -> str:
     text = f": {fmt.short_text(query.text)}" if query.text else ""
-    scores = (
+    lines = [
+        f"query {query.query_id}{text}",
         f"{changes.a} {fmt.score(query.score_a)}, {changes.b} {fmt.score(query.score_b)} "
-        f"({fmt.signed(query.score_a - query.score_b)})"
-    )
-    parts = [f"{escape(f'query {query.query_id}{text}')}\n{escape(scores)}"]
+        f"({fmt.signed(query.score_a - query.score_b)})",
+    ]
     if query.answers:
-        parts[0] += f"\n{escape('answers: ' + fmt.short_text('; '.join(query.answers)))}"
+        lines.append(f"answers: {fmt.short_text('; '.join(query.answers))}")
     columns: list[Column[ShownDocument]] = [
         Column("document", lambda document: document.doc_id),
         Column("grade", lambda document: document.grade, fmt.count),
@@ -157,5 +154,5 @@ def _query(query: ChangedQuery, changes: ChangedQueries) -> str:
         Column(f"rank in {changes.b}", lambda document: document.rank_b or "-", "{}".format),
         Column("text", lambda document: document.text, fmt.short_text),
     ]
-    parts.append(Table(query.documents, columns).markdown())
-    return "\n\n".join(parts)
+    head = "\n".join(map(escape, lines))
+    return f"{head}\n\n{Table(query.documents, columns).markdown()}"

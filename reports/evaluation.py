@@ -12,6 +12,7 @@ from bench.runner.run import EncodingCost
 from bench.store.usage import ModelUsage
 from datasets_cfg.dataset import Finding
 from foundation.errors import as_sentence, format_count, format_names
+from foundation.machine import format_size
 from reports import format as fmt
 from reports.table import Column, Table, columns_for, escape, make_table
 
@@ -76,11 +77,9 @@ def _recalls(result: Result) -> str:
     """Return index recall by depth, with the number of queries if it is a sample."""
     recalls, some = result.index_recall, result.recall_queries
     shares = ", ".join(f"{name.removeprefix('recall@')}: {v:.3f}" for name, v in recalls.items())
-    return (
-        f"{shares} ({format_count(some, 'query', 'queries')})"
-        if shares and some is not None
-        else shares
-    )
+    if not shares or some is None:
+        return shares
+    return f"{shares} ({format_count(some, 'query', 'queries')})"
 
 
 def _search_device(result: Result) -> str:
@@ -162,8 +161,8 @@ def costs_table(rows: Sequence[EncodingCost]) -> str:
         Column("to encode", lambda row: row.to_encode, fmt.count),
         Column("tokens", lambda row: row.tokens, fmt.count),
         Column("encode", lambda row: row.encode_s, fmt.duration),
-        Column("memory", lambda row: row.memory_bytes, fmt.size),
-        Column("disk", lambda row: row.disk_bytes, fmt.size),
+        Column("memory", lambda row: row.memory_bytes, format_size),
+        Column("disk", lambda row: row.disk_bytes, format_size),
     ]
     return Table([*rows, total], columns).markdown()
 
@@ -176,7 +175,7 @@ def cache_table(rows: Sequence[ModelUsage]) -> str:
     columns: list[Column[ModelUsage]] = [
         Column("model", lambda row: row.model),
         Column("fingerprint", lambda row: row.fingerprint[:SHOWN]),
-        Column("size", lambda row: row.bytes, fmt.size),
+        Column("size", lambda row: row.bytes, format_size),
         Column("dtype", lambda row: row.dtype),
         Column("last used", lambda row: "" if row is total else _date(row.last_used)),
     ]

@@ -106,15 +106,6 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
 
 
-def size(number: float) -> str:
-    """Format a ``number`` of bytes in decimal units: ``1.5 GB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"
-
-
 def parameter_count(number: int) -> str:
     """Format a ``number`` of parameters: ``22.7 M``."""
     for unit, name in ((1e9, " B"), (1e6, " M"), (1e3, " k")):

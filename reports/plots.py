@@ -8,7 +8,7 @@ import importlib.util
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,7 @@ STYLE: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
+    "axes.grid": True,
     "axes.titlelocation": "left",
     "axes.titlesize": 10,
     "grid.alpha": 0.3,
@@ -58,6 +59,8 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "retrieval-bench",
 }
 PNG_DPI = 150
+# Endings of figures, and what a file would state about the time otherwise.
+FORMATS: dict[str, Any] = {".svg": {"Date": None}, ".png": None, ".pdf": {"CreationDate": None}}
 
 
 def can_plot() -> bool:
@@ -80,47 +83,36 @@ def legend_below(figure: "Figure", columns: int = 2, entries: Sequence["Line2D"]
     figure.legend(handles=[*known, *entries], loc="outside lower center", ncols=columns)
 
 
-def save(
-    stem: Path,
-    size: tuple[float, float],
-    fill: Draw,
-    *,
-    grid: bool = False,
-    endings: Sequence[str] = (".svg", ".png"),
-) -> list[Path]:
-    """Save the figure that ``fill`` draws in each format, and return the files.
+def save(path: Path, size: tuple[float, float], fill: Draw) -> list[Path]:
+    """Save the figure that ``fill`` draws to ``path``, and return the files.
 
-    Args:
-        stem: path without ending.
-        size: width and height in inches.
-        fill: function that draws into the figure.
-        grid: True for grid lines.
-        endings: endings of the files, of ``.svg``, ``.png`` and ``.pdf``.
+    Without one of the endings in `FORMATS`, the files are ``path``.svg and ``path``.png. ``size``
+    is width and height in inches.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    contents = {ending: io.BytesIO() for ending in endings}
-    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-    with matplotlib.rc_context({**STYLE, "axes.grid": grid}):  # type: ignore[arg-type, unused-ignore]
+    files = [path]
+    if path.suffix not in FORMATS:
+        files = [path.with_name(f"{path.name}{ending}") for ending in (".svg", ".png")]
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type, unused-ignore]
         figure = Figure(figsize=size)
         FigureCanvasAgg(figure)
         fill(figure)
-        for ending, content in contents.items():
-            name, facts = ending.removeprefix("."), undated.get(ending)
-            figure.savefig(content, format=name, dpi=PNG_DPI, metadata=facts)
+        for file in files:
+            name, content = file.suffix.removeprefix("."), io.BytesIO()
+            figure.savefig(content, format=name, dpi=PNG_DPI, metadata=FORMATS[file.suffix])
             figure.set_layout_engine("none")  # keep the computed layout
-    files = []
-    for ending, content in contents.items():
-        files.append(stem.with_name(f"{stem.name}{ending}"))
-        drawn = content.getvalue()
-        with whole.replace_file(files[-1]) as file:  # names in an SVG may contain anything
-            file.write(make_printable(drawn.decode()).encode() if ending == ".svg" else drawn)
+            drawn = content.getvalue()
+            if name == "svg":  # names in it may contain anything
+                drawn = make_printable(drawn.decode()).encode()
+            with whole.replace_file(file) as opened:
+                opened.write(drawn)
     return files
 
 
-def plot_differences(figure: "Figure", lines: Sequence[tuple[str, Difference]], title: str) -> None:
+def plot_differences(figure: "Figure", differences: Sequence[Difference], title: str) -> None:
     """Draw a forest plot: each difference as a point with its 95 % interval, the first at the top.
 
     Significant differences (5 % level) are blue and filled, the others grey and hollow.
@@ -128,14 +120,15 @@ def plot_differences(figure: "Figure", lines: Sequence[tuple[str, Difference]], 
     axes = figure.subplots()
     axes.axvline(0, color=INK, lw=0.8)
     axes.grid(axis="x", alpha=0.3)
-    for height, (_, pair) in enumerate(reversed(lines)):
+    for height, pair in enumerate(reversed(differences)):
         clear = pair.significant
         colour = BLUE if clear else GREY
         if pair.low is not None and pair.high is not None:
             axes.plot([pair.low, pair.high], [height, height], color=colour, lw=2)
         axes.plot(pair.difference, height, "o", ms=6, **_marker_style(clear))
-    axes.set_yticks(range(len(lines)), [label for label, _ in reversed(lines)], fontsize=8)
-    axes.set_ylim(-0.7, len(lines) - 0.3)
+    labels = [f"{fmt.display_name(pair.on)}, {pair.measure}" for pair in reversed(differences)]
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.set_ylim(-0.7, len(labels) - 0.3)
     axes.set_title(title)
     axes.set_xlabel("difference with its 95 % interval")
     significant = "significant at 5 % (Holm over a pair's collections)"
@@ -149,11 +142,6 @@ def plot_differences(figure: "Figure", lines: Sequence[tuple[str, Difference]], 
 def _marker_style(clear: bool) -> dict[str, Any]:
     hollow = {"color": GREY, "markerfacecolor": PAPER, "markeredgecolor": GREY}
     return {"color": BLUE} if clear else hollow
-
-
-def forest_plot_lines(differences: Iterable[Difference]) -> list[tuple[str, Difference]]:
-    """Return a label and a difference for each of ``differences``, on suites and collections."""
-    return [(f"{fmt.display_name(each.on)}, {each.measure}", each) for each in differences]
 
 
 TITLE_LETTERS, LABEL_LETTERS = 12, 12  # letters in an inch, letters below a point
@@ -172,7 +160,6 @@ def draw_axes(report: Report, folder: Path) -> list[tuple[str, str]]:
             folder / f"{report.name}-{_file_name(axis.title)}",
             (width * len(panels), 4.2),
             partial(_draw_panels, report=report, axis=axis, panels=panels),
-            grid=True,
         )
         drawn.append((svg.name, axis.title))
     return drawn
@@ -275,7 +262,7 @@ def draw_indexes(curve: IndexCurve, title: str, path: Path) -> None:
         axes.set_title(f"{title}: {curve.rows:,} × {curve.dim}, {curve.vectors}")
         legend_below(figure, 3)
 
-    save(path.with_suffix(""), (6.4, 4.4), fill, grid=True, endings=[path.suffix])
+    save(path, (6.4, 4.4), fill)
 
 
 COSTS = {"tokens_per_s": "tokens encoded per second", "document_bytes": "bytes per document"}
@@ -310,7 +297,7 @@ def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
         names = zip(scored, styles, strict=True)
         legend_below(figure, 3, [legend_entry(row.name, **style) for (row, _), style in names])
 
-    save(path.with_suffix(""), (8.4, 4.2), fill, grid=True, endings=[path.suffix])
+    save(path, (8.4, 4.2), fill)
 
 
 def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
@@ -320,15 +307,13 @@ def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
         axes = figure.subplots()
         for place, name in enumerate(dict.fromkeys(name for p in curve for name in p.losses)):
             losses = [point.losses.get(name, float("nan")) for point in curve]
-            style: dict[str, Any] = {"color": COLOURS[(place - 1) % len(COLOURS)]}
-            style["marker"] = "o" if len(curve) == 1 else None
-            axes.plot(
-                [point.step for point in curve], losses, label=name.replace("_", " "), **style
-            )
+            style = {**_point_style(place), "marker": "o" if len(curve) == 1 else None}
+            label, steps = name.replace("_", " "), [point.step for point in curve]
+            axes.plot(steps, losses, label=label, **style)
         axes.set(xlabel="step", ylabel="loss, mean since the previous point")
         axes.legend()
 
-    return save(path, SIZE, fill, grid=True)
+    return save(path, SIZE, fill)
 
 
 def draw_deployment(done: Deployment, path: Path) -> None:
@@ -367,7 +352,7 @@ def draw_deployment(done: Deployment, path: Path) -> None:
         ]
         legend_below(figure, 3, entries)
 
-    save(path.with_suffix(""), (8.4, 4.2), fill, grid=True, endings=[path.suffix])
+    save(path, (8.4, 4.2), fill)
 
 
 def _point_style(place: int) -> dict[str, Any]:
@@ -393,7 +378,7 @@ def draw_quality(curve: Curve, path: Path) -> list[Path]:
     """Draw ``curve`` against steps as ``path``.svg and .png, if matplotlib is installed."""
     if not can_plot():
         return []
-    return save(path, SIZE, lambda figure: plot_quality(figure, curve), grid=True)
+    return save(path, SIZE, lambda figure: plot_quality(figure, curve))
 
 
 def plot_quality(figure: "Figure", curve: Curve) -> None:
@@ -417,9 +402,7 @@ def plot_quality(figure: "Figure", curve: Curve) -> None:
 def _line(axes: "Axes", points: Sequence[CurvePoint], name: str, place: int, **style: Any) -> None:
     steps = [point.step for point in points]
     values = [point.levels[name].value for point in points]
-    # The headline has index 0, and the last colour is black.
-    colour, marker = COLOURS[place - 1], MARKERS[place]
-    style = {"lw": 1.2, "ms": 4.5, "label": name, "color": colour, "marker": marker, **style}
+    style = {**_point_style(place), "lw": 1.2, "ms": 4.5, "label": name, **style}
     axes.plot(steps, values, **style)
 
 

@@ -13,6 +13,7 @@ from bench.speed.speed_report import (
     ToolComparison,
     ToolTiming,
 )
+from foundation.machine import format_size
 from reports import format as fmt
 from reports.table import Column, Table, columns_for, escape
 
@@ -134,7 +135,7 @@ def indexes_table(curve: IndexCurve) -> str:
         Column(f"recall@{curve.k}", lambda row: row.recall, fmt.score),
         Column("queries/s", lambda row: row.queries_per_s, partial(spread, digits=0)),
         Column("build, s", lambda row: row.build_s, fmt.fixed_digits(2)),
-        Column("size", lambda row: row.index_bytes, fmt.size),
+        Column("size", lambda row: row.index_bytes, format_size),
     ]
     return _titled(title, Table(curve.points, columns))
 

@@ -29,11 +29,9 @@ def curve_markdown(curve: Curve) -> str:
     parts = [f"## {escape(curve.training)}: {curve.measure}", _curve_table(curve)]
     if curve.selection is not None:
         parts.append(bullets(_selection_notes(curve, curve.selection)))
-    if curve.broken:
-        broken = curve.broken.items()
-        parts.append(
-            bullets(escape(f"{name} could not be evaluated: {why}") for name, why in broken)
-        )
+    broken = [f"{name} could not be evaluated: {why}" for name, why in curve.broken.items()]
+    if broken:
+        parts.append(bullets(map(escape, broken)))
     return "\n\n".join([*parts, bullets(_curve_legend(curve))]) + "\n"
 
 
@@ -52,20 +50,15 @@ def _curve_table(curve: Curve) -> str:
 
 def _selection_columns(chosen: Selection) -> list[Column[CurvePoint]]:
     """Return columns for the best checkpoint minus this one."""
-    rivals = {rival.b: rival for rival in chosen.rivals}
+    rivals = {rival.b: rival for rival in chosen.rivals}  # all but the best
 
     def rival(point: CurvePoint) -> Difference | None:
-        return None if point.checkpoint == chosen.best else rivals[point.checkpoint]
-
-    def verdict(point: CurvePoint) -> str:
-        return other.verdict_on_b if (other := rival(point)) else "best"
+        return rivals.get(point.checkpoint)
 
     return [
         Column("best - this", rival, _difference),
-        Column(
-            "p (adjusted)", lambda point: (other := rival(point)) and other.p_adjusted, fmt.p_value
-        ),
-        Column("", verdict),
+        Column("p (adjusted)", lambda at: (one := rival(at)) and one.p_adjusted, fmt.p_value),
+        Column("", lambda at: one.verdict_on_b if (one := rival(at)) else "best"),
     ]
 
 
@@ -128,7 +121,7 @@ def _transfers(transfers: list[TransferLine]) -> str:
     columns: list[Column[TransferLine]] = [
         Column("transfer", lambda row: row[0] if row[1].a else f"{row[0]}, mean"),
         Column("collection", lambda row: row[1].on if row[1].a else ""),
-        Column("after - before", _checkpoints),
+        Column("after - before", lambda row: f"{row[1].a} - {row[1].b}" if row[1].a else ""),
         Column("difference", lambda row: row[1].difference, fmt.signed),
         Column("95 % interval", lambda row: row[1], fmt.paired_interval),
         Column("p", lambda row: row[1].p, fmt.p_value),
@@ -136,10 +129,6 @@ def _transfers(transfers: list[TransferLine]) -> str:
         Column("win / tie / loss", lambda row: row[1], fmt.win_tie_loss),
     ]
     return Table(transfers, columns).markdown()
-
-
-def _checkpoints(row: TransferLine) -> str:
-    return f"{row[1].a} - {row[1].b}" if row[1].a else ""
 
 
 def _transfer_lines(record: Forgetting) -> Iterator[TransferLine]:
@@ -367,12 +356,10 @@ def describe_commit(code: str) -> str:
 
 def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, int, int]]) -> str:
     """Return tables of the rows and tasks of a plan."""
-    work = [[name, str(total), str(done), str(total - done)] for name, total, done in tasks]
-    tables = [
-        make_table(["row", "against", "change"], rows),
-        make_table(["stage", "tasks", "finished", "to do"], work),
-    ]
-    return "\n\n".join(table.markdown() for table in tables)
+    work = [(name, total, done, total - done) for name, total, done in tasks]
+    cells = make_table(["row", "against", "change"], rows)
+    stages = make_table(["stage", "tasks", "finished", "to do"], work)
+    return f"{cells.markdown()}\n\n{stages.markdown()}"
 
 
 def _intervals(report: Report) -> list[str]:

@@ -160,7 +160,7 @@ def test_costs_of_collections_are_summed():
     other = msgspec.structs.replace(row, collection="b", memory_bytes=3 * 10**9)
     _, second, together = rows_of(costs_table([row, other]))
     assert (second["tokens"], second["encode"]) == ("9,000", "60.0 s")
-    last = ["total", "", "2,000", "800", "18,000", "0:02:00", "3.0 GB", "2.0 MB"]
+    last = ["total", "", "2,000", "800", "18,000", "0:02:00", "3GB", "2MB"]
     assert list(together.values()) == last
 
 

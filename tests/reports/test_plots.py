@@ -23,7 +23,6 @@ from reports.plots import (
     draw_costs,
     draw_indexes,
     draw_losses,
-    forest_plot_lines,
     plot_differences,
 )
 
@@ -64,21 +63,21 @@ def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow():
     from matplotlib.figure import Figure
 
     figure = Figure()
-    lines = forest_plot_lines(
+    differences = [
         Difference(
             **{"on": on, "measure": "nDCG@10", "difference": (low + high) / 2, "low": low},
             **{"high": high, "p": p, "exact": True, "wins": 2, "ties": 0, "losses": 1},
             **{"effect": None, "detectable": None},
         )
         for on, low, high, p in (("one", 0.1, 0.3, 0.01), ("two", -0.1, 0.3, 0.4))
-    )
-    plot_differences(figure, lines, "$a$ − b")
+    ]
+    plot_differences(figure, differences, "$a$ − b")
     axes = figure.axes[0]
     shown = [label.get_text() for label in axes.get_yticklabels()]
-    assert shown == [label for label, _ in reversed(lines)]  # the first line is at the top
+    assert shown == ["two, nDCG@10", "one, nDCG@10"]  # the first line is at the top
     dots = [line for line in axes.lines if line.get_marker() == "o"]
     spans = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_lw() == 2]
-    for (_, one), dot, span in zip(reversed(lines), dots, spans, strict=True):
+    for one, dot, span in zip(reversed(differences), dots, spans, strict=True):
         assert dot.get_xdata()[0] == one.difference
         assert list(span.get_xdata()) == [one.low, one.high]
     hollow = [dot.get_markerfacecolor() == PAPER for dot in dots]

@@ -60,7 +60,7 @@ def test_indexes_show_recall_speed_and_what_they_cost():
         "recall@10": "0.9500",
         "queries/s": "6,300 [6,150–6,450]",
         "build, s": "1.50",
-        "size": "46.1 MB",
+        "size": "46.1MB",
     }
 
 

@@ -15,8 +15,8 @@ from datasets_cfg.dataset import Finding, verify_dataset
 from datasets_cfg.repair import write_repaired
 from foundation.errors import BenchError
 from foundation.files import cache_folder
+from foundation.machine import format_size
 from reports.evaluation import cache_table, findings
-from reports.format import size
 
 
 def fetch(request: FetchRequest, output: OutputOptions) -> int:
@@ -69,7 +69,7 @@ def cache(request: CacheRequest, output: OutputOptions) -> int:
         removed = select_models(measure_usage(store), request.prune, request.older_than, now)
     for row in removed:
         shutil.rmtree(store / row.fingerprint)
-        what = f"{row.model} ({row.fingerprint[:8]}, {size(row.bytes)})"
+        what = f"{row.model} ({row.fingerprint[:8]}, {format_size(row.bytes)})"
         print(f"removed {what}", file=sys.stderr)
     rows = measure_usage(store)
     text = cache_table(rows) if rows else f"no vectors in {store}"

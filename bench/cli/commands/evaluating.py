@@ -17,8 +17,8 @@ from bench.requests.outcomes import ExitCode
 from bench.runner import run as run_case
 from bench.speed import speed as speed_case
 from foundation.files import replace_file
+from foundation.machine import format_size
 from reports.evaluation import collection_table, costs_table, gaps_list, means_table
-from reports.format import size
 from reports.plots import can_plot, draw_indexes, draw_quality
 from reports.speed import speed_tables
 from reports.training import curve_markdown
@@ -84,7 +84,8 @@ def index(request: evaluating.IndexRequest, output: OutputOptions) -> int:
     """Print the command that searches the written index."""
     manifest = run_case.index(request)
     print(
-        f"{manifest.documents:,} documents, {size(manifest.bytes)}: {request.out}", file=sys.stderr
+        f"{manifest.documents:,} documents, {format_size(manifest.bytes)}: {request.out}",
+        file=sys.stderr,
     )
     command = f"python {request.out / run_case.PROGRAM_FILE} QUERIES.npy 10"
     return print_result(output.json, manifest, command)
