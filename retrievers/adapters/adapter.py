@@ -181,10 +181,8 @@ def make_configuration(adapter: AdapterSettings) -> Any:
     """Return the library's record of an adapter's method and options, or raise."""
     method, options, names = adapter.method, adapter.options, list_methods(adapter.library)
     if method not in names:
-        raise BenchError(
-            f"{adapter.library} has no adapter method {method!r}",
-            did_you_mean(method, names, f"there are: {', '.join(names)}"),
-        )
+        problem = f"{adapter.library} has no adapter method {method!r}"
+        raise BenchError(problem, did_you_mean(method, names, f"there are: {', '.join(names)}"))
     with wrap_errors(f"the options of the adapter method {method}", "Check adapter.options."):
         if adapter.library == "peft":
             return _peft_configurations()[method.upper()](**options)
@@ -294,10 +292,8 @@ def _attach_peft(network: Any, folder: Path) -> Any:
 
     config = PeftConfig.from_pretrained(str(folder))
     if config.peft_type.value.lower() not in list_methods("peft"):
-        raise BenchError(
-            f"{folder}: PEFT's {config.peft_type.value} is not supported",
-            "train another method, or prefix_tuning of AdapterHub",
-        )
+        problem = f"{folder}: PEFT's {config.peft_type.value} is not supported"
+        raise BenchError(problem, "train another method, or prefix_tuning of AdapterHub")
     for field, why in REFUSED_FIELDS.items():
         if getattr(config, field, None) is not None:
             raise BenchError(
@@ -337,10 +333,8 @@ def _check_supported(network: Any, what: str) -> None:
     for part in getattr(configuration, "configs", [configuration]):  # several of a union
         whole = part.get("architecture") not in ("reft", "prompt_tuning")
         if not whole or part.get("vera_d") is not None or part.get("use_gating"):
-            raise BenchError(
-                f"{what} is not supported: it is ReFT, VeRA or prompt tuning, or has gates",
-                'train with another method, such as mam, or vera of library = "peft"',
-            )
+            problem = f"{what} is not supported: it is ReFT, VeRA or prompt tuning, or has gates"
+            raise BenchError(problem, "train with another method, such as mam, or vera of PEFT")
 
 
 def _norm_weights(network: Any) -> dict[str, Any]:

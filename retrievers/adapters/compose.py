@@ -25,7 +25,6 @@ from retrievers.adapters.adapter import AdaptedNetwork, find_adapter
 from retrievers.models.card import (
     CARD_FILE,
     AdapterIdentity,
-    AdapterKind,
     Card,
     load_card,
     replace_fields,
@@ -57,16 +56,6 @@ class AdapterSet:
     folders: tuple[Path, ...]
     identities: tuple[AdapterIdentity, ...]
     cards: tuple[Card, ...]
-
-    @property
-    def kinds(self) -> set[AdapterKind]:
-        """Libraries of the adapters."""
-        return {identity.kind for identity in self.identities}
-
-    def copy(self, out: Path, names: Sequence[str]) -> None:
-        """Copy each adapter to the folder in ``out`` with its name in ``names``."""
-        for name, folder in zip(names, self.folders, strict=True):
-            shutil.copytree(folder, out / name)
 
     def card(self, title: str) -> Card:
         """Return the first card for all of the adapters, with ``title``."""
@@ -124,7 +113,8 @@ def average_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
     The first card among ``folders`` determines how vectors are made.
     """
     parts = find_adapters(base, folders)
-    if len(parts.kinds) > 1:
+    kinds = {identity.kind for identity in parts.identities}
+    if len(kinds) > 1:
         raise _averaging_error("some are of AdapterHub and some of PEFT")
     _check_configurations([read_object(folder / ADAPTER_CONFIG) for folder in parts.folders])
     card = parts.card(f"average of {len(parts.folders)} adapters")
@@ -140,7 +130,7 @@ def average_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
             save = save_file if name.endswith(".safetensors") else torch.save
             save(tensors, str(folder / name))
 
-    AdaptedNetwork(base, parts.kinds.pop(), write).save(out, card)
+    AdaptedNetwork(base, kinds.pop(), write).save(out, card)
 
 
 def _average_files(parts: AdapterSet) -> dict[str, dict[str, Any]]:
@@ -271,7 +261,8 @@ def route_adapters(
     card = parts.card(f"{len(names)} adapters, routed by {routing.by}")
 
     def write(folder: Path) -> None:
-        parts.copy(folder, names)
+        for name, trained in zip(names, parts.folders, strict=True):
+            shutil.copytree(trained, folder / name)
         router.save(folder / ROUTER)
         write_json(folder / ROUTING, routing)
 

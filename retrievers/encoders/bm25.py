@@ -20,25 +20,21 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Annotated, Any, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from foundation.arrays import Float32Array, Int32Array, Int64Array
-from foundation.errors import BenchError, did_you_mean, name_path_in_errors
+from foundation.errors import BenchError, name_path_in_errors
+from foundation.records import Record, convert_table
 from retrievers.encoders.protocol import Callback, join_documents
 from retrievers.index.hits import Hits
-from retrievers.models.card import Option, Recipe
+from retrievers.models.card import Recipe
 
-DEFAULTS: dict[str, Option] = {
-    "method": "lucene",
-    "k1": 0.9,
-    "b": 0.4,
-    "stopwords": "english",
-    "stemmer": "porter",
-}
-MAX_VALUE = 1_000_000  # limit for k1 and b, so that float32 scores stay finite
+# Of k1 and b, so that float32 scores stay finite.
+Constant = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 MAX_CACHED_FORMS = 1 << 19  # forms of words: 90 MB
 _WORD = re.compile(r"\w+")
 STOP_WORDS = frozenset(  # Lucene's for English
@@ -47,7 +43,14 @@ STOP_WORDS = frozenset(  # Lucene's for English
         "then there these they this to was will with"
     )
 )
-STOP_LISTS = {"english": STOP_WORDS, "none": frozenset[str]()}
+
+
+class _Options(Record):
+    method: Literal["lucene"] = "lucene"
+    k1: Constant = 0.9
+    b: Constant = 0.4
+    stopwords: Literal["english", "none"] = "english"
+    stemmer: str = "porter"
 
 
 class BM25:
@@ -64,9 +67,8 @@ class BM25:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        options = _check_options(recipe.options)
-        self._stop, self._stem = STOP_LISTS[options["stopwords"]], _stemmer(options["stemmer"])
-        self._k1, self._b = float(options["k1"]), float(options["b"])
+        self._options = convert_table(recipe.options, _Options, "BM25")
+        self._stem = _stemmer(self._options.stemmer)
         self._count = 0
         self._words: _Vocabulary
         self._postings: Postings
@@ -93,7 +95,8 @@ class BM25:
         Raises:
             OSError: the disk is full.
         """
-        words = self._words = _Vocabulary(self._stop, self._stem)
+        stop = STOP_WORDS if self._options.stopwords == "english" else frozenset[str]()
+        words = self._words = _Vocabulary(stop, self._stem)
         with name_path_in_errors(folder or Path(tempfile.gettempdir())):
             writer = PostingsWriter(folder)
             for titles, texts in batches:
@@ -107,7 +110,7 @@ class BM25:
 
             def weigh(words: Int32Array, rows: Int32Array, counts: Float32Array) -> Float32Array:
                 """Scores with the rounding of bm25s: idf in float32, products in float64."""
-                k1, b = self._k1, self._b
+                k1, b = self._options.k1, self._options.b
                 saturation = k1 * (1 - b + b * lengths[rows] / mean) + counts
                 return (idf[words] * (counts / saturation)).astype(np.float32)
 
@@ -188,22 +191,6 @@ def _rank_rows(scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
         rows = rows[scores[rows] >= last]
     rows = rows[np.argsort(-scores[rows], kind="stable")]
     return rows, scores[rows]
-
-
-def _check_options(options: dict[str, Option]) -> dict[str, Any]:
-    for name in options:
-        if name not in DEFAULTS:
-            hint = did_you_mean(name, DEFAULTS, f"its options: {', '.join(DEFAULTS)}")
-            raise BenchError(f"BM25 has no option {name!r}", hint)
-    merged = DEFAULTS | options
-    for name, known in (("method", ("lucene",)), ("stopwords", tuple(STOP_LISTS))):
-        if merged[name] not in known:
-            raise BenchError(f"BM25: {name} is {merged[name]!r}", f"use one of {', '.join(known)}")
-    for name in ("k1", "b"):
-        value = merged[name]
-        if isinstance(value, str | bool) or not 0 <= value <= MAX_VALUE:
-            raise BenchError(f"BM25: {name} = {value!r} is not a number from 0 to {MAX_VALUE:,}")
-    return merged
 
 
 def _stemmer(name: str) -> Callable[[str], str]:

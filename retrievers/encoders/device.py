@@ -35,10 +35,8 @@ def pick_device(name: str) -> torch.device:
         raise BenchError(f"unknown device {name!r}", "Use auto, cpu, cuda or cuda:N.")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise BenchError(
-            f"{name} is not available: PyTorch sees {torch.cuda.device_count()} CUDA devices",
-            "Use --device cpu, or install a CUDA build of torch.",
-        )
+        problem = f"{name} is not available: PyTorch sees {torch.cuda.device_count()} CUDA devices"
+        raise BenchError(problem, "Use --device cpu, or install a CUDA build of torch.")
     return device
 
 

@@ -54,10 +54,8 @@ def check_vectors(array: Any, rows: int, dim: int, name: str) -> Float32Array:
     """
     vectors = convert_vectors(array)
     if vectors.shape != (rows, dim):
-        raise BenchError(
-            f"{name} returned an array of shape {vectors.shape} for {rows} texts",
-            f"Return one row of {dim} numbers for each text.",
-        )
+        problem = f"{name} returned an array of shape {vectors.shape} for {rows} texts"
+        raise BenchError(problem, f"Return one row of {dim} numbers for each text.")
     if not np.isfinite(vectors).all():
         raise BenchError(f"{name} returned NaN or infinite numbers")
     return np.ascontiguousarray(vectors)
@@ -164,10 +162,8 @@ def wrap_encoder(
     with wrap_errors(f"{label} failed", FIX_ENCODER):
         probe = convert_vectors(queries([PROBE]))
     if probe.ndim != 2 or len(probe) != 1:
-        raise BenchError(
-            f"{label} returned an array of shape {probe.shape} for one text",
-            "An encoder takes a list of texts and returns one row for each",
-        )
+        problem = f"{label} returned an array of shape {probe.shape} for one text"
+        raise BenchError(problem, "An encoder takes a list of texts and returns one row for each")
     recipe = Recipe(
         model=name,
         kind="python",
@@ -224,10 +220,8 @@ def convert_vectors(array: Any) -> Float32Array:
     try:
         return np.asarray(array, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise BenchError(
-            f"an encoder returned {type(array).__name__}, not an array of numbers: {error}",
-            "Return a NumPy array or a torch tensor of shape (texts, dimension).",
-        ) from error
+        problem = f"an encoder returned {type(array).__name__}, not an array of numbers: {error}"
+        raise BenchError(problem, "Return an array of shape (texts, dimension).") from error
 
 
 def _find_functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
@@ -276,10 +270,8 @@ class HashingEncoder(Encoder):
 
     def __init__(self, recipe: Recipe) -> None:
         if recipe.kind != "hashing" or not recipe.normalize or set(recipe.options) - {"dim"}:
-            raise BenchError(
-                f"{recipe.model} is not a recipe of the hashing encoder",
-                'Write kind = "hashing", normalize = true, and dim as the only option.',
-            )
+            problem = f"{recipe.model} is not a recipe of the hashing encoder"
+            raise BenchError(problem, 'Use kind = "hashing", normalize = true and the option dim.')
         self.recipe = recipe
 
     def for_dataset(self, name: str) -> "HashingEncoder":
@@ -526,11 +518,8 @@ def check_norms(recipe: Recipe, vectors: Float32Array, like: str | None) -> None
     if recipe.normalize or is_unit != bool(like):
         return
     if like:
-        raise BenchError(
-            f"{like} does not normalise its vectors, and those of the server have length 1: inner "
-            "products would be cosines",
-            "Start the server without normalisation, or leave --like out if cosine is meant.",
-        )
+        problem = f"{like} does not normalise its vectors, and those of the server have length 1"
+        raise BenchError(problem, "Start the server without normalisation, or leave --like out.")
     raise BenchError(
         f"the vectors of {recipe.model} have lengths from {norms.min():.3g} to {norms.max():.3g}, "
         "and nothing states whether to compare them by cosine or by inner product",

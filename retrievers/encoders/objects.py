@@ -91,8 +91,6 @@ def _load_folder(model: Model, device: str) -> Any:
             vectors.append([opened.encode_query(texts), opened.encode_document(texts)])
     before, now = (np.array(sides, np.float32) for sides in vectors)
     if not np.abs(before - now).max() <= BATCH_TOLERANCE[model.card.dtype] * np.abs(now).max():
-        raise BenchError(
-            f"{root} lacks weights: loaded twice, it gives different vectors",
-            "Check that its configuration belongs to its weights, and save it again.",
-        )
+        problem = f"{root} lacks weights: loaded twice, it gives different vectors"
+        raise BenchError(problem, "Check that its configuration belongs to its weights.")
     return opened

@@ -381,27 +381,13 @@ def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return torch.bmm(scores.softmax(dim=2), v).view_as(query)
 
 
-def pack_batch(tokens: Tokens, padding_idx: int | None, positions: int) -> PackedBatch:
-    """Pack texts into a batch on the CPU. Token types are 0 if there are none.
+def pack_batch(tokens: Tokens, padding_idx: int | None) -> PackedBatch:
+    """Pack texts of one or more tokens into a batch on the CPU.
 
-    Args:
-        tokens: token ids of the texts.
-        padding_idx: see `PackedNetwork`.
-        positions: number of positions of the model.
-
-    Raises:
-        BenchError: a text has no token, or more than there are positions.
+    No text is longer than the positions of the model, which `resolve_model` checks. Token types are
+    0 if there are none. For ``padding_idx``, see `PackedNetwork`.
     """
-    most = positions - (0 if padding_idx is None else padding_idx + 1)
     longest = int(tokens.lengths.max())
-    if longest > most:
-        # On CUDA such a read would end the process's use of the device.
-        raise BenchError(
-            f"a text has {longest} tokens, but the model has positions for {most}",
-            f"set max_query_tokens and max_document_tokens to at most {most}",
-        )
-    if not tokens.lengths.all():
-        raise BenchError("a text without tokens cannot be encoded")
     ids = tokens.ids.astype(np.int64)
     types = np.zeros_like(ids) if tokens.types is None else tokens.types.astype(np.int64)
     ends = np.concatenate([[0], tokens.lengths.cumsum()])
@@ -511,8 +497,7 @@ class PackedEncoder:
 
     def pack_batch(self, tokens: Tokens) -> PackedBatch:
         """Pack ``tokens`` into a batch on the network's device, copied without waiting."""
-        positions = self._network.embeddings.position_embeddings.num_embeddings
-        batch = pack_batch(tokens, self._network.padding_idx, positions)
+        batch = pack_batch(tokens, self._network.padding_idx)
         if self._device.type == "cpu":
             return batch
         moved = {

@@ -181,8 +181,6 @@ def _compare_alone(
     Returns:
         The largest relative distance, and the number of texts with another text's vector.
     """
-    if not len(texts):
-        return 0.0, 0
     by_length = np.argsort([len(text) for text in texts], kind="stable")
     rows = by_length[np.linspace(0, len(texts) - 1, min(ENCODED_ALONE, len(texts))).astype(int)]
     unbatched = np.concatenate([encoder.encode_documents([titles[i]], [texts[i]]) for i in rows])

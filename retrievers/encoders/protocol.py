@@ -2,10 +2,10 @@
 
 import threading
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -61,8 +61,8 @@ class PhaseTimer:
     """
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.counts: dict[str, int] = defaultdict(int)
+        self.seconds: Any = Counter()
+        self.counts = Counter[str]()
         self._lock = threading.Lock()
 
     @contextmanager
@@ -77,10 +77,8 @@ class PhaseTimer:
     def add(self, seconds: Mapping[str, float], counts: Mapping[str, int]) -> None:
         """Add ``seconds`` by phase and ``counts`` by name."""
         with self._lock:
-            for name, spent in seconds.items():
-                self.seconds[name] += spent
-            for name, number in counts.items():
-                self.counts[name] += number
+            self.seconds.update(seconds)
+            self.counts.update(counts)
 
     def copy(self) -> "PhaseTimer":
         """Return an independent copy with the current sums."""
@@ -92,10 +90,8 @@ class PhaseTimer:
     def since(self, earlier: "PhaseTimer") -> "PhaseTimer":
         """Return the difference from ``earlier``, a copy that was made of this timer."""
         now = self.copy()
-        now.add(
-            {name: -seconds for name, seconds in earlier.seconds.items()},
-            {name: -number for name, number in earlier.counts.items()},
-        )
+        now.seconds.subtract(earlier.seconds)
+        now.counts.subtract(earlier.counts)
         return now
 
 

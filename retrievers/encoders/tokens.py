@@ -71,10 +71,9 @@ def load_tokenizer(
         if isinstance(error, (KeyboardInterrupt, SystemExit)):  # a panic of Rust is no Exception
             raise
         has_file = (checkpoint.folder / TOKENIZER_FILE).is_file()
-        raise BenchError(
-            f"the tokenizer in {checkpoint.folder} cannot be loaded: {first_line(error)}",
-            CLASS_HINT if has_file else "Save it again next to the weights.",
-        ) from error
+        hint = CLASS_HINT if has_file else "Save it again next to the weights."
+        problem = f"the tokenizer in {checkpoint.folder} cannot be loaded: {first_line(error)}"
+        raise BenchError(problem, hint) from error
     if not tokenizer.is_fast:
         raise BenchError(f"the tokenizer in {checkpoint.folder} has no fast form")
     stored = _read_stored_tokenizer(tokenizer, checkpoint.folder)

@@ -133,11 +133,8 @@ class Tower:
         for paired in {second is not None for _, second in segments}:
             special = self.text_tokenizer.special_tokens(paired)
             if max_tokens is not None and max_tokens <= special:
-                raise BenchError(
-                    f"{self._recipe.model}: {max_tokens} tokens leave none for a text: "
-                    f"{special} are special tokens",
-                    f"Set max_query_tokens and max_document_tokens to {special + 1} or more.",
-                )
+                problem = f"{self._recipe.model}: {max_tokens} tokens leave none for a text"
+                raise BenchError(problem, f"Set both lengths to {special + 1} or more.")
         with self._clock.phase("tokenise"):
             is_long = self.is_asynchronous and len(segments) >= MANY_TEXTS
             return (self._token_workers if is_long else self.text_tokenizer)(segments, max_tokens)
@@ -228,13 +225,10 @@ class Tower:
             inputs: Any = self._encoder.pack_batch(batch)
         with self._clock.phase("forward"), torch.inference_mode():
             try:
-                pooled = self._encoder.encode_batch(self._recipe.pooling, inputs)
+                vectors = self._encoder.encode_batch(self._recipe.pooling, inputs)
             except (IndexError, TypeError, ValueError, AttributeError) as error:
-                raise BenchError(
-                    f"{self._recipe.model} cannot be run: {first_line(error)}",
-                    "Check that config.json and the tokenizer belong to these weights.",
-                ) from error
-            vectors = pooled
+                problem = f"{self._recipe.model} cannot be run: {first_line(error)}"
+                raise BenchError(problem, "Check config.json and the tokenizer.") from error
             for stage in self._stages:
                 vectors = stage(vectors)
             if self._recipe.normalize:
@@ -259,10 +253,8 @@ class Tower:
                 f"{self._recipe.model} gave {vectors.shape[1]} dimensions, not {self._recipe.dim}"
             )
         if not np.isfinite(vectors).all():
-            raise BenchError(
-                f"{self._recipe.model} gave a vector with NaN or infinity",
-                "Try --dtype float32. If that fails, too, the checkpoint is damaged.",
-            )
+            problem = f"{self._recipe.model} gave a vector with NaN or infinity"
+            raise BenchError(problem, "Try --dtype float32, or another copy of the checkpoint.")
         return pending.rows, vectors
 
 

@@ -146,10 +146,8 @@ def compress(recipe: Recipe, compression: Compression) -> Recipe:
     view, routed = View.of(recipe), recipe.adapter is not None and recipe.adapter.kind == "routed"
     view.width(recipe.dim)
     if routed and (view.dimensions is not None or view.is_binary):
-        raise BenchError(
-            f"{recipe.model} has routed adapters, which support neither fewer dimensions nor signs",
-            "Leave out --dimensions, or use --precision int8.",
-        )
+        problem = f"{recipe.model} has routed adapters: neither fewer dimensions nor signs work"
+        raise BenchError(problem, "Leave out --dimensions, or use --precision int8.")
     return recipe
 
 

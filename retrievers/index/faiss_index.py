@@ -79,10 +79,8 @@ def resolve_device(device: str) -> tuple[int, ...]:
     number = device.partition(":")[2]
     count = getattr(import_faiss(), "get_num_gpus", lambda: 0)()
     if int(number or 0) >= count:
-        raise BenchError(
-            f"search on {device} is not available: this FAISS sees {count} GPUs",
-            "use cpu, or install retrieval-bench[gpu] instead of [cpu]",
-        )
+        problem = f"search on {device} is not available: this FAISS sees {count} GPUs"
+        raise BenchError(problem, "use cpu, or install retrieval-bench[gpu] instead of [cpu]")
     return (int(number),) if number else tuple(range(count))
 
 
@@ -158,10 +156,8 @@ class IndexSpec:
         elif storage == STORAGE.get(precision) or (is_binary and self.is_binary):
             factory = self.factory
         else:
-            raise BenchError(
-                f"the index {self} cannot store documents in {precision}",
-                "use Flat, HNSW32 or IVF1024,Flat; or --precision float32 with this index",
-            )
+            problem = f"the index {self} cannot store documents in {precision}"
+            raise BenchError(problem, "use Flat, HNSW32 or IVF1024,Flat; or --precision float32")
         return replace(self, factory=factory)
 
     @property
@@ -245,10 +241,8 @@ class FaissIndex:
         """
         needed = _most_centroids(self._index)
         if len(sample) < needed:
-            raise BenchError(
-                f"{self.spec} needs at least {needed} training vectors, not {len(sample)}",
-                "use a smaller index, or --index flat",
-            )
+            problem = f"{self.spec} needs at least {needed} training vectors, not {len(sample)}"
+            raise BenchError(problem, "use a smaller index, or --index flat")
         advised = ADVISED_POINTS_PER_CENTROID * needed
         if needed > 1 and len(sample) < advised:
             logger.warning(
@@ -322,11 +316,8 @@ class FaissIndex:
             raise BenchError(f"cannot read the index {path}: {_reason(error)}", again) from error
         loaded = index._index
         if loaded.d != width or loaded.metric_type != metric:
-            raise BenchError(
-                f"{path} has {loaded.d} dimensions and FAISS metric {loaded.metric_type}, not "
-                f"{dim} and the inner product",
-                again,
-            )
+            problem = f"{path} has {loaded.d} dimensions and metric {loaded.metric_type}, not {dim}"
+            raise BenchError(problem, again)
         _set_parameters(loaded, spec)
         index._move_to_gpu()
         return index

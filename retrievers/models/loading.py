@@ -144,10 +144,8 @@ def _check_report(folder: Path, report: Any, recipe: Recipe) -> None:
     pools = recipe.pooling == "pooler"
     missing = sorted(key for key in report["missing_keys"] if pools or not POOLER.search(key))
     if missing:
-        raise BenchError(
-            f"{folder} lacks {len(missing)} weights of its model: {', '.join(missing[:5])}",
-            "Check that config.json belongs to these weights.",
-        )
+        problem = f"{folder} lacks {len(missing)} weights of its model: {', '.join(missing[:5])}"
+        raise BenchError(problem, "Check that config.json belongs to these weights.")
     stages = tuple(stage.source.removeprefix("key:") + "." for stage in recipe.stages)
     extra = [
         key

@@ -57,10 +57,8 @@ def locate_model(name: str) -> Place:
         return Place(name, Path.cwd(), folder=folder.resolve())
     if name.count("/") == 1 and not name.startswith((".", "~", "/")):
         return Place(name, Path.cwd())
-    raise BenchError(
-        f"there is no model card and no folder {name!r}",
-        f"{did_you_mean(name, card_names())} see `python -m bench list models`".strip(),
-    )
+    hint = f"{did_you_mean(name, card_names())} see `python -m bench list models`".strip()
+    raise BenchError(f"there is no model card and no folder {name!r}", hint)
 
 
 def is_card(model: str) -> bool:

@@ -44,7 +44,9 @@ TOKENIZER = (
 WIDTHS = ("projection_dim", "hidden_size", "d_model", "dim", "n_embd")
 HEADS, HEADS_FILE = "heads", "model.safetensors"  # state for continuing a pre-training
 COUNTING_VERSION = 1  # increased when the rule changes, so that stored counts are renewed
+ATTACH_TO_BASE = "Attach it to the model that it was trained on."
 BUFFER_DTYPES = ("I64", "I32", "BOOL")  # safetensors types of buffers such as positions
+WAIT_FOR_WRITER = "Run again when nothing writes to it any more, or copy the folder first."
 DAMAGED = "It is damaged, or holds more than tensors. Nothing in it was executed."
 # Weights of a checkpoint outside the encoder: heads of pre-training and decoders.
 HEAD_WEIGHTS = re.compile(
@@ -101,10 +103,7 @@ class Checkpoint:
             if not path.is_file() or _stamp(path) == self.stamps[name]:
                 continue
             if sha256_of_file(path) != digest:
-                raise BenchError(
-                    f"{path} changed while it was used, so vectors would mix two checkpoints",
-                    "Run again when nothing writes to it any more, or copy the folder first.",
-                )
+                raise BenchError(f"{path} changed while it was used", WAIT_FOR_WRITER)
 
     @property
     def weights_sha256(self) -> str:
@@ -132,10 +131,8 @@ def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint
     """
     folder = root / find_inner_folder(root)
     if (folder / "adapter_config.json").exists():
-        raise BenchError(
-            f"{folder} holds an adapter, not a model",
-            f"give the model that it was trained on, and add --adapter {folder}",
-        )
+        problem = f"{folder} holds an adapter, not a model"
+        raise BenchError(problem, f"give its base as the model, and add --adapter {folder}")
     config = read_config(folder)
     refuse_own_code(folder)
     weights = find_weights(folder)
@@ -356,10 +353,7 @@ def _find_adapter_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, li
 def check_adapter_unchanged(folder: Path, identity: AdapterIdentity, base: Checkpoint) -> None:
     """Raise if the files of the adapter in ``folder`` differ from the hashes in ``identity``."""
     if identify_adapter(folder, base).files != identity.files:
-        raise BenchError(
-            f"the adapter {folder} changed while it was used",
-            "Run again when nothing writes to it any more, or copy the folder first.",
-        )
+        raise BenchError(f"the adapter {folder} changed while it was used", WAIT_FOR_WRITER)
 
 
 def _check_trained_on(folder: Path, base: Checkpoint) -> None:
@@ -371,10 +365,9 @@ def _check_trained_on(folder: Path, base: Checkpoint) -> None:
     stated = read_object(path)
     if stated.get("weights_sha256") != base.weights_sha256:
         raise BenchError(
-            f"the adapter {folder} is for another base: it was trained on {stated.get('model')} "
-            f"(weights {str(stated.get('weights_sha256'))[:12]}), and {base.folder} has weights "
-            f"{base.weights_sha256[:12]}",
-            "Attach it to the model that it was trained on.",
+            f"the adapter {folder} is for another base: it was trained on {stated.get('model')}, "
+            f"whose weights differ from those in {base.folder}",
+            ATTACH_TO_BASE,
         )
 
 
@@ -386,7 +379,7 @@ def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> No
             raise BenchError(
                 f"the adapter {folder} was made for {config.get('model_name')} "
                 f"({key} {config[key]}), not for a model with {key} {actual}",
-                "Attach it to the model that it was trained on.",
+                ATTACH_TO_BASE,
             )
 
 

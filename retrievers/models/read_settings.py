@@ -339,11 +339,8 @@ def _read_settings(folder: Path) -> _Settings:
 def check_similarity(name: str, similarity: object) -> None:
     """Raise if the model ``name`` states another similarity than cosine or the inner product."""
     if similarity not in (None, "cosine", "dot"):
-        raise BenchError(
-            f"{name} states {similarity} similarity, but documents are ranked by inner product or "
-            "cosine",
-            'Set similarity_fn_name to "cosine" or "dot" to see how it ranks by that.',
-        )
+        problem = f"{name} states {similarity} similarity, but the ranking is by product or cosine"
+        raise BenchError(problem, 'Set similarity_fn_name to "cosine" or "dot" to use that.')
 
 
 def refuse_own_code(folder: Path) -> None:
@@ -418,17 +415,12 @@ def read_st_folder(folder: Path) -> Card:
     stages = modules[2 : len(modules) - (names[-1:] == ["Normalize"])]
     known = names[:2] == ["Transformer", "Pooling"]
     if not known or not {stage.name for stage in stages} <= STAGE_MODULES.keys():
-        raise BenchError(
-            f"{folder}: the modules {' > '.join(names)} are not supported",
-            "supported: Transformer, Pooling, any Dense and LayerNorm, then Normalize",
-        )
+        problem = f"{folder}: the modules {' > '.join(names)} are not supported"
+        raise BenchError(problem, "supported: Transformer, Pooling, Dense, LayerNorm, Normalize")
     settings, normalize = _read_settings(folder), names[-1] == "Normalize"
     if settings.truncate_dim and normalize and settings.similarity_fn_name == "dot":
-        raise BenchError(
-            f"{folder}: truncate_dim = {settings.truncate_dim} after Normalize is not supported "
-            "with dot products, since vectors would not have unit length",
-            "Remove it from config_sentence_transformers.json to use all dimensions.",
-        )
+        problem = f"{folder}: truncate_dim = {settings.truncate_dim} after Normalize needs cosine"
+        raise BenchError(problem, "Remove truncate_dim to use all dimensions.")
     for stage in stages:
         if not stage.path:
             raise BenchError(f"{folder / 'modules.json'}: the module {stage.name} has no folder")
@@ -537,10 +529,8 @@ def _read_modules(folder: Path) -> list[_Module]:
     modules = read_json(path, list[_Module])
     for module in modules:
         if module.type.partition(".")[0] != "sentence_transformers":
-            raise BenchError(
-                f"{path} names the class {module.type!r}, which is not from sentence-transformers",
-                "Code in a checkpoint is never run.",
-            )
+            problem = f"{path} names {module.type!r}, which is not from sentence-transformers"
+            raise BenchError(problem, "Code in a checkpoint is never run.")
     return modules
 
 
@@ -551,10 +541,8 @@ def _read_pooling(path: Path) -> Pooling:
         modes = [mode for key, mode in LEGACY_POOLING.items() if getattr(config, key)]
     modes = [modes] if isinstance(modes, str) else modes
     if len(modes) != 1 or modes[0] not in POOLING:
-        raise BenchError(
-            f"{path}: pooling by {' + '.join(modes) or 'nothing'} is not supported",
-            f"supported: one of {', '.join(POOLING)}",
-        )
+        problem = f"{path}: pooling by {' + '.join(modes) or 'nothing'} is not supported"
+        raise BenchError(problem, f"supported: one of {', '.join(POOLING)}")
     if not config.include_prompt:
         raise BenchError(f"{path}: pooling without the prompt's tokens is not supported")
     return POOLING[modes[0]]

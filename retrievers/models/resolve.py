@@ -242,10 +242,8 @@ def resolve_card(
         raise BenchError(f"{model} is not a URL, so --endpoint-model has no effect", "leave it out")
     if like is not None:
         if is_card(model):
-            raise BenchError(
-                f"{model} is a card, but --like {like} needs a checkpoint without one",
-                "leave --like out, or give the folder of a checkpoint",
-            )
+            problem = f"{model} is a card, but --like {like} needs a checkpoint without one"
+            raise BenchError(problem, "leave --like out, or give the folder of a checkpoint")
         return _card_like(load_card(like), model), Path.cwd()
     place = locate_model(model)
     return place.card or _declared_card(place), place.base
@@ -257,10 +255,8 @@ def card_of_endpoint(url: str, endpoint_model: str, **fields: Any) -> Card:
     Its name is the last part of ``endpoint_model``, the name on the server.
     """
     if not endpoint_model:
-        raise BenchError(
-            "the URL of a server needs the name of one of its models",
-            "add --endpoint-model NAME, as listed at /v1/models",
-        )
+        problem = "the URL of a server needs the name of one of its models"
+        raise BenchError(problem, "add --endpoint-model NAME, as listed at /v1/models")
     named = {"name": endpoint_model.rpartition("/")[2], "title": f"{endpoint_model} at {url}"}
     address = {"kind": "endpoint", "url": url, "endpoint_model": endpoint_model}
     return make_card({**named, **address, **fields})
@@ -285,15 +281,11 @@ def _declared_card(place: Place) -> Card:
 def _card_like(card: Card, checkpoint: str) -> Card:
     """Return a card for another checkpoint, without facts about the card's own."""
     if card.kind != "transformer" or card.encoder:
-        raise BenchError(
-            f"--like {card.name}: its card does not describe a transformer checkpoint",
-            "see `python -m bench list models`",
-        )
+        problem = f"--like {card.name}: its card does not describe a transformer checkpoint"
+        raise BenchError(problem, "see `python -m bench list models`")
     if card.query_checkpoint:
-        raise BenchError(
-            f"--like {card.name}: that model has two encoders, but one checkpoint was given",
-            "Write a card with checkpoint and query_checkpoint, and pass it: path/to/card.toml",
-        )
+        problem = f"--like {card.name}: that model has two encoders, but one checkpoint was given"
+        raise BenchError(problem, "Write a card with checkpoint and query_checkpoint, and pass it.")
     path = Path(checkpoint).expanduser()
     root = locate_checkpoint(checkpoint, base=Path.cwd(), with_weights=False)
     # ANCE's weights state a classifier, and its card a stage instead.
@@ -326,10 +318,8 @@ def _check_like(card: Card, stated: Card, root: Path) -> None:
         if value == chosen:
             continue
         if name not in open_to_choice:
-            raise BenchError(
-                f"--like {card.name} contradicts {root}: its {name} is {value}, not {chosen}",
-                "leave --like out, or correct the folder's settings",
-            )
+            problem = f"--like {card.name} contradicts {root}: its {name} is {value}, not {chosen}"
+            raise BenchError(problem, "leave --like out, or correct the folder's settings")
         logger.warning("%s states %s %s, but %s is used", root, name, value, chosen)
 
 
@@ -393,10 +383,8 @@ def with_query_prompt(card: Card, text: str) -> Card:
 def with_adapter(card: Card, folder: Path) -> Card:
     """Return the card of a base with the adapter in ``folder`` attached."""
     if card.kind != "transformer" or card.encoder:
-        raise BenchError(
-            f"{card.name} is not a transformer, so no adapter can be attached",
-            "Leave out --adapter, or give the model that it was trained on.",
-        )
+        problem = f"{card.name} is not a transformer, so no adapter can be attached"
+        raise BenchError(problem, "Leave out --adapter, or give the model that it was trained on.")
     name = adapter_name(folder)
     changes = {"name": f"{card.name}+{name}", "title": f"{card.title}, with the adapter {name}"}
     adapter = CardAdapter(path=str(folder.resolve()))
@@ -420,8 +408,7 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
         raise BenchError(
             f"{document.folder / document.weights} is not the checkpoint of {card.name}: sha256 "
             f"{document.weights_sha256}, not {card.weights_sha256}",
-            f"To use another checkpoint, give its folder, {document.root}, and "
-            f"add --like {card.name}.",
+            f"To use it anyway: {document.root} --like {card.name}",
         )
     _check_length(card, card.max_document_tokens, document)
     _check_length(card, card.max_query_tokens, query or document)

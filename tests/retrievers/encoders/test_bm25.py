@@ -61,9 +61,9 @@ def test_stop_words_are_an_option():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k2": 1.0}, "no option 'k2'"),
-        ({"k1": "high"}, "k1 = 'high'"),
-        ({"b": float("nan")}, "b = nan"),
+        ({"k2": 1.0}, "unknown field 'k2'"),
+        ({"k1": "high"}, "k1 is 'high'"),
+        ({"b": float("nan")}, "b is nan"),
         ({"method": "bm25+"}, "method is 'bm25\\+'"),
         ({"stopwords": "latin"}, "stopwords is 'latin'"),
     ],

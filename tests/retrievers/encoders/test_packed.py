@@ -25,7 +25,6 @@ from retrievers.encoders.packed import (
     attend_padded,
     can_compile,
     is_plain_bert,
-    pack_batch,
     pool,
     variable_length_kernel,
 )
@@ -124,20 +123,6 @@ def test_attention_in_bfloat16_is_the_softmax_of_scaled_products(
 def test_pooler_without_a_pooler_is_refused() -> None:
     with pytest.raises(BenchError, match="pooler"):
         pool("pooler", torch.zeros(1, 4), torch.tensor([0, 1], dtype=torch.int32), None)
-
-
-@pytest.mark.parametrize(("padding_idx", "most"), [(None, 64), (1, 62)])
-def test_a_text_longer_than_the_positions_is_refused(padding_idx: int | None, most: int) -> None:
-    assert (
-        pack_batch(Tokens.of([[5] * most]), padding_idx, POSITIONS).positions.max() == POSITIONS - 1
-    )
-    with pytest.raises(BenchError, match=f"a text has {most + 1} tokens, .* for {most}"):
-        pack_batch(Tokens.of([[5], [5] * (most + 1)]), padding_idx, POSITIONS)
-
-
-def test_a_text_without_tokens_is_refused() -> None:
-    with pytest.raises(BenchError, match="without tokens"):
-        pack_batch(Tokens.of([[5], []]), None, POSITIONS)
 
 
 def test_decoders_and_relative_positions_are_not_packed() -> None:

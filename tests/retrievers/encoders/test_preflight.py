@@ -115,12 +115,6 @@ def test_a_batch_whose_vectors_are_in_another_order_stops(change, moved):
     assert named == [True] * bool(moved)
 
 
-def test_an_empty_sample_does_not_divide_by_zero():
-    found = preflight(Fake(), [], [], [])
-    assert found.stop == found.warnings == ()
-    assert found.documents.count == 0
-
-
 @pytest.mark.parametrize(
     ("texts", "allow", "stops", "warns"),
     [
