@@ -27,18 +27,14 @@ from bench.experiments.experiment import (
 )
 from bench.experiments.grid import Grid, load_grid
 from bench.experiments.report import Report, make_report
-from bench.experiments.training_stages import (
-    AdaptStage,
-    CommandStage,
-    FinetuneStage,
-    PretrainStage,
-)
+from bench.experiments.training_stages import AdaptStage, CommandStage, FinetuneStage, PretrainStage
 from bench.requests.training import AblateRequest
 from bench.runner.workspace import Workspace, open_workspace
 from bench.training.training_sets import find_leaks
 from datasets_cfg.dataset import Dataset, count_differences
 from foundation.errors import format_count
 from foundation.machine import library_version
+from retrievers.encoders.device import pick_device
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.context import check_device
 
@@ -103,8 +99,8 @@ def prepare_experiment(request: AblateRequest) -> tuple[Experiment, Conditions]:
     """Load a grid, plan its experiment, and check its data, device and leaks."""
     grid = load_grid(request.grid, request.seeds)
     workspace = open_workspace(request)
-    here = _environment(grid, current_conditions(workspace.device), request.trust_code)
-    experiment = plan_experiment(grid, make_stages(grid, workspace), here)
+    stages, environment = make_stages(grid, workspace), _describe_environment(grid, workspace)
+    experiment = plan_experiment(grid, stages, environment)
     reference = experiment.rows[0].settings
     if set(reference) != {"evaluate"}:
         check_device(workspace.device)
@@ -122,7 +118,7 @@ def prepare_experiment(request: AblateRequest) -> tuple[Experiment, Conditions]:
         ),
         weights={} if is_equal else weights,
     )
-    return experiment, current_conditions(workspace.device)  # now with files that rows have loaded
+    return experiment, current_conditions(workspace.device)  # with the files that rows have loaded
 
 
 def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
@@ -141,14 +137,13 @@ def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
     }
 
 
-def _environment(grid: Grid, conditions: Conditions, trust_code: bool) -> dict[str, str]:
+def _describe_environment(grid: Grid, workspace: Workspace) -> dict[str, str]:
     """Return further influences on results: library versions, the kind of device and the model."""
-    from retrievers.encoders.device import pick_device
-
     here = {name: version for name in DECISIVE if (version := library_version(name))}
-    here["device"] = str(pick_device(conditions.device).type)
+    here["device"] = str(pick_device(workspace.device).type)
     if grid.model:
-        here["model"] = resolve_model(grid.model, trust_code=trust_code).recipe.fingerprint
+        model = resolve_model(grid.model, trust_code=workspace.trust_code)
+        here["model"] = model.recipe.fingerprint
     return here
 
 

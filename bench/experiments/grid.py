@@ -63,8 +63,8 @@ class Axis(Record, kw_only=True):
     def __post_init__(self) -> None:
         if self.labels and len(self.labels) != len(self.values):
             raise ValueError(f"{len(self.labels)} labels for {len(self.values)} values")
-        if twice := find_duplicate(self.all_labels):
-            raise ValueError(f"the axis {self.title} has {twice} twice")
+        if len(self.points) < len(self.values):
+            raise ValueError(f"the axis {self.title} has one of {', '.join(self.points)} twice")
 
     @property
     def title(self) -> str:
@@ -72,14 +72,10 @@ class Axis(Record, kw_only=True):
         return self.name or self.field.rpartition(".")[2]
 
     @property
-    def all_labels(self) -> tuple[str, ...]:
-        """Label of each value."""
-        return self.labels or tuple(map(format_label, self.values))
-
-    @property
     def points(self) -> Table:
         """Values by label."""
-        return dict(zip(self.all_labels, self.values, strict=True))
+        labels = self.labels or map(format_label, self.values)
+        return dict(zip(labels, self.values, strict=True))
 
 
 class Grid(Record, kw_only=True):
@@ -116,9 +112,8 @@ class Grid(Record, kw_only=True):
             raise ValueError("set either model or [pretrain]")
         if any("seed" in table for table in self.stages().values()):
             raise ValueError("a stage has a seed: use seeds, at the top of the file, instead")
-        titles = [axis.title for axis in self.axes]
-        if twice := find_duplicate(titles):
-            raise ValueError(f"two axes are called {twice}: set the name of one")
+        if len({axis.title for axis in self.axes}) < len(self.axes):
+            raise ValueError("two axes have the same title: set the name of one")
 
     def stages(self) -> dict[str, Table]:
         """Return the settings of the reference by stage, in order, without absent stages."""
@@ -133,11 +128,6 @@ def load_grid(name_or_path: str, seeds: Sequence[int] = ()) -> Grid:
     """Load a grid from a ``.toml`` file, or a shipped one by its name, with its or other seeds."""
     grid = FILES.load(name_or_path)
     return FILES.changed(grid, {"seeds": seeds}, name_or_path) if seeds else grid
-
-
-def find_duplicate(names: Sequence[str]) -> str:
-    """Return the first of ``names`` that occurs twice, or ""."""
-    return next((name for name in names if names.count(name) > 1), "")
 
 
 def format_label(value: Any) -> str:

@@ -44,11 +44,7 @@ from datasets_cfg.locate import is_training_data
 from datasets_cfg.readers.files import read_examples
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, MissingFileError
-from retrievers.adapters.compose import (
-    average_adapters,
-    find_adapter_base,
-    route_adapters,
-)
+from retrievers.adapters.compose import average_adapters, find_adapter_base, route_adapters
 from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.transformer import fit_router_on_queries, open_encoder
@@ -56,12 +52,7 @@ from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model, count_parameters, resolve_model
 from retrievers.training.engine.context import TrainingContext, check_device
 from retrievers.training.finetune.training_data import MinedHits
-from retrievers.training.preset import (
-    FINETUNE_PRESETS,
-    PRETRAIN_PRESETS,
-    Finetuning,
-    Pretraining,
-)
+from retrievers.training.preset import FINETUNE_PRESETS, PRETRAIN_PRESETS, Finetuning, Pretraining
 
 if TYPE_CHECKING:
     from retrievers.training.continual.sequence import Method

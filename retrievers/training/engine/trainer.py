@@ -11,19 +11,18 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
-from foundation.errors import BenchError, first_line, is_out_of_memory
+from foundation.errors import BenchError, is_out_of_memory, wrap_errors
 from retrievers.encoders.device import pick_device, use_full_precision, warn_if_bfloat16_is_slow
 from retrievers.training.engine.context import (
     CURVE_FILE,
@@ -373,19 +372,10 @@ class SaveCallback(TrainerCallback):  # type: ignore[misc]
             logger.warning("stopped after step %d, whose checkpoint is written", state.global_step)
 
 
-@contextmanager
-def explain_errors(path: Path) -> Iterator[None]:
+def explain_errors(path: Path) -> AbstractContextManager[None]:
     """Replace errors of torch and safetensors by a message that names ``path`` and the reason."""
-    try:
-        yield
-    except (OSError, RuntimeError, SafetensorError) as error:
-        if is_out_of_memory(error):
-            raise
-        reason = getattr(error, "strerror", None) or first_line(error)
-        raise BenchError(
-            f"cannot write {path}: {reason}",
-            "Free some space and run the same command: it continues from the last checkpoint.",
-        ) from error
+    hint = "Free some space and run the same command: it continues from the last checkpoint."
+    return wrap_errors(f"cannot write {path}", hint)
 
 
 def load_weights(module: nn.Module, checkpoint: Path) -> None:

@@ -148,10 +148,7 @@ def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> An
     if chunk:
         loss = partial(CachedMultipleNegativesRankingLoss, mini_batch_size=chunk)
     return loss(
-        model,
-        scale=1 / temperature,
-        similarity_fct=dot_products,
-        gather_across_devices=gather,
+        model, scale=1 / temperature, similarity_fct=dot_products, gather_across_devices=gather
     )
 
 

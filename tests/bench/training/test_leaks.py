@@ -28,11 +28,6 @@ def collection(tmp_path):
     return folder
 
 
-def test_a_query_that_reads_like_a_test_query_leaks_under_another_id(collection, tmp_path):
-    found = find_leaks(opened(collection, tmp_path, "train"), opened(collection, tmp_path))
-    assert found == ("q3",)
-
-
 def test_queries_that_read_like_held_out_ones_are_left_out_with_a_warning(
     collection, tmp_path, capsys
 ):

@@ -17,7 +17,6 @@ from datasets_cfg.readers.reader import Document
 from datasets_cfg.readers.reader import TrainingExample as Example
 from foundation.errors import BenchError
 from retrievers.models.card import load_card
-from retrievers.training.preset import FINETUNE_PRESETS
 from tests.support import msmarco
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection
@@ -220,20 +219,6 @@ def test_given_passages_are_rows_with_the_scores_of_their_query(tmp_path, caplog
     irrelevant = given[1]._replace(positives=passages("gone"))
     with pytest.raises(BenchError, match="scored records has a relevant passage"):
         TrainSplit.of(dataset).with_given([irrelevant], keep=2)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["dpr", "retromae-msmarco-paper", "cocondenser-msmarco-paper", "ance-paper", "in-batch-small"],
-)
-def test_given_negatives_replace_mining_with_bm25(name):
-    preset = FINETUNE_PRESETS.load(name)
-    for scored in (False, True):  # scores matter to a distillation alone
-        replaced = preset.with_file(scored)
-        for mining, given in zip(preset.rounds, replaced.rounds, strict=True):
-            assert "bm25" not in given.sources
-            assert len(given.sources) == len(mining.sources)
-    assert FINETUNE_PRESETS.load("distill-small").with_file(False).teacher is not None
 
 
 PASSAGES = {str(number): text for number, text in enumerate(TEXTS * 2)}

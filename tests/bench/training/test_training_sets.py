@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.store.store import VectorStore
-from bench.training.training_sets import CorpusDocuments, CorpusTexts, TrainSplit, training_set
+from bench.training.training_sets import CorpusTexts, TrainSplit, training_set
 from bench.training.trainings import CorpusSearch, apply_prompts
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import open_dataset
@@ -66,13 +66,6 @@ def test_queries_that_leak_are_left_out(datasets):
     assert left.dataset.queries.ids == ("q2",)
     with pytest.raises(BenchError, match="no queries to train on"):
         TrainSplit.of(datasets[0], frozenset({"q1", "q2", "q3"}))
-
-
-def test_documents_are_read_in_the_given_order(datasets):
-    documents = CorpusDocuments(tuple(one.corpus for one in datasets))
-    everything = documents.read(np.arange(9))
-    order = np.array([8, 3, 3, 6, 0])
-    assert documents.read(order) == tuple([column[row] for row in order] for column in everything)
 
 
 def test_rows_of_several_collections_follow_each_other(datasets):

@@ -124,13 +124,6 @@ def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
             assert pool.scores[query, place] == pytest.approx(expected, abs=1e-5)
 
 
-def test_stored_scores_are_not_computed_again(tmp_path):
-    teacher = cross_encoder(read_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
-    first = score_pool(teacher, examples(), POOL, on_cpu(tmp_path / "scores"), 4)
-    again = score_pool(None, examples(), POOL, on_cpu(tmp_path / "scores"), 4)
-    assert (first.scores == again.scores).all()
-
-
 def test_a_margin_drops_what_scores_too_close_to_the_lowest_relevant_document():
     scores = np.array([[5.0, 2.0, 1.9], [3.1, -np.inf, -np.inf]], np.float32)
     pool = NegativePool(

@@ -35,10 +35,7 @@ LONG = " ".join(TEXTS[:6])
 CARDS = {
     "cls, dot": {},
     "mean, cosine": {"pooling": "mean", "normalize": True, "similarity": "cos"},
-    "last token, prompts": {
-        "pooling": "last",
-        "prompts": {"query": "alpha ", "document": "beta "},
-    },
+    "last token, prompts": {"pooling": "last", "prompts": {"query": "alpha ", "document": "beta "}},
     "title as a pair": {"title_join": "pair"},
     "title as a pair of one segment": {"title_join": "pair", "segment_ids": False},
     "title before a separator": {"title_join": "sep"},

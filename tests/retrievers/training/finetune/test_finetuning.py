@@ -93,18 +93,6 @@ def test_only_the_same_seed_gives_the_same_weights(tmp_path):
     assert not same_weights(tmp_path / "one", tmp_path / "other")
 
 
-def test_refreshed_negatives_are_those_of_the_model_as_trained_so_far(tmp_path):
-    search = Search()
-    run(tmp_path, REFRESHED, steps=6, search=search)
-    assert search.asked == ["start", "refreshed", "refreshed"]
-    kept = sorted((tmp_path / "out" / "negatives").iterdir())
-    assert [path.name for path in kept] == [f"model-0000000{n}.npy" for n in (0, 2, 4)]
-    first, second, third = map(np.load, kept)
-    assert (first != second).any()
-    assert (second != third).any()
-    assert not (tmp_path / "out" / "refreshed").exists()
-
-
 @pytest.mark.slow
 def test_refreshed_negatives_follow_from_the_weights_of_their_step(tmp_path):
     """A training of two steps ends where one of three is searched with."""
@@ -117,6 +105,7 @@ def test_refreshed_negatives_follow_from_the_weights_of_their_step(tmp_path):
     expected = select_negatives(found, examples(), Mining(sources=("model",), depth=12, keep=10))
     held = np.load(tmp_path / "long" / "negatives" / "model-00000002.npy")
     assert (held[:, :10] == expected).all()
+    assert not (tmp_path / "long" / "refreshed").exists()
 
 
 @pytest.mark.slow

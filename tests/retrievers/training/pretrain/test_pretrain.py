@@ -182,13 +182,6 @@ def test_checkpoints_are_written_when_their_time_has_come(start, finished, tmp_p
     assert_equal_trainings(out, finished)
 
 
-def test_a_finished_training_is_not_repeated(start, finished):
-    before = (finished / "model.safetensors").stat().st_mtime_ns
-    again = pretrain(small.preset(start), TEXTS, on_cpu(finished), trained_on=("my/texts",))
-    assert (again.steps, again.texts_read) == (12, 48)
-    assert (finished / "model.safetensors").stat().st_mtime_ns == before
-
-
 def test_a_folder_of_another_training_is_refused(start, finished):
     with pytest.raises(BenchError, match=r"preset\.seed, trained_on changed$"):
         train(small.preset(start, seed=1), finished)
