@@ -22,13 +22,7 @@ from bench.evaluation.index_search import (
     default_budget,
     search_depth,
 )
-from bench.requests.training import (
-    AdaptRequest,
-    ComposeRequest,
-    FinetuneRequest,
-    PretrainRequest,
-    TrainingFields,
-)
+from bench.requests import training as requests
 from bench.runner.workspace import Workspace, open_workspace
 from bench.store.store import VectorStore
 from bench.training.training_sets import (
@@ -62,7 +56,7 @@ if TYPE_CHECKING:
 TRAIN = "train"  # split of a collection that is there to train on
 
 
-def pretrain(request: PretrainRequest) -> "PretrainResult":
+def pretrain(request: requests.PretrainRequest) -> "PretrainResult":
     """Pre-train an encoder on the documents of collections.
 
     The same request continues an interrupted training, and returns the result of a finished one.
@@ -86,7 +80,7 @@ def pretrain_on(
     return pretraining.pretrain(preset, texts, context, trained_on=names)
 
 
-def adapt(request: AdaptRequest) -> "tuple[PretrainResult, ...]":
+def adapt(request: requests.AdaptRequest) -> "tuple[PretrainResult, ...]":
     """Continue pre-training on one collection after the other, and return one result for each."""
     context, preset = _context(request, request.out), load_pretraining(request)
     datasets = open_workspace(request).documents(request.on)
@@ -111,7 +105,7 @@ def adapt_on(
     return sequence.adapt(preset, domains, method, context)
 
 
-def load_pretraining(request: PretrainRequest | AdaptRequest) -> Pretraining:
+def load_pretraining(request: requests.PretrainRequest | requests.AdaptRequest) -> Pretraining:
     """Load the preset of a request, with its changes."""
     given = request.preset
     preset = given if isinstance(given, Pretraining) else PRETRAIN_PRESETS.load(given)
@@ -120,7 +114,7 @@ def load_pretraining(request: PretrainRequest | AdaptRequest) -> Pretraining:
     return PRETRAIN_PRESETS.changed(preset, {**chosen, **request.changes}, "--set")
 
 
-def _context(request: TrainingFields, out: Path) -> TrainingContext:
+def _context(request: requests.TrainingFields, out: Path) -> TrainingContext:
     """Return the context of a training into ``out``."""
     check_device(request.device)
     every = request.save_every
@@ -129,7 +123,7 @@ def _context(request: TrainingFields, out: Path) -> TrainingContext:
     return TrainingContext(out, request.device, every, request.progress)
 
 
-def finetune(request: FinetuneRequest) -> "FinetuneResult":
+def finetune(request: requests.FinetuneRequest) -> "FinetuneResult":
     """Fine-tune an encoder on the judged queries of collections.
 
     Queries with the text of a test query are left out, with a warning. The same request continues
@@ -306,7 +300,7 @@ class ComposedAdapter(msgspec.Struct, frozen=True):
     trained_on: tuple[str, ...]
 
 
-def compose(request: ComposeRequest) -> ComposedAdapter:
+def compose(request: requests.ComposeRequest) -> ComposedAdapter:
     """Combine adapters of one base model, and write the result."""
     out, adapters = request.out, request.adapters
     if out.exists() and any(out.iterdir()):

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +109,6 @@ class FitSettings:
         device = pick_device(self.context.device)
         on_cpu = device.type == "cpu"
         warn_if_bfloat16_is_slow(self.precision, device)
-        precision = supported_precision(self.precision, on_cpu)
         arguments = kind(
             output_dir=str(self.checkpoints),
             per_device_train_batch_size=self.batch_size,
@@ -122,8 +120,8 @@ class FitSettings:
             lr_scheduler_type=SCHEDULES[self.optimizer.schedule],
             max_grad_norm=self.optimizer.max_grad_norm,
             seed=self.seed,
-            bf16=precision == "bfloat16",
-            fp16=precision == "float16",
+            bf16=self.precision == "bfloat16",
+            fp16=self.precision == "float16" and not on_cpu,  # which trains in float32
             save_strategy="steps",
             save_steps=self.context.save_every or self.steps,
             save_total_limit=KEPT_CHECKPOINTS,
@@ -138,15 +136,6 @@ class FitSettings:
         # `accelerate launch` uses several GPUs. In one process the Trainer would split batches.
         arguments._n_gpu = min(arguments.n_gpu, 1)
         return arguments
-
-
-@cache  # warn only once
-def supported_precision(precision: Precision, on_cpu: bool) -> Precision:
-    """Return the precision to train in: float32 instead of ``precision`` float16 if ``on_cpu``."""
-    if on_cpu and precision == "float16":
-        logger.warning("float16 needs a GPU: on this CPU, training computes in float32")
-        return "float32"
-    return precision
 
 
 def count_loaders(on_cpu: bool) -> int:
