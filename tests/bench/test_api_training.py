@@ -5,18 +5,9 @@ import pytest
 import bench
 from bench.requests.outcomes import ExitCode
 from foundation.errors import BenchError
-from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench
-from tests.support.trainable import write_trainable
+from tests.support.trainable import write_training
 
-PRETRAINING = """
-title = "tiny"
-steps = 2
-batch_size = 2
-max_tokens = 12
-start.model = "./bert"
-objective.name = "mlm"
-"""
 GRID = """
 name = "lengths"
 model = "hashing"
@@ -29,10 +20,7 @@ values = [5]
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    write_trainable(tmp_path / "mine")
-    tiny.write_bert(tmp_path / "bert")
-    tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
-    (tmp_path / "texts.toml").write_text(PRETRAINING)
+    write_training(tmp_path)
     (tmp_path / "pairs.toml").write_text('title = "tiny"\nsteps = 9\nbatch_size = 3\n')
     (tmp_path / "grid.toml").write_text(GRID)
     monkeypatch.chdir(tmp_path)

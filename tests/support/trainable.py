@@ -1,4 +1,4 @@
-"""A collection of a few words that tiny checkpoints know, with judgements to train on."""
+"""A collection of a few words that tiny checkpoints know, with judgements and presets."""
 
 from pathlib import Path
 
@@ -11,6 +11,25 @@ DOCUMENTS = {
 }
 TRAINING = {f"q{n}": f"the {word}" for n, word in enumerate(WORDS)}
 TESTED = {"t1": "a river", "t2": "Alpha and beta"}
+PRETRAINING = """
+title = "tiny"
+batch_size = 2
+max_tokens = 12
+steps = 2
+start.model = "./bert"
+objective.name = "mlm"
+"""
+FINETUNING = """
+title = "tiny"
+steps = 2
+batch_size = 3
+hard_negatives = 1
+[[rounds]]
+sources = ["bm25"]
+depth = 5
+[optimizer]
+lr = 1e-3
+"""
 
 
 def write_trainable(folder: Path) -> None:
@@ -18,3 +37,12 @@ def write_trainable(folder: Path) -> None:
     test = {("t1", "d4"): 1, ("t2", "d0"): 1, ("t2", "d1"): 1}
     write_collection(folder, DOCUMENTS, TRAINING | TESTED, test)
     write_qrels(folder, {(f"q{n}", f"d{n}"): 1 for n in range(len(WORDS))}, "train")
+
+
+def write_training(folder: Path) -> None:
+    """The collection ``mine``, an encoder with a card ``start.toml``, and presets."""
+    write_trainable(folder / "mine")
+    tiny.write_bert(folder / "bert")
+    tiny.write_card(folder / "start.toml", checkpoint="bert", pooling="mean")
+    (folder / "texts.toml").write_text(PRETRAINING)
+    (folder / "tiny.toml").write_text(FINETUNING)

@@ -18,7 +18,7 @@ from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection
 from tests.support.experiments import run_stages_in_this_process
 from tests.support.results import evaluation
-from tests.support.trainable import DOCUMENTS, WORDS, write_trainable
+from tests.support.trainable import DOCUMENTS, FINETUNING, PRETRAINING, WORDS, write_training
 
 GRID = """
 name = "tiny"
@@ -26,11 +26,11 @@ title = "Tiny"
 seeds = [0, 1]
 
 [pretrain]
-preset = "pre.toml"
+preset = "texts.toml"
 on = ["./mine"]
 
 [finetune]
-preset = "fine.toml"
+preset = "tiny.toml"
 on = ["./mine"]
 
 [evaluate]
@@ -45,33 +45,11 @@ values = [{ name = "mlm" }, { name = "retromae" }]
 field = "finetune.optimizer.lr"
 values = [0.01]
 """
-PRETRAIN = """
-title = "tiny"
-batch_size = 2
-max_tokens = 12
-steps = 2
-start = { model = "./bert" }
-objective = { name = "mlm" }
-"""
-FINETUNE = """
-title = "tiny"
-steps = 2
-batch_size = 3
-hard_negatives = 1
-[[rounds]]
-sources = ["bm25"]
-depth = 5
-[optimizer]
-lr = 1e-3
-"""
 
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    write_trainable(tmp_path / "mine")
-    tiny.write_bert(tmp_path / "bert")
-    (tmp_path / "pre.toml").write_text(PRETRAIN)
-    (tmp_path / "fine.toml").write_text(FINETUNE)
+    write_training(tmp_path)
     (tmp_path / "grid.toml").write_text(GRID)
     monkeypatch.chdir(tmp_path)
     run_stages_in_this_process(monkeypatch)
@@ -162,7 +140,7 @@ def test_other_rules_of_a_collection_are_other_cells(bench, tmp_path, facts, cha
 
 
 def test_another_teacher_is_another_cell_and_a_typo_fails_at_once(bench, tmp_path):
-    (tmp_path / "fine.toml").write_text(FINETUNE + '[teacher]\nstart = "./other"\nmargin = 0.1\n')
+    (tmp_path / "tiny.toml").write_text(FINETUNING + '[teacher]\nstart = "./other"\nmargin = 0.1\n')
     tiny.write_bert(tmp_path / "other")
     before = keys()["finetune"]
     assert {name for name in before if name.startswith("teacher ")}
@@ -209,14 +187,14 @@ def test_a_dry_run_checks_and_shows_the_plan_and_trains_nothing(bench, tmp_path)
 @pytest.mark.parametrize(
     ("old", "new", "message", "hint"),
     [
-        ('[finetune]\npreset = "fine.toml"\non', "[finetune]\non",
+        ('[finetune]\npreset = "tiny.toml"\non', "[finetune]\non",
          "the field 'preset' is missing", "list presets"),
-        ('[pretrain]\npreset = "pre.toml"\non', '[pretrain]\nin', "unknown field 'in'", ""),
+        ('[pretrain]\npreset = "texts.toml"\non', '[pretrain]\nin', "unknown field 'in'", ""),
         ('name = "retromae" }', 'name = "retromea" }', "called 'retromea'", "retromae"),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./yours"]', "no collection", ""),
         ('[evaluate]\n', '[evaluate]\nmeasures = ["nDCG@x"]\n', "nDCG@x", ""),
         ('"finetune.optimizer.lr"', '"pretrain.seed"', "is the same for all rows", "seeds"),
-        ('preset = "pre.toml"', 'preset = "pre.toml"\nseed = 1', "use seeds", ""),
+        ('preset = "texts.toml"', 'preset = "texts.toml"\nseed = 1', "use seeds", ""),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./mine", "./a/mine"]',
          "two of the collections are called mine", "dataset.toml of one"),
     ],
@@ -257,7 +235,9 @@ def test_training_queries_that_read_like_a_scored_one_are_left_out_and_reported(
 
 
 def test_a_cell_that_fails_is_a_gap_and_the_exit_code_says_so(bench, tmp_path):
-    (tmp_path / "pre.toml").write_text(PRETRAIN.replace("max_tokens = 12", "max_tokens = 5000"))
+    (tmp_path / "texts.toml").write_text(
+        PRETRAINING.replace("max_tokens = 12", "max_tokens = 5000")
+    )
     done = ablate(bench, "--seeds", "0")
     assert done.code == ExitCode.MISSING
     assert "cell 1 of 3: reference, seed 0: FAILED at pretrain: max_tokens 5000" in done.stderr

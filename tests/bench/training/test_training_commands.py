@@ -12,7 +12,7 @@ from bench.training.training_sets import same_collections
 from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import DOCUMENTS, Bench, write_collection
-from tests.support.trainable import write_trainable
+from tests.support.trainable import FINETUNING, write_training
 
 PRETRAINING = """
 title = "tiny"
@@ -23,29 +23,17 @@ start.scratch = { tokenizer = "minilm", layers = 1, width = 8, heads = 2, interm
 positions = 16 }
 objective.name = "mlm"
 """
-FINETUNING = """
-title = "tiny"
-steps = 4
-batch_size = 3
-hard_negatives = 1
-[[rounds]]
-sources = ["bm25", "model"]
-depth = 5
-[optimizer]
-lr = 1e-3
-"""
+ROUNDS = FINETUNING.replace("steps = 2", "steps = 4").replace('["bm25"]', '["bm25", "model"]')
 
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    write_trainable(tmp_path / "mine")
+    write_training(tmp_path)
     turned = {name: (title, text[::-1]) for name, (title, text) in DOCUMENTS.items()}
     write_collection(tmp_path / "one")
     write_collection(tmp_path / "other", documents=turned)
-    tiny.write_bert(tmp_path / "bert")
-    tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
     (tmp_path / "texts.toml").write_text(PRETRAINING)
-    (tmp_path / "tiny.toml").write_text(FINETUNING)
+    (tmp_path / "tiny.toml").write_text(ROUNDS)
     monkeypatch.chdir(tmp_path)
     return Bench(tmp_path)
 

@@ -20,27 +20,9 @@ from retrievers.models.card import load_card
 from tests.support import msmarco
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection
-from tests.support.trainable import DOCUMENTS, TRAINING, write_trainable
+from tests.support.trainable import DOCUMENTS, FINETUNING, TRAINING, write_trainable, write_training
 
-FINETUNING = """
-title = "tiny"
-steps = 2
-batch_size = 3
-hard_negatives = 1
-[[rounds]]
-sources = ["bm25"]
-[optimizer]
-lr = 1e-3
-"""
 DISTILLING = FINETUNING + '[loss]\nname = "kl"\n[teacher]\nmodel = "nowhere"\n'
-PRETRAINING = """
-title = "tiny"
-batch_size = 2
-max_tokens = 12
-steps = 2
-start.model = "start.toml"
-objective.name = "mlm"
-"""
 TEXTS = [text for _, text in DOCUMENTS.values()]
 RECORDS = [
     {
@@ -56,12 +38,8 @@ RECORDS = [
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    write_trainable(tmp_path / "mine")
-    tiny.write_bert(tmp_path / "bert")
-    tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
-    (tmp_path / "tiny.toml").write_text(FINETUNING)
+    write_training(tmp_path)
     (tmp_path / "distil.toml").write_text(DISTILLING)
-    (tmp_path / "texts.toml").write_text(PRETRAINING)
     lines = "".join(f"{json.dumps(record)}\n" for record in RECORDS)
     (tmp_path / "train.jsonl").write_text(lines)
     triples = [f"q{number}\td{number}\td{(number + 1) % 7}\n" for number in range(5)]
