@@ -7,8 +7,8 @@ texts costs few.
 
 import unicodedata
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from retrievers.encoders.protocol import PhaseTimer, Segments, join
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.encoders.transformer import CPU_TOKENS, CUDA_TOKENS, plan_batches
 from retrievers.encoders.views import binarize, decode_codes, encode_codes
-from retrievers.models.card import EVERY_POOLING, Recipe
+from retrievers.models.card import EVERY_POOLING
 from retrievers.models.read_checkpoint import Checkpoint
 from retrievers.models.resolve import Model
 
@@ -52,7 +52,7 @@ class ForwardPasses:
         self._towers: dict[tuple[str, bool, bool, str], Tower] = {}
         self._tokenizers: dict[tuple[str, bool, str, str], TextTokenizer] = {}
         self._pooled: dict[tuple[str, bool, bool, str], dict[bytes, Float32Array]] = {}
-        self._loaded_stages: dict[Weights, list[Any]] = {}
+        self._stages = cache(self._load_stages)
 
     def queries(self, setup: EvaluationSetup, texts: Sequence[str]) -> Float32Array:
         """Return vectors of queries, float32 ``(n, dim)``."""
@@ -77,9 +77,7 @@ class ForwardPasses:
 
     def _checkpoint(self, weights: Weights) -> Checkpoint:
         model = self._model(weights)
-        checkpoint = model.query if weights == "query" else model.document
-        assert checkpoint is not None, "a set-up names an encoder that the model lacks"
-        return checkpoint
+        return cast("Checkpoint", model.query if weights == "query" else model.document)
 
     def _tower(self, setup: EvaluationSetup, weights: Weights) -> "Tower":
         from retrievers.encoders.device import pick_device
@@ -88,7 +86,17 @@ class ForwardPasses:
         key = _network_key(setup, weights)
         if key not in self._towers:
             model, checkpoint = self._model(weights), self._checkpoint(weights)
-            recipe = _state_recipe(setup, model.recipe, checkpoint)
+            with_pooler = setup.pooling == "pooler"
+            recipe = msgspec.structs.replace(  # of pooled states, before any later layer
+                model.recipe,
+                pooling="pooler" if with_pooler else "every",
+                dim=checkpoint.hidden_width * (1 if with_pooler else len(EVERY_POOLING)),
+                stages=(),
+                normalize=False,
+                similarity="dot",
+                adapter=model.recipe.adapter if setup.adapter else None,
+                backend="torch",
+            )
             folder = model.adapter if setup.adapter else None
             device = pick_device(self._device_name)
             change = partial(round_weights, precision=setup.stored)
@@ -179,18 +187,14 @@ class ForwardPasses:
             finished: Float32Array = vectors.numpy()
         return finished
 
-    def _stages(self, weights: Weights) -> list[Any]:
+    def _load_stages(self, weights: Weights) -> list[Any]:
         import torch
 
         from retrievers.models.loading import load_stage
 
-        whose: Weights = "other" if weights == "other" else "document"
-        if whose not in self._loaded_stages:
-            checkpoint, cpu = self._checkpoint(whose), torch.device("cpu")
-            self._loaded_stages[whose] = [
-                load_stage(each, checkpoint, cpu) for each in self._model(whose).recipe.stages
-            ]
-        return self._loaded_stages[whose]
+        checkpoint = self._checkpoint("other" if weights == "other" else "document")
+        stages, cpu = self._model(weights).recipe.stages, torch.device("cpu")
+        return [load_stage(each, checkpoint, cpu) for each in stages]
 
 
 def round_to(vectors: Float32Array, precision: Precision) -> Float32Array:
@@ -225,21 +229,6 @@ def round_weights(network: Any, precision: str) -> None:
 
 def _network_key(setup: EvaluationSetup, weights: Weights) -> tuple[str, bool, bool, str]:
     return weights, setup.adapter, setup.pooling == "pooler", setup.stored
-
-
-def _state_recipe(setup: EvaluationSetup, recipe: Recipe, checkpoint: Checkpoint) -> Recipe:
-    """Return the recipe of pooled states, before any later layer."""
-    pooler = setup.pooling == "pooler"
-    return msgspec.structs.replace(
-        recipe,
-        pooling="pooler" if pooler else "every",
-        dim=checkpoint.hidden_width * (1 if pooler else len(EVERY_POOLING)),
-        stages=(),
-        normalize=False,
-        similarity="dot",
-        adapter=recipe.adapter if setup.adapter else None,
-        backend="torch",
-    )
 
 
 def _segments(setup: EvaluationSetup, title: str, text: str, separator: str) -> Segments:
