@@ -55,10 +55,15 @@ def _selection_columns(chosen: Selection) -> list[Column[CurvePoint]]:
     def rival(point: CurvePoint) -> Difference | None:
         return rivals.get(point.checkpoint)
 
+    def verdict(point: CurvePoint) -> str:
+        if (other := rival(point)) is None:
+            return "best"
+        return "worse" if other.significant else "not significant"
+
     return [
         Column("best - this", rival, _difference),
         Column("p (adjusted)", lambda at: (one := rival(at)) and one.p_adjusted, fmt.p_value),
-        Column("", lambda at: one.verdict_on_b if (one := rival(at)) else "best"),
+        Column("", verdict),
     ]
 
 

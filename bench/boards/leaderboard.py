@@ -8,6 +8,7 @@ mean is a claim of its own, on the suite that it averages.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from statistics import mode
 from typing import Annotated
 
 import msgspec
@@ -228,8 +229,7 @@ def _select_results(stored: Sequence[Evaluation], request: LeaderboardRequest) -
 
 def _column_of(name: str, label: str, entries: Sequence[Evaluation]) -> CollectionColumn:
     results = [stored.record for stored in entries]
-    mains = [result.main_measure for result in results]
-    main = max(dict.fromkeys(mains), key=mains.count)
+    main = mode(result.main_measure for result in results)
     measures = dict.fromkeys([main, *(key for result in results for key in result.measures)])
     protocol = max((result.protocol for result in results), key=lambda one: one.corpus_sha256)
     shown = describe_protocol(protocol)

@@ -44,11 +44,11 @@ from bench.result_store.find import (
     find_differing_facts,
     find_results,
     mix_token_ids,
+    no_result_error,
     recipe_key,
 )
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.arrays import Float64Array
-from foundation.errors import BenchError
 from retrievers.models.card import UNKNOWN_SETTINGS
 
 
@@ -56,10 +56,7 @@ def find_distinct_results(*locations: Path) -> list[Evaluation]:
     """Find the results below ``locations``, the newest of each evaluation, or raise if none."""
     results = [stored for location in locations for stored in find_results(location)]
     if not results:
-        raise BenchError(
-            f"{', '.join(map(str, locations))} holds no results",
-            "Name the folder of results with --results, or make some with `python -m bench run`.",
-        )
+        raise no_result_error("", locations)
     repeated: dict[tuple[str, str], list[Evaluation]] = defaultdict(list)
     for stored in results:
         repeated[stored.record.model, stored.record.key].append(stored)

@@ -101,9 +101,9 @@ def judge(request: JudgeRequest, write_list: Callable[[JudgeReport, Path], None]
 
 def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
     """Order the holes of two stored results, and keep as many as the budget allows."""
-    if len(request.names) != 2:
+    if len(set(request.names)) != 2:
         raise BenchError(
-            f"a comparison has two models, not {len(request.names)}",
+            f"a comparison has two models, not {len(set(request.names))}",
             f"python -m bench judge export MODEL OTHER --on {request.on}",
         )
     found = {name: find_named(name, *request.results) for name in request.names}

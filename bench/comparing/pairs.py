@@ -17,7 +17,6 @@ All are means of differences on the same queries, so intervals resample the quer
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -28,6 +27,7 @@ from bench.comparing.statistics import (
     PairedScores,
     Resampling,
     ScoreMatrix,
+    Verdict,
     adjust_p_values,
     mean_with_interval,
     paired_difference,
@@ -191,7 +191,6 @@ def _shared_measure(collection: str, models: Models, settings: ComparisonSetting
     return names[0]
 
 
-Verdict = Literal["a", "b", "neither"]
 ModelPair = tuple[ComparedModel, ComparedModel]
 
 
@@ -276,12 +275,10 @@ def _compare_pair(
     }
     tests = adjust_p_values({name: paired_difference([part]) for name, part in parts.items()})
     rows = [_collection_row(pair, matrix, tests.get(matrix.collection)) for matrix in relevant]
-    suites = [
-        row
-        for suite in _suites_to_show(pair, settings)
-        if (row := _suite_row(suite, {row.on: row for row in rows}, parts))
-    ]
-    return Comparison(a.name, b.name, tuple(rows), tuple(suites), differing_recipes(pair, parts))
+    by_name = {row.on: row for row in rows}
+    suites = [_suite_row(suite, by_name, parts) for suite in _suites_to_show(pair, settings)]
+    shown = tuple(row for row in suites if row)
+    return Comparison(a.name, b.name, tuple(rows), shown, differing_recipes(pair, parts))
 
 
 def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | None) -> ComparisonRow:
@@ -298,7 +295,7 @@ def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | Non
         in_domain_b=bool(results[1] and results[1].record.in_domain),
         official=all(protocol.official for protocol in protocols),
         paired=test,
-        verdict=_verdict(test),
+        verdict=test.verdict if test else "neither",
         missing=tuple(
             f"{model.name}: {matrix.gaps[model.name]}"
             for model in pair
@@ -308,21 +305,12 @@ def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | Non
     )
 
 
-def _verdict(test: Difference | None) -> Verdict:
-    """Return the better model at the 5 % level."""
-    if test is None or not test.significant:
-        return "neither"
-    return "a" if test.difference > 0 else "b"
-
-
 def _suites_to_show(pair: ModelPair, settings: ComparisonSettings) -> Iterator[str]:
     """Yield the chosen suites, or else each suite of which one model has every member."""
-    if settings.suites is not None:
-        yield from (name for name in settings.suites if suite_for(name).mean)
-        return
-    for name in (name for name in suite_names() if suite_for(name).mean):
-        leaves = set(suite_weights(name))
-        if any(leaves <= {n for n in model.results if settings.includes(n)} for model in pair):
+    measured = [set(filter(settings.includes, model.results)) for model in pair]
+    for name in suite_names() if settings.suites is None else settings.suites:
+        is_complete = any(each.issuperset(suite_weights(name)) for each in measured)
+        if suite_for(name).mean and (is_complete or settings.suites is not None):
             yield name
 
 
@@ -349,7 +337,7 @@ def _suite_row(
         mean_a=_weighted_mean(shares, [row.mean_a for row in members]) if test else None,
         mean_b=_weighted_mean(shares, [row.mean_b for row in members]) if test else None,
         paired=test,
-        verdict=_verdict(test),
+        verdict=test.verdict if test else "neither",
         missing=missing,
         weighted=len(set(suite_for(suite).weights)) > 1,
     )

@@ -31,6 +31,7 @@ BLOCK_CELLS = 1 << 19  # cells of a matrix of signs or weights in memory at once
 
 _NORMAL = NormalDist()
 Name = TypeVar("Name", bound=Hashable)
+Verdict = Literal["a", "b", "neither"]
 
 
 class Resampling(Record):
@@ -92,11 +93,11 @@ class Difference(Record, kw_only=True):
         return (self.p if self.p_adjusted is None else self.p_adjusted) <= ALPHA
 
     @property
-    def verdict_on_b(self) -> Literal["worse", "better", "not significant"]:
-        """Verdict on the second model compared with the first, at the 5 % level."""
+    def verdict(self) -> Verdict:
+        """Better model at the 5 % level."""
         if not self.significant:
-            return "not significant"
-        return "worse" if self.difference > 0 else "better"
+            return "neither"
+        return "a" if self.difference > 0 else "b"
 
     @property
     def changed(self) -> int:

@@ -27,7 +27,7 @@ PUBLISHED = "published"  # as typed
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(ComparedModel):
     """Model under test, with its results by collection.
 
     Attributes:
@@ -36,8 +36,6 @@ class Candidate:
         renamed: reason why it has a name that nobody gave it; "" otherwise.
     """
 
-    name: str
-    results: Mapping[str, Evaluation]
     failures: Mapping[str, str] = field(default_factory=dict)
     queries: Mapping[str, Queries] = field(default_factory=dict)
     renamed: str = ""

@@ -36,7 +36,7 @@ MODEL_FOLDER = "model"  # inside a checkpoint whose own weights include heads fo
 CHANGING = "its files are being written"
 SETTLE_SECONDS = 2.0  # between two scans of a folder that may be being written
 
-FileStates = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
+FileStates = Mapping[Path, tuple[int, int]]  # size and time of change in ns, by path
 
 
 @dataclass(frozen=True)
@@ -125,13 +125,10 @@ def model_folder(checkpoint: Path) -> Path:
 def _read_file_states(folder: Path) -> FileStates:
     """Return size and modification time by path, or nothing if the folder was removed."""
     try:
-        stats = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
+        stats = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
     except FileNotFoundError:
         return {}
-    return {
-        path.relative_to(folder).as_posix(): (stat.st_size, stat.st_mtime_ns)
-        for path, stat in stats.items()
-    }
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
 @dataclass

@@ -255,7 +255,7 @@ def find_named(name: str, *roots: Path) -> list[Evaluation]:
     if not results and conditions and all(conditions):
         results = _select(conditions, plain, _find_by_name(plain, roots))
     if not results:
-        raise _no_result_error(name, roots)
+        raise no_result_error(name, roots)
     return results
 
 
@@ -336,7 +336,7 @@ def _find_in_folder(path: Path) -> list[Evaluation]:
     return results
 
 
-def _no_result_error(name: str, roots: Sequence[Path]) -> BenchError:
+def no_result_error(name: str, roots: Sequence[Path]) -> BenchError:
     """Return the error for a name without results."""
     models = sorted({stored.record.model for root in roots for stored in find_results(root)})
     root = ", ".join(map(str, roots))

@@ -43,10 +43,10 @@ def test_the_best_checkpoint_is_the_first_of_equals_and_lists_those_not_distingu
     found = select_checkpoint([read_scores(scores)], [1.0])
     assert found.best == "checkpoint-1"
     assert found.indistinguishable == ("checkpoint-2",)
-    assert {one.b: one.verdict_on_b for one in found.rivals} == {
-        "checkpoint-0": "worse",
-        "checkpoint-2": "not significant",
-        "checkpoint-3": "worse",
+    assert {one.b: one.verdict for one in found.rivals} == {
+        "checkpoint-0": "a",
+        "checkpoint-2": "neither",
+        "checkpoint-3": "a",
     }
 
 
