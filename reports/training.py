@@ -86,7 +86,7 @@ def _selection_notes(curve: Curve, chosen: Selection) -> Iterator[str]:
         yield f"not significantly different from it: {names}"
     else:
         yield "it is significantly better than all others"
-    if chosen.on_test_data:
+    if "test" in chosen.splits:
         yield f"**selected on test data**: {ON_TEST_DATA}"
 
 

@@ -71,13 +71,14 @@ def deploy(request: DeployRequest) -> Deployment:
     whole = replace(model.model, recipe=compress(model.model.recipe, Compression()))
     model = replace(model, model=whole)
     trials = [Trial(workspace, workspace.open(name), model) for name in names]
+    unchanged = [draw_means(np.zeros(trial.queries), trial.dataset.name) for trial in trials]
     report = Deployment(
         model=model.name,
         recipe=model.model.recipe,
         measures={trial.dataset.name: trial.measure for trial in trials},
         queries={trial.dataset.name: trial.queries for trial in trials},
         margin=request.margin,
-        provable=max(trial.bound(np.zeros(trial.queries)) for trial in trials),
+        provable=max(upper_bound([drawn]) for drawn in unchanged),
         queries_for_margin=math.ceil(math.log(1 - LEVEL) / math.log(1 - request.margin)),
     )
     if report.margin < report.provable:
@@ -204,10 +205,6 @@ class Trial:
         options = EvaluationOptions(setting.index, self.depth, (self.measure,), recall_queries=0)
         job = self.workspace.prepare(self.opened, loaded, options)
         return cast(VectorRetriever, job.retriever)
-
-    def bound(self, losses: Float64Array) -> float:
-        """Return the upper bound of the mean of ``losses``, float64 ``(queries,)``."""
-        return upper_bound([draw_means(losses, self.dataset.name)])
 
     def search(self, setting: Setting) -> Hits:
         """Return the ranking of a setting as the protocol of the collection prescribes."""

@@ -53,11 +53,6 @@ class Selection(Record, kw_only=True):
     splits: tuple[str, ...]
 
     @property
-    def on_test_data(self) -> bool:
-        """True if queries of a test split selected the checkpoint."""
-        return "test" in self.splits
-
-    @property
     def indistinguishable(self) -> tuple[str, ...]:
         """Checkpoints that do not differ significantly from the best one."""
         return tuple(rival.b for rival in self.rivals if not rival.significant)
