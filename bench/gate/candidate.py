@@ -68,7 +68,7 @@ def candidate_name(model: LoadedModel, results: Path) -> str:
 def evaluate_candidate(
     workspace: Workspace,
     model: LoadedModel,
-    collections: Mapping[str, tuple[str, Protocol | None]],
+    collections: Mapping[str, str],
     baseline: ComparedModel,
     known: Iterable[Evaluation],
     out: Path,
@@ -77,22 +77,22 @@ def evaluate_candidate(
     """Evaluate the candidate on each collection without a ``known`` result.
 
     A warning names the stored results of ``baseline`` whose scores cannot be computed again. For
-    each of ``collections``, there is the name or folder that opens it, and the protocol of the
-    result to compare with, which determines split and depth.
+    each of ``collections``, there is the name or folder that opens it.
     """
     gaps, jobs, unchecked = MissingEvaluations(), dict[str, Job](), list[str]()
-    for collection, (opens, protocol) in collections.items():
+    for collection, opens in collections.items():
         with gaps.catch(collection):
-            opened = workspace.open(opens, (protocol.split or None) if protocol else None)
-            depth = protocol.depth if protocol else None
-            options = EvaluationOptions(depth=depth, measures=(measure,) if measure else None)
             stored = baseline.results.get(collection)
+            protocol = stored.record.protocol if stored else None
+            split, depth = (protocol.split, protocol.depth) if protocol else ("", None)
+            opened = workspace.open(opens, split or None)
+            options = EvaluationOptions(depth=depth, measures=(measure,) if measure else None)
             if stored and stored.folder:
                 unchecked.append(check_stored_values(stored, opened.dataset))
             jobs[collection] = workspace.prepare(opened, model, options, known=known)
     warn_unchecked(unchecked)
     for collection, job in jobs.items():
-        check_protocol(collection, job.protocol, baseline, opens=collections[collection][0])
+        check_protocol(collection, job.protocol, baseline, opens=collections[collection])
     done: dict[str, Evaluation] = {}
     for collection, job in jobs.items():
         with gaps.catch(collection):

@@ -34,7 +34,7 @@ from bench.comparing.settling import Holes
 from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.judging import mean_weights
-from bench.evaluation.result_record import Evaluation, Protocol
+from bench.evaluation.result_record import Evaluation
 from bench.evaluation.scoring import parse_measure
 from bench.gate.candidate import (
     PUBLISHED,
@@ -160,10 +160,10 @@ def _score_run_file(
         others = f"the baseline has results on {format_names([*scope.weights])}"
         raise BenchError(f"{path} is a run of one collection, and {others}", "name it with --on")
     (name,) = scope.weights
-    known, unknown = _openable_collections(scope, workspace), scope.opened_by[name]
-    opens, protocol = known.get(name, (unknown, None))
+    stored = scope.baseline.results.get(name)
+    protocol = stored.record.protocol if stored else None
     split, depth = (protocol.split, protocol.depth) if protocol else ("", None)
-    opened = workspace.open(opens, split or None, with_corpus=False)
+    opened = workspace.open(scope.opened_by[name], split or None, with_corpus=False)
     return score_run_file(path, opened, measure, depth)
 
 
@@ -189,7 +189,7 @@ def _find_scope(
         raise BenchError("there are no collections to check on", "Name them with --on.")
     chosen = choose_results(name, found, weights if request.on else None)
     left_out = tuple(sorted(own - weights.keys()))
-    opened_by = {collection: folders.get(collection, collection) for collection in weights}
+    opened_by = {n: folders.get(n) or _find_folder(n, chosen, workspace) for n in weights}
     return Scope(ComparedModel(name, chosen), weights, left_out, opened_by)
 
 
@@ -209,6 +209,15 @@ def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
     return folders
 
 
+def _find_folder(name: str, results: Mapping[str, Evaluation], workspace: Workspace) -> str:
+    """Return the folder with the content of a collection's result, or else the name."""
+    if name in results and name not in dataset_names():
+        dataset = open_evaluated_dataset(results[name].record.protocol, workspace)
+        if not isinstance(dataset, str) and dataset.name == name:  # else another of its content
+            return str(dataset.reader.folder)
+    return name
+
+
 def _find_candidate(
     request: CheckRequest,
     measure: str | None,
@@ -225,7 +234,9 @@ def _find_candidate(
     name = candidate_name(model, request.results)
     _announce(name, scope, request.expect_same)
     known = [one for each in {name, model.name} for one in find_results(request.results, each)]
-    opens = _openable_collections(scope, workspace)
+    # Without a result of the baseline, the verdict is MISSING in any case.
+    decisive = scope.weights if scope.baseline.name == PUBLISHED else scope.baseline.results
+    opens = {n: opens for n, opens in scope.opened_by.items() if n in decisive}
     sides = (workspace, model.with_name(name), opens, scope.baseline)
     candidate = evaluate_candidate(*sides, known, request.results, measure)
     if name == model.name:
@@ -261,27 +272,6 @@ def expected_effects(
     unchanged = [draw_means(np.zeros(queries[name]), name) for name in sorted(weights)]
     detectable = detectable_effect(math.hypot(*errors), max(1, total - len(weights)))
     return detectable, upper_bound(unchanged, [weights[name] for name in sorted(weights)])
-
-
-def _openable_collections(
-    scope: Scope, workspace: Workspace
-) -> dict[str, tuple[str, Protocol | None]]:
-    """Return the name or folder that opens each collection, with the protocol of the baseline.
-
-    A collection without a result of the baseline is left out: the verdict is MISSING in any case.
-    Folders that were not typed are found by the content of the results.
-    """
-    if scope.baseline.name == PUBLISHED:
-        return {name: (opens, None) for name, opens in scope.opened_by.items()}
-    found: dict[str, tuple[str, Protocol | None]] = {}
-    for name in (name for name in scope.weights if name in scope.baseline.results):
-        opens, protocol = scope.opened_by[name], scope.baseline.results[name].record.protocol
-        if opens == name and name not in dataset_names():
-            dataset = open_evaluated_dataset(protocol, workspace)
-            if not isinstance(dataset, str):
-                opens = str(dataset.reader.folder)
-        found[name] = opens, protocol
-    return found
 
 
 def check_against(
