@@ -68,17 +68,19 @@ def candidate_name(model: LoadedModel, results: Path) -> str:
 def evaluate_candidate(
     workspace: Workspace,
     model: LoadedModel,
-    collections: Mapping[str, str],
+    name: str,
     baseline: ComparedModel,
-    known: Iterable[Evaluation],
+    collections: Mapping[str, str],
     out: Path,
     measure: str | None,
 ) -> Candidate:
-    """Evaluate the candidate on each collection without a ``known`` result.
+    """Evaluate a model, under the ``name`` of its results, where ``out`` has no result of it.
 
     A warning names the stored results of ``baseline`` whose scores cannot be computed again. For
     each of ``collections``, there is the name or folder that opens it.
     """
+    named = model.with_name(name)
+    known = [one for each in {name, model.name} for one in find_results(out, each)]
     gaps, jobs, unchecked = MissingEvaluations(), dict[str, Job](), list[str]()
     for collection, opens in collections.items():
         with gaps.catch(collection):
@@ -89,7 +91,7 @@ def evaluate_candidate(
             options = EvaluationOptions(depth=depth, measures=(measure,) if measure else None)
             if stored and stored.folder:
                 unchecked.append(check_stored_values(stored, opened.dataset))
-            jobs[collection] = workspace.prepare(opened, model, options, known=known)
+            jobs[collection] = workspace.prepare(opened, named, options, known=known)
     warn_unchecked(unchecked)
     for collection, job in jobs.items():
         check_protocol(collection, job.protocol, baseline, opens=collections[collection])
@@ -97,11 +99,13 @@ def evaluate_candidate(
     for collection, job in jobs.items():
         with gaps.catch(collection):
             done[collection] = reuse_or_evaluate(job, out)
+    why = f"because other weights or settings have results named {model.name}"
     return Candidate(
-        model.name,
+        name,
         results=done,
         failures={key: f"not evaluated: {reason}" for key, reason in gaps.reasons.items()},
-        queries={name: job.dataset.queries for name, job in jobs.items()},
+        queries={key: job.dataset.queries for key, job in jobs.items()},
+        renamed="" if name == model.name else f"The candidate is called {name} here, {why}",
     )
 
 

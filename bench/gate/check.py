@@ -50,7 +50,7 @@ from bench.gate.server import check_server
 from bench.gate.stack import check_stack
 from bench.requests.deciding import CheckRequest
 from bench.requests.outcomes import RecordedWarnings
-from bench.result_store.find import choose_results, find_named, find_results
+from bench.result_store.find import choose_results, find_named
 from bench.runner.workspace import Workspace, load_models, open_workspace
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.dataset import name_of_user
@@ -233,16 +233,11 @@ def _find_candidate(
         return Candidate(given.name, given.results)
     name = candidate_name(model, request.results)
     _announce(name, scope, request.expect_same)
-    known = [one for each in {name, model.name} for one in find_results(request.results, each)]
     # Without a result of the baseline, the verdict is MISSING in any case.
     decisive = scope.weights if scope.baseline.name == PUBLISHED else scope.baseline.results
     opens = {n: opens for n, opens in scope.opened_by.items() if n in decisive}
-    sides = (workspace, model.with_name(name), opens, scope.baseline)
-    candidate = evaluate_candidate(*sides, known, request.results, measure)
-    if name == model.name:
-        return candidate
-    text = "because other weights or settings have results named"
-    return replace(candidate, renamed=f"The candidate is called {name} here, {text} {model.name}")
+    sides = (model, name, scope.baseline)
+    return evaluate_candidate(workspace, *sides, opens, request.results, measure)
 
 
 def _announce(candidate: str, scope: Scope, expect_same: bool) -> None:
