@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from bench.__main__ import main
 from bench.cli.commands.deciding import leaderboard
 from bench.requests.deciding import LeaderboardRequest
 from tests.support.collections import options
-from tests.support.leaderboards import MEASURE, page_data, store
+from tests.support.leaderboards import MEASURE, store
 
 
 @pytest.fixture
@@ -48,9 +47,3 @@ def test_json_is_one_document_with_unrounded_scores(capsys, results, how):
     assert first["cells"]["one"]["scores"][MEASURE]["value"] == 0.625
     assert second["cells"]["one"]["scores"]["R@100"]["value"] == 0.5
     assert board["results"] == 2
-
-
-def test_the_command_line_writes_a_page_with_claims(capsys, results):
-    words = f"leaderboard --results {results} --format html --published dupmae --resamples 199"
-    assert main(words.split()) == 0
-    assert page_data(capsys.readouterr().out)["board"]["published"] is True

@@ -92,6 +92,8 @@ def test_a_missing_result_or_another_protocol_is_refused(scores, tmp_path):
     partial = ComparedModel("partial", {"bio": model(tmp_path, "first").results["bio"]})
     with pytest.raises(BenchError, match="partial has no result on law"):
         measure_forgetting([partial, second], ["bio", "law"], "nDCG@10", FAST)
+    with pytest.raises(BenchError, match="1 models do not match 3 collections"):
+        measure_forgetting([second], COLLECTIONS, "nDCG@10", FAST)
     other = tmp_path / "other"
     store(other, "deep", "bio", [0.5] * 40, protocol=make_protocol("bio", depth=5))
     with pytest.raises(BenchError, match="different protocols on bio: depth"):

@@ -58,9 +58,7 @@ def test_a_small_collection_has_exact_search_and_no_more_candidates_than_documen
 
 
 @pytest.mark.parametrize("documents", [5_000, 60_000, 9_000_000])
-def test_faiss_makes_every_index_and_lists_are_about_four_times_the_root(
-    documents,
-):
+def test_faiss_makes_every_index_and_lists_are_about_four_times_the_root(documents):
     for spec in {one.index for one in make_grid(DIM, documents, 10)}:
         FaissIndex(spec, DIM)
         if spec.factory.startswith("IVF"):
@@ -95,10 +93,8 @@ def damage_of(setting, steps):
     return min(1, total + index + 0.004 * (how.rescore_by == "int8" and bool(how.rescore)))
 
 
-@given(
-    st.tuples(*[st.floats(0.0, 0.3)] * 3), st.floats(0.005, 0.5), st.sampled_from([None, 100, 500])
-)
-def test_the_sequence_is_mild_to_strong_and_short(steps, threshold, limit):
+@given(st.tuples(*[st.floats(0.0, 0.3)] * 3), st.sampled_from([None, 100, 500]))
+def test_the_sequence_is_mild_to_strong_and_short(steps, limit):
     allowed = [one for one in GRID if COSTS[one][0] <= (limit or 1e9)]
     missed = {one: damage_of(one, steps) for one in allowed}
     most = len(GRID) // TESTED_SHARE

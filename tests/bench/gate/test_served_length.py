@@ -1,7 +1,6 @@
 """The length that a server reads, for real servers that cut, split or refuse long texts."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from tests.support.tiny_checkpoints import write_bert, write_card
 
 pytest.importorskip("openai", reason="needs openai: pip install openai")
 STATED = 24
+Encode = Callable[[list[str]], np.ndarray]
 Pieces = Callable[[list[int]], list[list[int]]]  # of a text's tokens, whose vectors are averaged
 
 
@@ -28,8 +28,9 @@ def model(tmp_path_factory) -> Model:
     return resolve_model(str(write_card(folder / "tiny.toml", checkpoint="bert", **fields)))
 
 
-def encode(folder: Path, pieces: Pieces) -> Callable[[list[str]], np.ndarray]:
+def encode(model: Model, pieces: Pieces) -> Encode:
     """Vectors of a tiny BERT by transformers, with mean pooling."""
+    folder = model.checkpoint.folder
     network = transformers.AutoModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 
@@ -49,8 +50,8 @@ def split(ids: list[int], most: int) -> list[list[int]]:
     return [ids[start : start + most] for start in range(0, len(ids), most)]
 
 
-def find(model: Model, pieces: Pieces, **fields) -> tuple[ServedLength | None, EmbeddingServer]:
-    with serving(encode(model.checkpoint.folder, pieces), **fields) as (url, app):
+def find(model: Model, encode: Encode, **fields) -> tuple[ServedLength | None, EmbeddingServer]:
+    with serving(encode, **fields) as (url, app):
         recipe = Recipe(model="m", kind="endpoint", dim=32, options={"endpoint_model": "m"})
         card = Card(name="m", title="m", kind="endpoint", endpoint_model="m", url=url)
         return find_length(EndpointEncoder(recipe, card), model), app
@@ -67,7 +68,7 @@ def find(model: Model, pieces: Pieces, **fields) -> tuple[ServedLength | None, E
     ],
 )
 def test_the_length_is_exact_also_for_the_last_piece_of_a_text(model, pieces, found):
-    length, app = find(model, pieces)
+    length, app = find(model, encode(model, pieces))
     assert (length.tokens, length.longer) == found
     assert length.agrees == (length.tokens == STATED)
     same = f"--set max_query_tokens={found[0]} max_document_tokens={found[0]}"
@@ -80,20 +81,18 @@ def test_a_server_that_refuses_longer_texts_has_the_length_of_the_longest(model)
         long = max(len(text.split()) for text in request.texts) > 15
         return Reply(413, {"message": "too long"}) if long else None
 
-    length, _ = find(model, lambda ids: [ids], before=refuse)
+    length, _ = find(model, encode(model, lambda ids: [ids]), before=refuse)
     assert (length.tokens, length.longer) == (17, "are refused")
 
 
 def test_a_server_that_averages_pieces_reads_everything(model, monkeypatch):
     monkeypatch.setattr("bench.gate.server.MOST_TOKENS", 64)
-    length, _ = find(model, lambda ids: split(ids, 22))
+    length, _ = find(model, encode(model, lambda ids: split(ids, 22)))
     assert (length.tokens, length.longer, length.agrees) == (64, "", False)
     assert length.note.name == "the server reads texts of 64 tokens, not 24"
 
 
 def test_vectors_that_depend_on_more_than_the_text_have_no_length(model):
     random = np.random.default_rng(0)
-    with serving(lambda texts: random.normal(size=(len(texts), 32))) as (url, _):
-        recipe = Recipe(model="m", kind="endpoint", dim=32, options={"endpoint_model": "m"})
-        card = Card(name="m", title="m", kind="endpoint", endpoint_model="m", url=url)
-        assert find_length(EndpointEncoder(recipe, card), model) is None
+    length, _ = find(model, lambda texts: random.normal(size=(len(texts), 32)))
+    assert length is None
