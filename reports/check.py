@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from bench.explain.setup import Answer, Explanation
-from bench.gate.check_record import PUBLISHED_SCORES, STACK, Check, CheckRow, LostQuery
+from bench.gate.check_record import Check, CheckRow, LostQuery
 from foundation.errors import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.comparison import settings_table
@@ -62,7 +62,7 @@ def score_change(row: CheckRow) -> str:
 def _lead_sentence(check: Check) -> str:
     candidate, other = check.candidate, f"the {check.role}, {check.baseline}"
     scores = f"the {'vectors' if check.answer else 'scores'} of {other}"
-    if check.baseline == PUBLISHED_SCORES:
+    if check.compares_published:
         other = scores = "its published scores"
     if check.outcome == "MISSING":
         return f"{candidate} cannot be fully compared with {other}"
@@ -128,7 +128,7 @@ def _quoted(query: LostQuery) -> str:
 def markdown(check: Check) -> str:
     """Return ``check`` as Markdown: the verdict, a table, and how it was decided."""
     parts = [f"## {check.outcome}: {escape(check.candidate)}"]
-    if check.role == STACK:
+    if check.compares_environments:
         parts += [bullets(map(escape, check.reasons)), _environment_table(check)]
         return "\n\n".join(filter(None, parts)) + "\n"
     parts.append(escape(verdict_paragraph(check)))

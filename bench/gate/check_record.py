@@ -114,6 +114,16 @@ class Check(Record, kw_only=True):
         return ExitCode[self.outcome]
 
     @property
+    def compares_published(self) -> bool:
+        """True if the candidate is compared with published scores."""
+        return self.baseline == PUBLISHED_SCORES
+
+    @property
+    def compares_environments(self) -> bool:
+        """True if the model is compared with itself in another Python."""
+        return self.role == STACK
+
+    @property
     def all_rows(self) -> tuple[CheckRow, ...]:
         """Rows of the collections, then of the mean if there is one."""
         return (*self.rows, self.mean) if self.mean else self.rows
