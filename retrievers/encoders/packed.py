@@ -467,14 +467,16 @@ def _compile_reproducibly() -> Iterator[None]:
     """Compile and compute reproducibly within the block.
 
     Inductor must not choose the order of sums by speed, and cuBLAS must not add in half precision.
-    All networks of a process share the limit of recompilations, so it is raised.
+    All networks of a process share the limit of recompilations, so it is raised. Numbers such as
+    the epsilon of a layer norm are constants: as variables, they would be traced in vain first.
     """
     from torch._dynamo import config as dynamo_config  # slow to import
     from torch._inductor import config as inductor_config
 
+    dynamo = {**dict.fromkeys(RECOMPILE_LIMITS, MAX_COMPILES), "specialize_float": True}
     with ExitStack() as settings:
         settings.enter_context(inductor_config.patch({"deterministic": True}))
-        settings.enter_context(dynamo_config.patch(dict.fromkeys(RECOMPILE_LIMITS, MAX_COMPILES)))
+        settings.enter_context(dynamo_config.patch(dynamo))
         settings.enter_context(use_full_precision())
         yield
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from torch._dynamo.testing import CompileCounter
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import counters, get_compilation_metrics
 
 from foundation.errors import BenchError
 from retrievers.encoders import packed
@@ -221,6 +221,7 @@ def test_the_compiled_network_gives_the_hidden_states_of_the_network_and_is_foun
         for batch in batches(made)[:3]:
             torch.testing.assert_close(made(batch), plain(batch), atol=1e-4, rtol=0)
         found_again.append(counters["inductor"]["fxgraph_cache_hit"])
+        assert not get_compilation_metrics()[-1].restart_reasons, "traced twice"
     assert found_again == [0, 1]
 
 
