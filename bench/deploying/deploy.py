@@ -262,7 +262,7 @@ class Trial:
         without = Compression(dimensions=how.dimensions, precision=how.precision)
         index = self.retriever(Setting(without, setting.index)).build_index(self.dataset).load()
         recipe = compress(self.model.model.recipe, how)
-        search = CompressedSearch(self._vectors, recipe, setting.index, "cpu", index).search
+        search = CompressedSearch(self._vectors, recipe, "cpu", index).search
         texts = self.dataset.queries.texts[:TIMED_QUERIES]
         queries = [query[None] for query in self._plain.store.queries(self._plain.encoder, texts)]
         timed = []

@@ -82,14 +82,12 @@ class Vectors(Protocol):
     @property
     def shape(self) -> tuple[int, int]:
         """Number of documents and dimension."""
-        ...
 
     def tiles(self, rows: int) -> Iterator[tuple[int, TileArray]]:
         """Yield the first row and the vectors of each tile of at most ``rows`` rows, in order.
 
         A tile is C-contiguous ``(m, dim)``, float32, or float16 with the same values in float32.
         """
-        ...
 
 
 @dataclass(frozen=True)

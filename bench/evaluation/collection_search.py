@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 import numpy as np
-from tqdm import tqdm
 
 from bench.evaluation.compressed_search import (
     bytes_per_document,
@@ -157,10 +156,6 @@ class BM25Retriever:
             )
         return needed
 
-    def missing(self, dataset: Dataset) -> int:
-        """Return 0, because no document of ``dataset`` is encoded."""
-        return 0
-
     def search(self, dataset: Dataset, depth: int) -> SearchResult:
         """Search the best ``depth`` documents of each query of ``dataset``."""
         timer, k = PhaseTimer(), min(depth, len(dataset.corpus))
@@ -169,10 +164,6 @@ class BM25Retriever:
         return SearchResult(
             apply_exclude_self(dataset, hits, k), Timings(search_s=timer.seconds["search_s"])
         )
-
-    def build_index(self, dataset: Dataset) -> IndexFolder:
-        """Raise, because there are no vectors to index."""
-        raise BenchError(f"{self.model.card.name} makes no vectors, so there is nothing to index")
 
 
 @dataclass(frozen=True)
@@ -237,7 +228,6 @@ class VectorRetriever:
         recipe = self.model.recipe  # an external encoder may read files that are not hashed
         if recipe.encoder or recipe.kind in ("python", "endpoint"):
             return count_parameters(self.model)
-
         about = f"parameters {COUNTING_VERSION}"
         known = self.store.remember(
             self.encoder.recipe, about, lambda: msgspec.to_builtins(count_parameters(self.model))
@@ -259,7 +249,8 @@ class VectorRetriever:
         self._check_rescoring()
         if self.options.from_index:
             self.corpus_index(dataset)
-        budget, rows, dim = self._budget, len(dataset.corpus), self.encoder.dim
+        budget = self.max_memory or default_budget()
+        rows, dim = len(dataset.corpus), self.encoder.dim
         queries, loading = len(dataset.queries), 0
         if self.max_memory and self.store.plan(self.encoder, dataset.corpus).missing_rows:
             loading = self._loading_bytes
@@ -273,15 +264,12 @@ class VectorRetriever:
     def missing(self, dataset: Dataset) -> int:
         """Return the number of documents of ``dataset`` without a stored vector.
 
-        It is 0 if an exported index is searched whose recall is known or not requested.
+        It is 0 if an exported index is searched without measuring its recall.
         """
-        missing = self.store.plan(self.encoder, dataset.corpus).missing_rows
-        if self.options.from_index is None or not missing:
-            return missing
-        depth = self.compression.rescore or self.options.depth or dataset.facts.depth
-        whole = self.store.queries(self.encoder, dataset.queries.texts)
-        searching = self._index_search(dataset, self._apply_view_to_queries(whole), depth)
-        return missing if searching.needs_vectors or self.compression.rescore else 0
+        measured = self.options.recall_queries != 0 or self.compression.rescore
+        if self.options.from_index and not measured:
+            return 0
+        return self.store.plan(self.encoder, dataset.corpus).missing_rows
 
     def search(self, dataset: Dataset, depth: int) -> SearchResult:
         """Search the best ``depth`` documents of each query of ``dataset``."""
@@ -293,9 +281,13 @@ class VectorRetriever:
         after_preflight = self._timer.copy()
         with timer.phase("encode_queries_s"):
             whole = self.store.queries(self.encoder, dataset.queries.texts)
-        queries, searching = self._apply_view_to_queries(whole), None
+        queries, searching = whole, None
+        if self.view:  # FAISS takes the signs of binary queries itself
+            queries = self.view.queries(whole, rounded=not self.spec.needs_faiss)
         if self.spec.needs_faiss:
-            searching = self._index_search(dataset, queries, candidates)
+            sampled = sample_queries(len(queries), self.options.recall_queries)
+            index, on = self.corpus_index(dataset), faiss_device(self.device)
+            searching = IndexSearch(dataset, index, queries, candidates, sampled, on)
         stored = None
         if searching is None or searching.needs_vectors or rescore:
             with timer.phase("encode_documents_s"):
@@ -351,10 +343,8 @@ class VectorRetriever:
     def build_index(self, dataset: Dataset) -> IndexFolder:
         """Build and store the index of ``dataset``, after encoding missing documents."""
         if self.compression.rescore:
-            raise BenchError(
-                "an index has no vectors to score candidates again with",
-                "Leave out --rescore. `bench run DATASET --index DIR --rescore N` has it.",
-            )
+            problem = "an index has no vectors to score candidates again with"
+            raise BenchError(problem, "leave out --rescore; `bench run` has it with --index DIR")
         run_preflight(dataset, self.encoder, self.store)
         stored = encode_documents(dataset, self.encoder, self.store)
         index = self.corpus_index(dataset)
@@ -373,47 +363,30 @@ class VectorRetriever:
         return getattr(self.encoder, "timer", None) or PhaseTimer()
 
     @property
-    def _budget(self) -> int:
-        return self.max_memory or default_budget()
-
-    @property
     def _loading_bytes(self) -> int:
         """Estimated memory to load the model, with weights in float32, in bytes."""
         checkpoints = list(filter(None, (self.model.document, self.model.query)))
         sizes = (size for each in checkpoints for size, _ in each.stamps.values())
         return PYTORCH_BYTES + 2 * sum(sizes) if checkpoints else 0
 
-    def _apply_view_to_queries(self, queries: Float32Array) -> Float32Array:
-        """Return queries to search with. FAISS takes the signs of binary ones itself."""
-        return self.view.queries(queries, self._rounds) if self.view else queries
-
     def _apply_view(self, stored: Vectors) -> Vectors:
-        return ViewedVectors(stored, self.view, self._rounds) if self.view else stored
-
-    @property
-    def _rounds(self) -> bool:
-        """True if documents are rounded here, and not by FAISS."""
-        return not self.spec.needs_faiss
+        """Return the documents to search. FAISS rounds them itself."""
+        rounded = not self.spec.needs_faiss
+        return ViewedVectors(stored, self.view, rounded) if self.view else stored
 
     def _check_rescoring(self) -> None:
         """Raise if rescoring would change nothing, or if candidates are not scored by vectors."""
         if self.compression.rescore is None:
             return
         if self.view is None and not self.spec.needs_faiss:
-            raise BenchError(
-                "--rescore changes nothing: the whole vectors are searched",
-                "add --dimensions or --precision, or leave it out",
-            )
+            problem = "--rescore changes nothing: the whole vectors are searched"
+            raise BenchError(problem, "add --dimensions or --precision, or leave it out")
         if self.spec.is_bm25:
             raise BenchError("--index bm25 has no candidates to score again", "leave out --rescore")
 
     def _exact(self, dataset: Dataset) -> ExactSearch:
-        return ExactSearch(dataset, search_device(self.device), self._budget, self._timer)
-
-    def _index_search(self, dataset: Dataset, queries: Float32Array, depth: int) -> IndexSearch:
-        sampled = sample_queries(len(queries), self.options.recall_queries)
-        device = faiss_device(self.device)
-        return IndexSearch(dataset, self.corpus_index(dataset), queries, depth, sampled, device)
+        budget = self.max_memory or default_budget()
+        return ExactSearch(dataset, search_device(self.device), budget, self._timer)
 
     def _rank(self, dataset: Dataset, vectors: Vectors, queries: Float32Array, k: int) -> Hits:
         """Return hits without a vector index, with self-matches."""
@@ -468,10 +441,8 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
     about = f"preflight {dataset.corpus.sha256} {tokens}".rstrip() + allowed
     report = store.remember(encoder.recipe, about, check)
     if report["stop"]:
-        raise BenchError(
-            f"{encoder.recipe.model} on {dataset.name}: {'; '.join(report['stop'])}",
-            "check the checkpoint and its card with `python -m bench show`, or the server",
-        )
+        problem = f"{encoder.recipe.model} on {dataset.name}: {'; '.join(report['stop'])}"
+        raise BenchError(problem, "check its card with `python -m bench show`, or its server")
     return report
 
 
@@ -484,24 +455,11 @@ def sample_documents(corpus: Corpus, count: int) -> tuple[list[str], list[str]]:
 def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> StoredVectors:
     """Encode the missing documents of a collection and return the vectors of all."""
     plan = store.plan(encoder, dataset.corpus)
-    timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
     if not plan.missing_rows:
         return store.documents(encoder, dataset.corpus, plan)
-    with tqdm(
-        desc=f"{dataset.name}: {encoder.recipe.model} encodes",
-        total=plan.missing_rows,
-        unit=" texts",
-    ) as bar:
-        start, before = time.perf_counter(), timer.counts.get("tokens", 0)
-
-        def advance(documents: int) -> None:
-            done = timer.counts.get("tokens", 0) - before
-            if done:
-                speed = done / (time.perf_counter() - start)
-                bar.set_postfix_str(f"{speed:,.0f} tokens/s", refresh=False)
-            bar.update(min(documents, plan.missing_rows - bar.n))
-
-        return store.documents(encoder, dataset.corpus, plan, advance)
+    title = f"{dataset.name}: {encoder.recipe.model} encodes"
+    with progress_bar(title, plan.missing_rows) as bar:
+        return store.documents(encoder, dataset.corpus, plan, bar.update)
 
 
 def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:

@@ -75,6 +75,16 @@ def rescore_hits(
     return sort_canonically(scored, tie_rank, k)
 
 
+def build_index(vectors: ArrayVectors, recipe: Recipe, spec: IndexSpec, device: str) -> FaissIndex:
+    """Build an index of FAISS over vectors in memory, by the compression of ``recipe``."""
+    documents = ViewedVectors(vectors, View.of(recipe), rounded=False)
+    precise = spec.with_precision(recipe.compression.precision)
+    index = FaissIndex(precise, documents.dim, faiss_device(device))
+    train_index(index, documents)
+    index.add(documents.rows(np.arange(vectors.shape[0])))
+    return index
+
+
 @dataclass(frozen=True)
 class CompressedSearch:
     """Search of vectors in memory by the compression of a recipe, for measurements of time.
@@ -82,28 +92,15 @@ class CompressedSearch:
     Attributes:
         stored: vectors of the documents, before the compression.
         recipe: recipe with its compression.
-        spec: index, or ``flat``, whose documents are decoded once.
         device: device of the search.
-        built: index of FAISS over these documents, if there is one.
+        index: index of FAISS over these documents; None for exact search, whose documents are
+            decoded once.
     """
 
     stored: ArrayVectors
     recipe: Recipe
-    spec: IndexSpec
     device: str
-    built: FaissIndex | None = None
-
-    @cached_property
-    def index(self) -> FaissIndex:
-        """Index of FAISS, built when it is first used unless it is given."""
-        if self.built is not None:
-            return self.built
-        spec = self.spec.with_precision(self.recipe.compression.precision)
-        documents = self._documents
-        index = FaissIndex(spec, documents.dim, faiss_device(self.device))
-        train_index(index, documents)
-        index.add(documents.rows(self._every))
-        return index
+    index: FaissIndex | None = None
 
     def search(self, queries: Float32Array, k: int) -> Hits:
         """Return the ``k`` best documents of ``queries``, float32 ``(q, dim)`` as encoded.
@@ -111,8 +108,8 @@ class CompressedSearch:
         With rescoring, there are at most so many as candidates.
         """
         wanted = min(self.recipe.compression.rescore or k, len(self._every))
-        searched = self._documents.view.queries(queries, not self.spec.needs_faiss)
-        if self.spec.needs_faiss:
+        searched = View.of(self.recipe).queries(queries, rounded=self.index is None)
+        if self.index:
             hits = self.index.search(searched, wanted)
         else:
             hits = exact_search(self._decoded, searched, wanted, self._every, device=self.device)
@@ -125,12 +122,8 @@ class CompressedSearch:
         return np.arange(self.stored.shape[0])
 
     @cached_property
-    def _documents(self) -> ViewedVectors:
-        return ViewedVectors(self.stored, View.of(self.recipe), not self.spec.needs_faiss)
-
-    @cached_property
     def _decoded(self) -> ArrayVectors:
-        return ArrayVectors(self._documents.rows(self._every))
+        return ArrayVectors(ViewedVectors(self.stored, View.of(self.recipe)).rows(self._every))
 
     @cached_property
     def _again(self) -> ViewedVectors:

@@ -13,7 +13,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -65,8 +65,7 @@ def default_budget(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     return resident_bytes() + int(FREE_SHARE * max(0, free))
 
 
-@dataclass(frozen=True)
-class SearchPlan:
+class SearchPlan(NamedTuple):
     """Rows of a tile with which exact search stays within a budget, and its peak memory."""
 
     tile_rows: int
@@ -152,8 +151,7 @@ def check_index_fits(
         raise BenchError(
             f"the index {spec} over {rows:,} vectors of {dim} dimensions needs at least "
             f"{format_size(needed)}, the budget is {format_size(budget_bytes)}",
-            f"{memory_option(needed)}, a smaller index such as IVF4096,PQ64?nprobe=64, "
-            "or --index flat, which reads the vectors in pieces",
+            f"{memory_option(needed)}, a smaller index such as IVF4096,PQ64, or --index flat",
         )
     return needed
 
@@ -246,11 +244,11 @@ class CorpusIndex:
             )
         ours, theirs = recipe.compression, manifest.recipe.compression
         if (ours.dimensions, ours.precision) != (theirs.dimensions, theirs.precision):
+            dim = theirs.dimensions or recipe.dim
             raise BenchError(
-                f"{folder} has {theirs.dimensions or recipe.dim} dimensions in {theirs.precision}, "
+                f"{folder} has {dim} dimensions in {theirs.precision}, "
                 f"not {ours.dimensions or recipe.dim} in {ours.precision}",
-                f"use --dimensions {theirs.dimensions or recipe.dim} --precision "
-                f"{theirs.precision}",
+                f"use --dimensions {dim} --precision {theirs.precision}",
             )
         if manifest.corpus_sha256 != dataset.corpus.sha256:
             raise BenchError(

@@ -1,7 +1,7 @@
 """The protocol of a collection applied to a run, and means over suites."""
 
 import unicodedata
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -106,16 +106,13 @@ def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
     return Run(run.query_ids, offsets, run.ids, run.documents[kept], run.scores[kept])
 
 
-def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:
-    """Return judgements of ``run``: the qrels of ``dataset``, or a search for its answers.
-
-    Only the first ``depth`` passages of each question are searched.
-    """
+def judge(dataset: Dataset, run: Run) -> Qrels:
+    """Return judgements of ``run``: the qrels of ``dataset``, or a search for its answers."""
     if dataset.answers is None:
         return dataset.qrels
     corpus = dataset.corpus
     rows = corpus.rows_of(run.ids.to_pylist())
-    return judge_answers(run, dataset.answers, rows, corpus.texts_at, depth)
+    return judge_answers(run, dataset.answers, rows, corpus.texts_at)
 
 
 def score_run(
@@ -126,7 +123,7 @@ def score_run(
     Returns:
         The scores, and the fields ``judged_at_10``, ``tie_low`` and ``tie_high`` of a result.
     """
-    judgements = judge(dataset, run, depth)
+    judgements = judge(dataset, run)
     queries = dataset.queries.ids if dataset.answers is not None else None
     scores = score(run, judgements, names, queries)
     judged = None
@@ -165,10 +162,8 @@ def common_measure(datasets: Sequence[Dataset], wanted: str | None) -> str:
     """Return the measure to compare collections by: the wanted one, or their main measure."""
     mains = sorted({dataset.facts.main_measure for dataset in datasets})
     if wanted is None and len(mains) > 1:
-        raise BenchError(
-            f"the main measures of the collections differ: {', '.join(mains)}",
-            "choose a measure with --measure",
-        )
+        problem = f"the main measures of the collections differ: {', '.join(mains)}"
+        raise BenchError(problem, "choose a measure with --measure")
     measure = parse_measure(mains[0] if wanted is None else wanted).name
     for dataset in datasets:
         resolve_measures(dataset, (measure,), None)
@@ -189,9 +184,8 @@ def judge_answers(
     answers: Mapping[str, Sequence[str]],
     corpus_rows: Int64Array,
     texts_at: Callable[[Int64Array], Sequence[str]],
-    depth: int,
 ) -> Qrels:
-    """Judge the first ``depth`` documents of each question by its answers: 1 if one occurs, else 0.
+    """Judge the documents of each question by its answers: 1 if one occurs, else 0.
 
     With these judgements ``Success@k`` is DPR's top-k accuracy. Only retrieved documents are
     judged, so pass all questions to ``score(..., queries=...)`` as its denominator, and use no
@@ -202,14 +196,15 @@ def judge_answers(
         answers: accepted answers by question id.
         corpus_rows: int64 ``(m,)``, corpus row of each document of ``run.ids``, -1 if it has none.
         texts_at: returns the texts at some corpus rows, each requested once in corpus order.
-        depth: number of documents per question to judge.
 
     Raises:
         BenchError: an answer has no token, or a document to judge is not in the corpus.
     """
     needles = {query_id: _answer_tokens(accepted) for query_id, accepted in answers.items()}
-    rows, query_numbers = _judged_rows(run, needles, depth)
-    query_ids = tuple(run.query_ids[place] for place in query_numbers)
+    query_numbers = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
+    is_wanted = np.array([query_id in answers for query_id in run.query_ids], dtype=bool)
+    rows = np.flatnonzero(is_wanted[query_numbers])
+    query_ids = tuple(run.query_ids[number] for number in query_numbers[rows])
     grades = np.zeros(len(rows), dtype=np.int32)
     wanted = corpus_rows[run.documents[rows]]
     if absent := rows[wanted < 0].tolist():
@@ -231,15 +226,6 @@ def judge_answers(
             grades[pair] = any(needle in body for needle in needles[query_ids[pair]])
     doc_ids = run.ids.take(pa.array(run.documents[rows]))
     return Qrels(query_ids, tuple(doc_ids.to_pylist()), grades)
-
-
-def _judged_rows(run: Run, wanted: Container[str], depth: int) -> tuple[Int64Array, Int64Array]:
-    """Return the rows of wanted queries within the depth, and the number of each row's query."""
-    query_numbers = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
-    is_wanted = np.array([query_id in wanted for query_id in run.query_ids], dtype=bool)
-    ranks = np.arange(len(run)) - run.offsets[query_numbers]
-    rows = np.flatnonzero((ranks < depth) & is_wanted[query_numbers])
-    return rows, query_numbers[rows]
 
 
 def _answer_tokens(answers: Sequence[str]) -> tuple[str, ...]:

@@ -273,10 +273,8 @@ class Evaluation:
             return self._run
         file = read_run_file(self.run_file)
         if self.record.run_sha256 != file.sha256:
-            raise BenchError(
-                f"{self.run_file} is not the file that was written with its result",
-                f"evaluate {self.model} on {self.dataset} again",
-            )
+            problem = f"{self.run_file} is not the file that was written with its result"
+            raise BenchError(problem, f"evaluate {self.model} on {self.dataset} again")
         return file.run
 
 

@@ -18,13 +18,13 @@ import logging
 import re
 import shlex
 import zlib
+from bisect import bisect_left
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -34,7 +34,7 @@ import pyarrow.csv as pa_csv
 
 from bench.evaluation.runs import Run, Strings, encode_strings, round_scores
 from datasets_cfg.dataset import WHITE_SPACE
-from foundation.errors import BenchError, format_count
+from foundation.errors import BenchError
 
 # Columns of text by their number. The score of three columns may be a rank, see `_interpret`.
 _COLUMNS = {
@@ -64,8 +64,7 @@ _SPARE_SPACES = re.compile(rb"^ +| +$| +(?= )", re.MULTILINE)
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class RunFile:
+class RunFile(NamedTuple):
     """A run with the hash of its file, and what was assumed to read it ("" if nothing)."""
 
     run: Run
@@ -89,21 +88,35 @@ def read_run_file(path: Path, split: str = "") -> RunFile:
     except OSError as error:
         reason = f"cannot read run {path}: {error.strerror or error}"
         raise BenchError(reason, "check the path") from error
-    source, assumption = _unpack(path, stored), ""
-    if source.content.startswith(_ARROW):
-        run = _decode_columnar(path, source.content)
-    elif _PICKLE.match(source.content):
-        raise BenchError(
-            f"run {path} is a pickle, which may run code and is never read",
-            "write text instead, as Tevatron does with save_text",
-        )
-    elif _JSON.match(source.content):
-        run, assumption = _read_predictions(source, split)
-    else:
-        run, assumption = _parse_text(source)
+    try:
+        run, assumption = _decode(stored, shlex.quote(str(path)), split)
+    except BenchError as error:
+        raise BenchError(f"run {path}: {error}", error.hint) from error
     if assumption:
         logger.warning("run %s: %s", path, assumption)
     return RunFile(run, hashlib.sha256(stored).hexdigest(), assumption)
+
+
+def _decode(stored: bytes, path: str, split: str) -> tuple[Run, str]:
+    """Return the run in the content of a file, and the assumption. ``path`` is for the shell."""
+    content, printing = stored, f"cat {path}"
+    try:
+        if stored.startswith(_GZIP):
+            content, printing = gzip.decompress(stored), f"gzip -dc {path}"
+        elif stored.startswith(_ZSTD):
+            frames = pa.CompressedInputStream(pa.BufferReader(stored), "zstd")
+            content, printing = frames.read(), f"zstd -dc {path}"
+    except (OSError, EOFError, zlib.error) as error:
+        raise BenchError(f"cannot be unpacked: {error}") from error
+    content = content.removeprefix(BOM_UTF8)
+    if content.startswith(_ARROW):
+        return _decode_columnar(content), ""
+    if _PICKLE.match(content):
+        problem = "this is a pickle, which may run code and is never read"
+        raise BenchError(problem, "write text instead, as Tevatron does with save_text")
+    if _JSON.match(content):
+        return _read_predictions(content, split)
+    return _parse_text(content, printing)
 
 
 def encode_columnar(run: Run) -> pa.Buffer:
@@ -124,7 +137,7 @@ def encode_columnar(run: Run) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _decode_columnar(path: Path, content: bytes) -> Run:
+def _decode_columnar(content: bytes) -> Run:
     try:
         file = pa.ipc.open_file(pa.BufferReader(content))
         if file.num_record_batches != 1:
@@ -134,7 +147,7 @@ def _decode_columnar(path: Path, content: bytes) -> Run:
         scores = round_scores(batch.column("score").to_numpy())
         return Run.from_columns(_id_column(batch, "query"), _id_column(batch, "document"), scores)
     except (pa.ArrowException, OSError, KeyError, TypeError, BenchError) as error:
-        reason = f"{path} is damaged or not a file of rankings: {error}"
+        reason = f"damaged, or not a file of rankings: {error}"
         raise BenchError(reason, "evaluate again, or give another run file") from error
 
 
@@ -149,37 +162,29 @@ def _id_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     return column
 
 
-def _read_predictions(source: "_Source", split: str) -> tuple[Run, str]:
+def _read_predictions(content: bytes, split: str) -> tuple[Run, str]:
     """Return the run in predictions as JSON or as lines of JSON, and the assumption."""
     assumption = ""
     decode = partial(json.loads, object_pairs_hook=_refuse_repeats)
     try:
-        if _RECORDS.match(source.content):
+        if _RECORDS.match(content):
             pairs = []
-            for line in map(decode, source.content.splitlines()):
+            for line in map(decode, content.splitlines()):
                 ranked = [(str(one["corpus_id"]), one.get("score")) for one in line["results"]]
                 pairs.append((str(line["query_id"]), _refuse_repeats(ranked)))
             tree = _refuse_repeats(pairs)
         else:
-            tree = decode(source.content)
+            tree = decode(content)
             tree.pop(_ABOUT_MODEL, None)
-            tree, assumption = _choose_predictions(tree, source, split)
+            tree, assumption = _choose_predictions(tree, split)
         rankings = msgspec.convert(tree, dict[str, dict[str, float]])
         rows = [(q, d, value) for q, ranked in rankings.items() for d, value in ranked.items()]
         queries, documents = [row[0] for row in rows], [row[1] for row in rows]
         return Run.from_rows(queries, documents, [row[2] for row in rows]), assumption
-    except UnicodeEncodeError as error:  # half of a character, which JSON can express
-        problem = f"run {source.path}: an id is not Unicode text: {error.object!r}"
-        raise BenchError(problem, "Rename it in the run and in the collection.") from error
     except (ValueError, LookupError, TypeError, RecursionError, msgspec.MsgspecError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise BenchError(
-            f"run {source.path} cannot be read as predictions of mteb or sentence-transformers: "
-            f"{reason}",
-            'Also accepted: {"QUERY": {"DOCUMENT": SCORE}}.',
-        ) from error
-    except BenchError as error:
-        raise BenchError(f"run {source.path}: {error}", error.hint) from error
+        wanted = "expected predictions of mteb or sentence-transformers"
+        problem = f"{wanted}; {type(error).__name__}: {error}"
+        raise BenchError(problem, 'Also accepted: {"QUERY": {"DOCUMENT": SCORE}}.') from error
 
 
 def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -191,7 +196,7 @@ def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _choose_predictions(tree: Any, source: "_Source", split: str) -> tuple[Any, str]:
+def _choose_predictions(tree: Any, split: str) -> tuple[Any, str]:
     """Return the rankings in a JSON document, and the assumption if there are several.
 
     mteb writes ``{SUBSET: {SPLIT: {QUERY: {DOCUMENT: SCORE}}}}``, others the inner part only.
@@ -206,71 +211,67 @@ def _choose_predictions(tree: Any, source: "_Source", split: str) -> tuple[Any, 
     chosen = [key for key in entries if len(entries) == 1 or key[1] == split]
     listed = ", ".join(map("/".join, entries))
     if len(chosen) != 1:
-        keys = "".join(f"[{key!r}]" for key in next(iter(entries)))
-        code = f"import json, sys; print(json.dumps(json.load(sys.stdin){keys}))"
-        command = f"`{source.reading} | python -c {shlex.quote(code)} > run.json`"
-        problem = f"run {source.path} has predictions for {listed}"
-        raise BenchError(problem, f"choose one, as by {command}")
+        problem = f"there are predictions for {listed}"
+        raise BenchError(problem, "choose a split with --split, or keep one of them in the file")
     certain = len(entries) == 1 and split in ("", chosen[0][1])
     assumption = f"of its predictions ({listed}), {'/'.join(chosen[0])} is used"
     return entries[chosen[0]], "" if certain else assumption
 
 
-def _parse_text(source: "_Source") -> tuple[Run, str]:
-    """Return the run in a file of lines, and the assumption. An error has the number of a line."""
-    _, columns = next(_numbered_lines(source), (1, []))
+def _parse_text(content: bytes, printing: str) -> tuple[Run, str]:
+    """Return the run in lines, and the assumption. An error has the number of a line.
+
+    ``printing`` is the command that prints the lines.
+    """
+    columns = next(filter(None, map(bytes.split, io.BytesIO(content))), [])
+    if not columns:
+        raise BenchError("the file is empty", _HINT)
     names = _COLUMNS.get(len(columns), _COLUMNS[6])
     try:
-        blocks = [_parse(block, names) for block in _blocks(source.content)]
-        if blocks:
-            table = pa.concat_tables(blocks)
-            scores = round_scores(table["score"])
-            run = Run.from_columns(table["query"], table["document"], scores)
+        table, run = _read_table(content, names)
     except (pa.ArrowInvalid, BenchError) as error:
-        raise _first_bad_line(source, names, error) from error
-    if not blocks:
-        raise BenchError(f"run {source.path} is empty", _HINT)
+        raise _first_bad_line(content, names) from error
     if names == _COLUMNS[6]:
         return run, ""
-    has_ranks, assumption = _interpret(source, table)
+    has_ranks, assumption = _interpret(table, printing)
     if has_ranks:
-        run = Run.from_columns(table["query"], table["document"], -scores)
+        scores = -round_scores(table["score"])
+        run = Run.from_columns(table["query"], table["document"], scores)
     return run, assumption
 
 
-def _interpret(source: "_Source", table: pa.Table) -> tuple[bool, str]:
+def _interpret(table: pa.Table, printing: str) -> tuple[bool, str]:
     """Return whether the last of 3 or 4 columns has ranks instead of scores, and the assumption."""
+    import pandas as pd  # late: `list` must answer without it
+
     codes, query_ids = encode_strings(table["query"])
-    order = np.argsort(codes, kind="stable")
-    codes, values = codes[order], table["score"].to_numpy()[order]
-    starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    places = np.arange(len(codes)) - np.repeat(starts, np.diff(starts, append=len(codes))) + 1
-    follows = places > 1  # another line of the same query
-    rises = follows & (np.diff(values, prepend=0) > 0)
+    values = pd.Series(table["score"].to_numpy())
+    of_query = values.groupby(codes)
+    places = of_query.cumcount() + 1
+    rises = of_query.diff() > 0
     if "rank" in table.column_names:
-        doubtful = rises | (table["rank"].to_numpy()[order] != places)
+        doubtful = rises | (table["rank"].to_numpy() != places)
         sound, last = "4 columns are read as query, document, rank and score, as of ColBERT", "$4"
         problem = "4 columns, whose third does not count the ranks of falling scores in the fourth"
-    elif follows.any() and (values == places).all():
+    elif (places > 1).any() and (values == places).all():
         return True, "the last of 3 columns counts from 1 for each query: ranks, as of MS MARCO"
     else:
-        rising = values[np.lexsort((values, codes))]  # of each query
-        is_distinct = (np.diff(rising, prepend=0)[follows] > 0).all()
-        may_be_ranks = is_distinct and (values % 1 == 0).all() and (rising[starts] == 1).all()
-        doubtful = rises | (follows & may_be_ranks)
+        is_distinct = (of_query.nunique() == of_query.size()).all()
+        may_be_ranks = is_distinct and (values % 1 == 0).all() and (of_query.min() == 1).all()
+        doubtful = rises | ((places > 1) & may_be_ranks)
         sound = "the last of 3 columns never rises within a query: read as scores, as of Tevatron"
         last = "$3"
         problem = "3 columns, whose last may be scores (high is good) or ranks (1 is best)"
     if not doubtful.any():
         return False, sound
-    query = codes[doubtful.argmax()]
+    query = codes[doubtful.to_numpy().argmax()]
     shown = ", ".join(f"{value:g}" for value in values[codes == query][:3])
     scores, ranks = (
-        f'`{source.reading} | awk \'{{print $1, "Q0", $2, 0, {value}, "run"}}\' > run.trec`'
+        f'`{printing} | awk \'{{print $1, "Q0", $2, 0, {value}, "run"}}\' > run.trec`'
         for value in (last, "-$3")
     )
     raise BenchError(
-        f"run {source.path} has {problem}: for query {query_ids[query].as_py()!r}, {shown}, ...",
+        f"{problem}: for query {query_ids[query].as_py()!r}, {shown}, ...",
         f"write six columns: {scores} if they are scores, {ranks} if they are ranks",
     )
 
@@ -309,33 +310,8 @@ def check_writable(ids: Strings, kind_of_name: str) -> None:
     """Raise a `BenchError` if an id is empty or has white space, so cannot be a column of text."""
     bad = ids.filter(pc.match_substring_regex(ids, rf"^$|{WHITE_SPACE}"))
     if len(bad):
-        raise BenchError(
-            f"{kind_of_name} {bad[0].as_py()!r} cannot be written to a TREC run file",
-            "use ids and tags of at least one character, without white space",
-        )
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Uncompressed content of a run file, with the shell's command that prints it."""
-
-    path: Path
-    content: bytes
-    reading: str
-
-
-def _unpack(path: Path, stored: bytes) -> _Source:
-    content, program = stored, "cat"
-    try:
-        if stored.startswith(_GZIP):
-            content, program = gzip.decompress(stored), "gzip -dc"
-        elif stored.startswith(_ZSTD):
-            frames = pa.CompressedInputStream(pa.BufferReader(stored), "zstd")
-            content, program = frames.read(), "zstd -dc"
-    except (OSError, EOFError, zlib.error) as error:
-        raise BenchError(f"cannot read run {path}: {error}") from error
-    reading = f"{program} {shlex.quote(str(path))}"
-    return _Source(path, content.removeprefix(BOM_UTF8), reading)
+        problem = f"{kind_of_name} {bad[0].as_py()!r} cannot be written to a TREC run file"
+        raise BenchError(problem, "use ids and tags of at least one character, without white space")
 
 
 def _blocks(content: bytes) -> Iterator[bytes]:
@@ -343,18 +319,12 @@ def _blocks(content: bytes) -> Iterator[bytes]:
     start = 0
     while start < len(content):
         end = content.find(b"\n", start + _BLOCK_BYTES) + 1 or len(content)
-        yield from _normalize_spaces(content[start:end])
-        start = end
-
-
-def _normalize_spaces(lines: bytes) -> Iterator[bytes]:
-    """Yield the block without tabs, carriage returns and extra spaces, unless it is blank."""
-    lines = lines.translate(_SPACES)
-    at_ends = lines.startswith(b" ") or lines.endswith(b" ")
-    if at_ends or b"  " in lines or b" \n" in lines or b"\n " in lines:
-        lines = _SPARE_SPACES.sub(b"", lines)
-    if lines.strip():
-        yield lines
+        lines, start = content[start:end].translate(_SPACES), end
+        at_ends = lines.startswith(b" ") or lines.endswith(b" ")
+        if at_ends or b"  " in lines or b" \n" in lines or b"\n " in lines:
+            lines = _SPARE_SPACES.sub(b"", lines)
+        if lines.strip():
+            yield lines
 
 
 def _parse(lines: bytes, names: list[str]) -> pa.Table:
@@ -370,43 +340,27 @@ def _parse(lines: bytes, names: list[str]) -> pa.Table:
     )
 
 
-def _numbered_lines(source: _Source) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the number, from 1, and the columns of each line that is not blank."""
-    for number, line in enumerate(io.BytesIO(source.content), start=1):
-        if columns := line.split():
-            yield number, columns
+def _read_table(content: bytes, names: list[str]) -> tuple[pa.Table, Run]:
+    """Return the columns of lines, and the run of their scores."""
+    table = pa.concat_tables([_parse(block, names) for block in _blocks(content)])
+    scores = round_scores(table["score"])
+    return table, Run.from_columns(table["query"], table["document"], scores)
 
 
-def _first_bad_line(source: _Source, names: list[str], error: Exception) -> BenchError:
-    """Return the error of the first wrong line, by reading line by line."""
-    pairs: set[tuple[bytes, bytes]] = set()
-    for number, columns in _numbered_lines(source):
-        line = f"run {source.path}, line {number}"
-        if problem := _describe_problem(columns, names):
-            return BenchError(f"{line}: {problem}", _HINT)
-        query, document = columns[0], columns[names.index("document")]
-        if (query, document) in pairs:
-            repeat = f"document {document.decode()!r} occurs twice for query {query.decode()!r}"
-            return BenchError(f"{line}: {repeat}")
-        pairs.add((query, document))
-    return BenchError(f"cannot read run {source.path}: {error}", _HINT)
+def _first_bad_line(content: bytes, names: list[str]) -> BenchError:
+    """Return the error of the first wrong line, which is found by bisection."""
+    ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n")) + 1
+    ends = np.append(ends, len(content))
 
-
-def _describe_problem(columns: list[bytes], names: list[str]) -> str:
-    """Describe the error in the columns of a line, or return ""."""
-    if len(columns) != len(names):
-        return f"{format_count(len(columns), 'column', 'columns')} instead of {len(names)}"
-    try:
-        texts = dict(zip(names, [column.decode() for column in columns], strict=True))
-    except UnicodeDecodeError:
-        return "not UTF-8"
-    for name in (name for name in names if name in _NUMBERS):
+    def find_problem(line: int) -> str:
+        """Return the error of the lines up to one, or ""."""
+        lines = content[: ends[line]]
         try:
-            if "_" in texts[name] or not texts[name].isascii():  # Python reads 1_0.5, and １
-                raise ValueError
-            round_scores(float(texts[name]))
-        except ValueError:
-            return f"{name} {texts[name]!r} is not a number"
-        except BenchError:
-            return f"{name} {texts[name]!r} is not a finite float32"
-    return ""
+            if lines.strip():
+                _read_table(lines, names)
+        except (pa.ArrowInvalid, BenchError) as error:
+            return str(error)
+        return ""
+
+    line = bisect_left(range(len(ends)), True, key=lambda line: bool(find_problem(line)))
+    return BenchError(f"line {line + 1}: {find_problem(line)}", _HINT)

@@ -42,8 +42,6 @@ class Run:
     def __post_init__(self) -> None:
         if len(set(self.query_ids)) != len(self.query_ids):
             raise BenchError("a query id occurs twice, and a run has one ranking for each query")
-        if len(self.offsets) != len(self.query_ids) + 1:
-            raise ValueError(f"{len(self.offsets) - 1} rankings for {len(self.query_ids)} queries")
 
     @classmethod
     def from_hits(
@@ -103,7 +101,10 @@ class Run:
         query_codes, query_ids = encode_strings(queries)
         codes, ids = encode_strings(documents)
         if len(ids) > 1 and not pc.all(pc.less(ids[:-1], ids[1:])).as_py():
-            codes, ids = _sort_by_bytes(codes, ids)
+            distinct = ids.unique()
+            by_bytes = distinct.take(pc.sort_indices(distinct))
+            codes = pc.index_in(ids, by_bytes).to_numpy().astype(np.int64)[codes]
+            ids = by_bytes
         _check_distinct(query_codes, query_ids, codes, ids)
         counts = np.bincount(query_codes, minlength=len(query_ids))
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -162,15 +163,6 @@ def encode_strings(strings: Strings) -> tuple[Int64Array, pa.LargeStringArray]:
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
-
-
-def _sort_by_bytes(
-    codes: Int64Array, ids: pa.LargeStringArray
-) -> tuple[Int64Array, pa.LargeStringArray]:
-    """Recode strings so that the distinct ones are in the order of their UTF-8 bytes."""
-    distinct = ids.unique()
-    in_order = distinct.take(pc.sort_indices(distinct))
-    return pc.index_in(ids, in_order).to_numpy().astype(np.int64)[codes], in_order
 
 
 def _check_distinct(

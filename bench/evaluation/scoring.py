@@ -10,7 +10,7 @@ scores 0. A query of the run without judgements does not count, and is reported.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,6 @@ from bench.evaluation.runs import Run
 from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import BoolArray, Float64Array, Int64Array
 from foundation.errors import BenchError, closest_names
-
-if TYPE_CHECKING:
-    import ir_measures
-
 
 LISTING = "python -m bench list measures"
 NO_CUTOFF = int(np.iinfo(np.int64).max)
@@ -56,17 +52,15 @@ class Measure:
 class JudgedRun:
     """Ranks of a run's judged documents, from which all native measures are computed.
 
-    Queries are numbered 0 to ``queries`` - 1. Ranks start at 0.
+    Queries are numbered from 0 to q - 1. Ranks start at 0.
 
     Attributes:
-        queries: number of queries, q.
         retrieved: int64 ``(q,)``, number of documents in the run.
         hit_query, hit_rank, hit_grade: int64 ``(m,)``, documents that are both retrieved and
             judged, by query, then rank.
         judged_query, judged_grade: int64 ``(j,)``, all judgements by query, then falling grade.
     """
 
-    queries: int
     retrieved: Int64Array
     hit_query: Int64Array
     hit_rank: Int64Array
@@ -104,7 +98,7 @@ def parse_measure(name: str) -> Measure:
     return Measure(str(parsed), parsed.NAME, params.get("cutoff", NO_CUTOFF), native=False)
 
 
-def providers() -> "ir_measures.providers.FallbackProvider":
+def providers() -> Any:
     """Return the ir_measures providers that compute the other measures.
 
     gdeval is left out: its Perl scripts fail in an installed package, and they round.
@@ -115,15 +109,6 @@ def providers() -> "ir_measures.providers.FallbackProvider":
         provider for provider in ir_measures.DefaultPipeline.providers if provider.NAME != "gdeval"
     ]
     return ir_measures.providers.FallbackProvider(usable)
-
-
-def evaluate_measure(measure: Measure, judged: JudgedRun) -> Float64Array:
-    """Compute a native measure for each query, float64 ``(q,)``.
-
-    As in trec_eval, gains are linear, grades below 1 gain nothing, and a query without relevant
-    documents or without results scores 0.
-    """
-    return _NATIVE[measure.kind](measure, judged)
 
 
 def list_measures() -> Mapping[str, str]:
@@ -142,11 +127,9 @@ def list_measures() -> Mapping[str, str]:
 def _is_available(kind: str) -> bool:
     """Return True if a provider is installed for the measure with or without a cutoff."""
     for name in (f"{kind}@10", kind):
-        try:
+        with suppress(BenchError):
             parse_measure(name)
-        except BenchError:
-            continue
-        return True
+            return True
     return False
 
 
@@ -178,7 +161,7 @@ def _sum_by_query(
     judged: JudgedRun, queries: Int64Array, weights: Float64Array | None = None
 ) -> Float64Array:
     """Sum the weights of rows, 1 by default, by the query of each row."""
-    return np.bincount(queries, weights, judged.queries).astype(np.float64)
+    return np.bincount(queries, weights, len(judged.retrieved)).astype(np.float64)
 
 
 def _relevant(measure: Measure, judged: JudgedRun) -> Float64Array:
@@ -229,7 +212,7 @@ def _precision(measure: Measure, judged: JudgedRun) -> Float64Array:
 def _reciprocal_rank(measure: Measure, judged: JudgedRun) -> Float64Array:
     hits = _relevant_hits(measure, judged)
     queries, first = np.unique(judged.hit_query[hits], return_index=True)
-    result = np.zeros(judged.queries)
+    result = np.zeros(len(judged.retrieved))
     result[queries] = 1.0 / (judged.hit_rank[hits][first] + 1)
     return result
 
@@ -253,6 +236,8 @@ def _judged(measure: Measure, judged: JudgedRun) -> Float64Array:
     return _ratio(counts, depth.astype(np.float64))
 
 
+# As in trec_eval, gains are linear, grades below 1 gain nothing, and a query without relevant
+# documents or without results scores 0.
 _NATIVE: Mapping[str, Callable[[Measure, JudgedRun], Float64Array]] = {
     "nDCG": _ndcg,
     "R": _recall,
@@ -308,7 +293,7 @@ def score(
     """
     parsed = [parse_measure(name) for name in measures]
     table = _match_qrels(run, qrels, queries)
-    native = {each.name: evaluate_measure(each, table.judged) for each in parsed if each.native}
+    native = {each.name: _NATIVE[each.kind](each, table.judged) for each in parsed if each.native}
     others = [measure for measure in parsed if not measure.native]
     provided = _score_with_providers(run, qrels, table.query_ids, others) if others else {}
     by_name = {measure.name: {**native, **provided}[measure.name] for measure in parsed}
@@ -329,12 +314,11 @@ def tie_bounds(
     table = _match_qrels(run, qrels, queries)
     first, last = _find_tie_ends(run, table.hit_rows)
     orders = _break_ties(table, last, -1), _break_ties(table, first, 1)
-    low, high = (float(np.mean(evaluate_measure(parsed, order))) for order in orders)
+    low, high = (float(np.mean(_NATIVE[parsed.kind](parsed, order))) for order in orders)
     return low, high
 
 
-@dataclass(frozen=True)
-class _MatchedRun:
+class _MatchedRun(NamedTuple):
     """A run matched with qrels. ``hit_rows`` are the rows of the run behind ``judged.hit_*``."""
 
     query_ids: tuple[str, ...]
@@ -343,8 +327,7 @@ class _MatchedRun:
     ignored: int
 
 
-@dataclass(frozen=True)
-class _EncodedJudgements:
+class _EncodedJudgements(NamedTuple):
     """Distinct judgements as numbers: ``keys`` = query number * len(doc_ids) + document number."""
 
     doc_ids: pa.LargeStringArray
@@ -354,7 +337,12 @@ class _EncodedJudgements:
 
 def _match_qrels(run: Run, qrels: Qrels, queries: Sequence[str] | None) -> _MatchedRun:
     """Find the judged documents of a run, without a Python loop over documents."""
-    query_ids = _denominator(qrels, queries)
+    judged_ids = qrels.queries()
+    query_ids = judged_ids if queries is None else tuple(dict.fromkeys(queries))
+    if not query_ids:
+        raise BenchError("there are no queries to score, because the qrels are empty")
+    if strays := set(judged_ids) - set(query_ids):
+        raise BenchError(f"query {min(strays)!r} has judgements, but is not among the queries")
     numbers = {query_id: number for number, query_id in enumerate(query_ids)}
     judgements = _encode_judgements(qrels, numbers)
     run_numbers = np.array(
@@ -369,7 +357,6 @@ def _match_qrels(run: Run, qrels: Qrels, queries: Sequence[str] | None) -> _Matc
     judged_query = judgements.keys // len(judgements.doc_ids)
     by_grade = np.lexsort((-judgements.grades, judged_query))
     judged = JudgedRun(
-        queries=len(query_ids),
         retrieved=retrieved,
         hit_query=run_numbers[places],
         hit_rank=rows - run.offsets[places],
@@ -378,16 +365,6 @@ def _match_qrels(run: Run, qrels: Qrels, queries: Sequence[str] | None) -> _Matc
         judged_grade=judgements.grades[by_grade],
     )
     return _MatchedRun(query_ids, judged, rows, int(np.count_nonzero(run_numbers < 0)))
-
-
-def _denominator(qrels: Qrels, queries: Sequence[str] | None) -> tuple[str, ...]:
-    judged = qrels.queries()
-    query_ids = judged if queries is None else tuple(dict.fromkeys(queries))
-    if not query_ids:
-        raise BenchError("there are no queries to score, because the qrels are empty")
-    if strays := set(judged) - set(query_ids):
-        raise BenchError(f"query {min(strays)!r} has judgements, but is not among the queries")
-    return query_ids
 
 
 def _encode_judgements(qrels: Qrels, numbers: Mapping[str, int]) -> _EncodedJudgements:
@@ -444,17 +421,11 @@ def _score_with_providers(
             result[str(metric.measure)][numbers[metric.query_id]] = metric.value
     except Exception as error:  # each provider fails in its own way
         names = ", ".join(result)
-        raise BenchError(
-            f"ir_measures cannot compute {names} of this run: {error!r}",
-            "choose a different measure with --measure",
-        ) from error
-    for name, scores in result.items():
-        if not np.isfinite(scores).all():
-            query_id = query_ids[int(np.argmin(np.isfinite(scores)))]
-            raise BenchError(
-                f"{name} is not a number for query {query_id!r}",
-                "choose a different measure with --measure",
-            )
+        problem = f"ir_measures cannot compute {names} of this run: {error!r}"
+        raise BenchError(problem, "choose a different measure with --measure") from error
+    if failed := [name for name, scores in result.items() if not np.isfinite(scores).all()]:
+        problem = f"{', '.join(failed)} of this run is not a number for some queries"
+        raise BenchError(problem, "choose a different measure with --measure")
     return result
 
 

@@ -297,10 +297,8 @@ def _select(conditions: list[str], name: str, results: Sequence[Evaluation]) -> 
         shown = f"run `python -m bench show {results[0].folder}` to see the fields of a result"
         typed = (condition.partition("=") for condition in conditions)
         unknown = (field for field, equals, _ in typed if equals and field not in fields)
-        raise BenchError(
-            f"no result of {name} has {' and '.join(conditions)}",
-            did_you_mean(next(unknown, ""), fields, shown),
-        )
+        problem = f"no result of {name} has {' and '.join(conditions)}"
+        raise BenchError(problem, did_you_mean(next(unknown, ""), fields, shown))
     return kept
 
 
@@ -321,18 +319,14 @@ def _find_in_folder(path: Path) -> list[Evaluation]:
     """Return the results of one model in a folder, or the result of a ``result.json``."""
     if path.is_file():
         if path.name != RESULT_FILE:
-            raise BenchError(
-                f"{path} is not a result",
-                f"To score a TREC run file, run `bench score {path} --dataset NAME`.",
-            )
+            hint = f"To score a TREC run file, run `bench score {path} --dataset NAME`."
+            raise BenchError(f"{path} is not a result", hint)
         return [load(path)]
     results = find_results(path)
     models = sorted({stored.record.model for stored in results})
     if len(models) > 1:
-        raise BenchError(
-            f"{path} holds results of {len(models)} models: {', '.join(models[:LISTED])}",
-            f"name one of them, with --results {path}",
-        )
+        problem = f"{path} holds results of {len(models)} models: {', '.join(models[:LISTED])}"
+        raise BenchError(problem, f"name one of them, with --results {path}")
     return results
 
 
@@ -341,10 +335,8 @@ def no_result_error(name: str, roots: Sequence[Path]) -> BenchError:
     models = sorted({stored.record.model for root in roots for stored in find_results(root)})
     root = ", ".join(map(str, roots))
     if not models:
-        return BenchError(
-            f"{root} holds no results",
-            "name the folder of the results with --results; `python -m bench run` makes results",
-        )
+        hint = "name the folder of the results with --results; `python -m bench run` makes results"
+        return BenchError(f"{root} holds no results", hint)
     return BenchError(
         f"{root} holds no results of {name!r}, which is not a folder of results either",
         did_you_mean(name.rpartition("/")[2], models, f"models: {', '.join(models)}"),
@@ -369,7 +361,7 @@ def export(request: ExportRequest) -> list[Path]:
                     opened.write(content.getvalue())
             elif file.read_bytes() != content.getvalue():
                 problem = f"{file} exists already, with different content"
-                raise BenchError(problem, "choose another --out")
+                raise BenchError(problem, "choose another folder")
             written.append(file)
     return written
 

@@ -21,10 +21,11 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -49,18 +50,15 @@ from bench.evaluation.scoring import Scores, score
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError, format_names
 from foundation.files import LONGEST_NAME, replace_files
-from foundation.records import decode_json
+from foundation.records import read_json
 
 RESULT_FILE = "result.json"
-SAME_MEAN = 1e-9  # sums of the same numbers differ by less between machines
-SAME_VALUE = 1e-9  # tolerance for per-query values from another machine
+TOLERANCE = 1e-9  # the same computations differ by less between machines
 CLOCK_SKEW = timedelta(days=1)
 _KEYED = re.compile(r"[0-9a-f]{12}(-.*)?")  # a folder that `save` made
 
 PAUSES_S = (0.01, 0.1)  # before a record that contradicts itself is read again
 READERS = 16  # files that are read at once, near or far
-
-Ids = dict[tuple[str, ...], tuple[str, ...]]  # equal ids once, by themselves
 
 logger = logging.getLogger(__name__)
 
@@ -122,38 +120,35 @@ def load(where: Path) -> Evaluation:
     Raises:
         BenchError: the record is missing, damaged, of another schema, or contradicts itself.
     """
-    return load_all([where / RESULT_FILE if where.is_dir() else where])[0]
+    return _load(where / RESULT_FILE if where.is_dir() else where)
 
 
 def load_all(files: Sequence[Path]) -> list[Evaluation]:
     """Load several ``result.json`` ``files`` with the scores of their queries, as `load` does."""
-    ids: Ids = {}
     with ThreadPoolExecutor(READERS) as readers:
-        return list(readers.map(lambda file: _load(file, ids), files))
+        return list(readers.map(_load, files))
 
 
-def _load(path: Path, ids: Ids) -> Evaluation:
+def _load(path: Path) -> Evaluation:
     """Load a result, and try again if another process may be replacing its files."""
     for pause_s in PAUSES_S:
         with suppress(BenchError):
-            return _read_checked(path, ids)
+            return _read_checked(path)
         time.sleep(pause_s)
-    return _read_checked(path, ids)
+    return _read_checked(path)
 
 
-def _read_checked(path: Path, ids: Ids) -> Evaluation:
+def _read_checked(path: Path) -> Evaluation:
     """Read a result with its scores, and raise if they contradict each other."""
     result = _read_record(path)
     values = path.parent / SCORES_FILE
     try:
         content = values.read_bytes()
-    except FileNotFoundError:
-        raise _contradiction_error(path, f"{SCORES_FILE} is missing") from None
     except OSError as error:
-        raise BenchError(f"cannot read {values}: {error.strerror}") from error
+        raise _contradiction_error(path, f"cannot read {values}: {error.strerror}") from error
     if result.per_query_sha256 != hashlib.sha256(content).hexdigest():
         raise _contradiction_error(path, f"{SCORES_FILE} is not the file that was written with it")
-    return Evaluation(result, _parse_scores(path, content, result, ids), folder=path.parent)
+    return Evaluation(result, _parse_scores(path, content, result), folder=path.parent)
 
 
 class _HeadProtocol(msgspec.Struct):
@@ -170,18 +165,13 @@ class _Head(msgspec.Struct):
 
 def _read_record(path: Path) -> Result:
     """Read a record and check everything that can be checked without other files."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
-    head = decode_json(content, _Head, path, _recovery_hint(path.parent))
+    hint = _recovery_hint(path.parent)
+    head = read_json(path, _Head, hint)
     if head.schema != SCHEMA:
         words = ["python", "-m", "bench", "run", head.protocol.collection, "--model", head.model]
-        raise BenchError(
-            f"{path} has schema {head.schema}, and this version reads {SCHEMA}",
-            _recovery_hint(path.parent, shlex.join(words)),
-        )
-    result = decode_json(content, Result, path, _recovery_hint(path.parent))
+        problem = f"{path} has schema {head.schema}, and this version reads {SCHEMA}"
+        raise BenchError(problem, _recovery_hint(path.parent, shlex.join(words)))
+    result = read_json(path, Result, hint)
     if result.conditions.time > (datetime.now(UTC) + CLOCK_SKEW).isoformat():
         raise _contradiction_error(path, f"its time {result.conditions.time} is in the future")
     try:
@@ -205,7 +195,7 @@ def _recovery_hint(folder: Path | None, command: str = "") -> str:
     return f"{again} or move {folder} out of the folder of results"
 
 
-def _parse_scores(path: Path, content: bytes, result: Result, ids: Ids) -> Scores:
+def _parse_scores(path: Path, content: bytes, result: Result) -> Scores:
     """Return the scores in a Parquet file, and raise if the means or counts of a record differ."""
     table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     query_ids = tuple(table.column(QUERY_ID).to_pylist())
@@ -217,11 +207,16 @@ def _parse_scores(path: Path, content: bytes, result: Result, ids: Ids) -> Score
         raise _contradiction_error(path, f"{SCORES_FILE} has {counts}")
     for name, of_queries in values.items():
         mean, stated = float(np.mean(of_queries)), result.measures[name]
-        if not math.isclose(mean, stated, rel_tol=SAME_MEAN, abs_tol=SAME_MEAN):
+        if not math.isclose(mean, stated, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
             why = f"the mean of {name} is {mean:.6f}, and {stated:.6f} in the record"
             raise _contradiction_error(path, why)
-    shared_ids = ids.setdefault(query_ids, query_ids)
-    return Scores(shared_ids, values, result.unanswered, result.ignored)
+    return Scores(_share(query_ids), values, result.unanswered, result.ignored)
+
+
+@cache
+def _share(query_ids: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first of equal tuples, so that the results of a collection share their ids."""
+    return query_ids
 
 
 def find_stored(job: Job, out: Path) -> Evaluation | None:
@@ -230,7 +225,15 @@ def find_stored(job: Job, out: Path) -> Evaluation | None:
     Damaged results are named in a warning.
     """
     here = _comparable_conditions(current_conditions(job.device))
-    results = [each for each in _load_readable(job, out) if _is_result_of(job, here, each)]
+    folder, results = result_folder(out, job.protocol.collection, job.name), []
+    for file in sorted(folder.glob(f"*/{RESULT_FILE}")):
+        try:
+            stored = load(file)
+        except BenchError as damage:
+            logger.warning("%s", damage)
+            continue
+        if _is_result_of(job, here, stored):
+            results.append(stored)
     if len({tuple(stored.record.measures.values()) for stored in results}) != 1:
         return None  # none; or several that contradict each other
     newest = max(results, key=_evaluation_time)
@@ -268,18 +271,16 @@ def check_stored_values(stored: Evaluation, dataset: Dataset) -> str:
         return f"{stored.run_file} is missing"
     values = stored.scores.values
     try:
-        judgements = judge(dataset, stored.run, protocol.depth)
+        judgements = judge(dataset, stored.run)
     except MissingFileError as missing:  # the documents, in which answers are looked up
         return str(missing)
     queries = None if dataset.answers is None else dataset.queries.ids
     found = score(stored.run, judgements, list(values), queries)
     if stored.scores.query_ids != found.query_ids or not all(
-        np.allclose(values[name], found.values[name], rtol=0, atol=SAME_VALUE) for name in values
+        np.allclose(values[name], found.values[name], rtol=0, atol=TOLERANCE) for name in values
     ):
-        raise BenchError(
-            f"{stored.folder} contradicts itself: its scores differ from its ranking's",
-            _recovery_hint(stored.folder),
-        )
+        problem = f"{stored.folder} contradicts itself: its scores differ from its ranking's"
+        raise BenchError(problem, _recovery_hint(stored.folder))
     return ""
 
 
@@ -331,13 +332,3 @@ def _comparable_conditions(conditions: Conditions) -> Conditions:
 
 def _evaluation_time(stored: Evaluation) -> str:
     return stored.record.conditions.time
-
-
-def _load_readable(job: Job, out: Path) -> Iterator[Evaluation]:
-    """Yield the intact results of a job, and log a warning for each damaged one."""
-    folder = result_folder(out, job.protocol.collection, job.name)
-    for file in sorted(folder.glob(f"*/{RESULT_FILE}")):
-        try:
-            yield load(file)
-        except BenchError as damage:
-            logger.warning("%s", damage)

@@ -17,13 +17,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.exact import has_gpu
@@ -49,8 +49,7 @@ Distribute = Callable[[LoadedModel], LoadedModel]
 TaskResult = tuple[Float32Array, Mapping[str, float], Mapping[str, int]] | Exception
 
 
-@dataclass(frozen=True)
-class EncodingTask:
+class EncodingTask(NamedTuple):
     """A corpus for another process to encode with the prompts of a collection. Can be pickled."""
 
     collection: str
@@ -279,10 +278,8 @@ class RayShard:
         try:
             answer: TaskResult = ray.get(self._reference)
         except ray.exceptions.RayError as error:
-            raise BenchError(
-                f"a worker of the Ray cluster was lost: {to_one_line(str(error))}",
-                "repeat the command: shards that are written are kept",
-            ) from error
+            problem = f"a worker of the Ray cluster was lost: {to_one_line(str(error))}"
+            raise BenchError(problem, "repeat the command: written shards are kept") from error
         if isinstance(answer, Exception):
             raise answer
         vectors, seconds, counts = answer
@@ -313,10 +310,9 @@ def connect_to_ray(address: str | None, **options: Any) -> Any:
             log_to_driver=False,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise BenchError(
-            f"no Ray cluster at {address or 'this machine'}: {to_one_line(str(error))}",
-            "run `ray start --head`, or omit --address for a cluster on this machine",
-        ) from error
+        problem = f"no Ray cluster at {address or 'this machine'}: {to_one_line(str(error))}"
+        hint = "run `ray start --head`, or omit --address for a cluster on this machine"
+        raise BenchError(problem, hint) from error
     return ray
 
 

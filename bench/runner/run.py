@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from bench.evaluation.collection_search import (
     EvaluationOptions,
     LoadedModel,
+    VectorRetriever,
     encode_documents,
     mean_tokens,
     measure_speed,
@@ -85,15 +86,11 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Evaluations of a request, checked and grouped by collection."""
+    """Evaluations of a request, checked and in the order of collections."""
 
-    jobs: tuple[tuple[Job, ...], ...]
+    jobs: tuple[Job, ...]
     published: Claims
     gaps: MissingEvaluations
-
-    @property
-    def all_jobs(self) -> list[Job]:
-        return list(chain(*self.jobs))
 
 
 def run(request: RunRequest, progress: RunProgress | None = None) -> RunReport:
@@ -113,7 +110,7 @@ def run(request: RunRequest, progress: RunProgress | None = None) -> RunReport:
             engine = WorkerProcesses(workers, workspace.device)
         tasks = [
             EncodingTask(job.dataset.name, job.dataset.corpus.folder, job.model.model)
-            for job in plan.all_jobs
+            for job in plan.jobs
             if job.model.encoder and not job.stored
         ]
         distribute = stack.enter_context(engine.encoding(workspace, tasks))
@@ -163,35 +160,37 @@ def estimate(request: RunRequest) -> tuple[list[EncodingCost], list[MissingEvalu
     """
     with ExitStack() as stack:
         plan = _prepare(request, open_workspace(request), stack)
-        return list(_estimate_costs(plan.all_jobs)), plan.gaps.missing
+        return list(_estimate_costs(plan.jobs)), plan.gaps.missing
 
 
 def _estimate_costs(jobs: Iterable[Job]) -> Iterator[EncodingCost]:
     speeds: dict[str, float] = {}  # tokens a second, by the model's name
     seen = set()
     for job in jobs:
-        corpus, recipe, encoder = job.dataset.corpus, job.recipe, job.prompted_model.encoder
+        corpus, recipe, retriever = job.dataset.corpus, job.recipe, job.retriever
         texts = recipe.side("document").fingerprint, corpus.sha256
-        known = job.stored is not None or texts in seen
-        missing = 0 if known else job.retriever.missing(job.dataset)
-        tokens, encode_s, disk_bytes = 0, 0.0, 0
-        if missing and encoder is not None:
-            if job.name not in speeds:
-                speeds[job.name] = measure_speed(encoder, corpus, PROBE_S)
-            tokens = round(missing * mean_tokens(encoder, corpus))
-            encode_s = tokens / speeds[job.name]
-            disk_bytes = missing * (encoder.dim * ITEM_BYTES[recipe.store_dtype] + 16)
-        seen.add(texts)
-        yield EncodingCost(
+        cost = EncodingCost(
             model=job.name,
             collection=job.dataset.name,
             documents=len(corpus),
-            to_encode=missing,
-            tokens=tokens,
-            encode_s=encode_s,
             memory_bytes=job.memory_bytes,
-            disk_bytes=disk_bytes,
         )
+        missing = 0
+        if isinstance(retriever, VectorRetriever) and not job.stored and texts not in seen:
+            encoder, missing = retriever.encoder, retriever.missing(job.dataset)
+        if missing:
+            if job.name not in speeds:
+                speeds[job.name] = measure_speed(encoder, corpus, PROBE_S)
+            tokens = round(missing * mean_tokens(encoder, corpus))
+            cost = msgspec.structs.replace(
+                cost,
+                to_encode=missing,
+                tokens=tokens,
+                encode_s=tokens / speeds[job.name],
+                disk_bytes=missing * (encoder.dim * ITEM_BYTES[recipe.store_dtype] + 16),
+            )
+        seen.add(texts)
+        yield cost
 
 
 def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Plan:
@@ -203,32 +202,29 @@ def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Pl
     models = _load_named_models(workspace, request)
     names = _expand(workspace, request.names)
     gaps = MissingEvaluations(stop=len(names) * len(models) == 1, listed=True)
-    jobs: list[tuple[Job, ...]] = []
+    jobs: list[Job] = []
     for name in names:
-        of_collection: list[Job] = []
         with gaps.catch(str(name)):
             opened = workspace.open(name, request.split, request.limit)
-            for model, is_stored in models:
+            for model, typed in zip(models, request.model, strict=True):
+                is_stored = isinstance(typed, str | Path) or bool(request.fingerprint)
                 with gaps.catch(opened.name, model.name):
                     if request.results is not None:  # names may lead out of the folder
                         result_folder(request.results, opened.name, model.name)
                     may_reuse = is_stored and not (request.recompute or options.from_index)
-                    if is_stored:
-                        home = workspace
-                    else:  # its vectors are deleted when the stack closes
+                    home = workspace
+                    if not is_stored:  # its vectors are deleted when the stack closes
                         scratch = stack.enter_context(tempfile.TemporaryDirectory())
                         home = replace(workspace, vectors=scratch)
                     out = request.results if may_reuse else None
-                    of_collection.append(home.prepare(opened, model, options, out))
-        if of_collection:
-            jobs.append(tuple(of_collection))
+                    jobs.append(home.prepare(opened, model, options, out))
     gaps.require_any(bool(jobs))
     if unopened := sum(not gap.model for gap in gaps.missing):
         about = f"{unopened} of {len(names)} collections cannot be opened"
         print(f"warning: {about}; the reasons are listed after the scores", file=sys.stderr)
     published = {
         (model.name, expected.dataset, expected.measure): expected.value
-        for model, _ in models
+        for model in models
         for expected in model.model.card.expected
     }
     return _Plan(tuple(jobs), published, gaps)
@@ -245,21 +241,18 @@ def _expand(workspace: Workspace, names: Sequence[Any]) -> list[Any]:
     return list(unique.values())
 
 
-def _load_named_models(workspace: Workspace, request: RunRequest) -> list[tuple[LoadedModel, bool]]:
-    """Load the models under their names in results, and say whether their vectors are stored."""
+def _load_named_models(workspace: Workspace, request: RunRequest) -> list[LoadedModel]:
+    """Load the models under their names in results."""
     name, count = request.name, len(request.model)
     if name and count > 1:
         raise BenchError(f"--name is for one model, not {count}", "run one by one")
     if SELECTOR in name:
-        raise BenchError(
-            f"--name {name} contains {SELECTOR}, which selects one of several results",
-            f"use --name {name.replace(SELECTOR, '-')}",
-        )
+        problem = f"--name {name} contains {SELECTOR}, which selects one of several results"
+        raise BenchError(problem, f"use --name {name.replace(SELECTOR, '-')}")
     models = load_models(workspace, request.model, request)
     models = [model.with_name(name) for model in models] if name else models
     refuse_duplicates((model.name for model in models), "run one of them alone, with --name")
-    stored = [isinstance(each, str | Path) or bool(request.fingerprint) for each in request.model]
-    return list(zip(models, stored, strict=True))
+    return models
 
 
 def _read_options(request: RunRequest) -> EvaluationOptions:
@@ -284,7 +277,7 @@ def _evaluate_all(
 ) -> list[Evaluation]:
     """Load or compute each result, and save new ones if there is a folder for them."""
     evaluations: list[Evaluation] = []
-    for jobs in plan.jobs:
+    for _, jobs in groupby(plan.jobs, key=lambda job: job.dataset.name):
         made = []
         for job in jobs:
             with plan.gaps.catch(job.dataset.name, job.name):
@@ -321,10 +314,8 @@ def _compute_means(names: Sequence[Any], results: Sequence[Result]) -> Means:
 def score(request: ScoreRequest) -> Evaluation:
     """Score a ranking by the collection's own protocol, and save the result if wanted."""
     if isinstance(request.run, str | Path) and Path(request.run).is_dir():
-        raise BenchError(
-            f"{request.run} is a folder, not a run file",
-            f"python -m bench score RUN_FILE --dataset {request.run}",
-        )
+        hint = f"python -m bench score RUN_FILE --dataset {request.run}"
+        raise BenchError(f"{request.run} is a folder, not a run file", hint)
     workspace = open_workspace(request)
     with_corpus = isinstance(request.dataset, Dataset)
     opened = workspace.open(request.dataset, request.split, with_corpus=with_corpus)
@@ -391,17 +382,17 @@ def index(request: IndexRequest) -> IndexManifest:
     """Write a FAISS index, its ids and a search program to a folder that needs nothing else."""
     spec = IndexSpec.parse(request.index)
     if not spec.needs_faiss:
-        raise BenchError(
-            f"--index {spec} searches the vectors without an index, so there is nothing to write",
-            "use --index Flat, which writes the vectors as a FAISS index",
-        )
+        problem = f"--index {spec} searches without an index, so there is nothing to write"
+        raise BenchError(problem, "use --index Flat, which writes the vectors as a FAISS index")
     if request.out.exists():
         raise BenchError(f"{request.out} exists already", "choose another --out, or remove it")
     workspace = open_workspace(request)
     (model,) = load_models(workspace, (request.model,), request)
+    model.require_encoder()
     options = EvaluationOptions(index=spec)
     job = workspace.prepare(workspace.open(request.dataset), model, options)
-    built, corpus = job.retriever.build_index(job.dataset), job.dataset.corpus
+    retriever, corpus = cast(VectorRetriever, job.retriever), job.dataset.corpus
+    built = retriever.build_index(job.dataset)
     manifest = msgspec.structs.replace(built.checked(), recipe=job.recipe)
     with replace_folder(request.out) as unfinished:
         for path in built.folder.iterdir():

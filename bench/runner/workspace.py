@@ -17,7 +17,7 @@ from bench.evaluation.judging import check_relevant, mean_weights, resolve_measu
 from bench.evaluation.pipeline import Job, OpenDataset
 from bench.evaluation.result_record import Evaluation
 from bench.requests.evaluating import EvaluationFields
-from bench.requests.fields import FolderFields, HardwareFields, MismatchFields, ModelFields
+from bench.requests.fields import FolderFields, ModelFields
 from bench.result_store.result import (
     check_stored_values,
     find_equivalent,
@@ -125,10 +125,8 @@ class Workspace:
         for suite in filter(is_suite, names):
             for member, folder in user_members(suite, self.data_dir).items():
                 if (name := name_in_results(folder)) != member:
-                    raise BenchError(
-                        f"{suite}: results on the member {member} would be called {name}",
-                        f'write name = "{member}" into {folder / FACTS_FILE}',
-                    )
+                    problem = f"{suite}: results on the member {member} would be called {name}"
+                    raise BenchError(problem, f'write name = "{member}" into {folder / FACTS_FILE}')
         return expanded
 
     def dataset(
@@ -168,12 +166,8 @@ class Workspace:
             BenchError: see `dataset`; or two folders have the same name in results.
         """
         opened = [_opened_once(self, name, split) for name in self.expand_names(names)]
-        for name, count in Counter(dataset.name for dataset in opened).items():
-            if count > 1:
-                raise BenchError(
-                    f"two of the collections are called {name}",
-                    'write name = "another" into the dataset.toml of one',
-                )
+        hint = 'write name = "another" into the dataset.toml of one'
+        refuse_duplicates((dataset.name for dataset in opened), hint)
         return opened
 
     def open(
@@ -301,15 +295,13 @@ def refuse_duplicates(names: Iterable[str], hint: str = "give it once") -> None:
 
 def open_workspace(request: FolderFields) -> Workspace:
     """Return the workspace of a request, with its device, memory and rules if it has any."""
-    hardware = request if isinstance(request, HardwareFields) else HardwareFields()
-    device = getattr(request, "device", hardware.device)  # trainings have no limit of memory
     return Workspace(
         cache_dir=cache_folder(request.cache_dir),
         data_dir=request.data_dir,
         offline=request.offline,
-        device=device,
-        max_memory=hardware.max_memory,
-        allow_mismatch=isinstance(request, MismatchFields) and request.allow_mismatch,
+        device=getattr(request, "device", "auto"),
+        max_memory=getattr(request, "max_memory", None),
+        allow_mismatch=getattr(request, "allow_mismatch", False),
         trust_code=getattr(request, "trust_code", False),
     )
 
@@ -359,22 +351,16 @@ def _wrap_object(model: Any, fields: EvaluationFields | ModelFields) -> LoadedMo
     """Wrap a Python object that encodes, and raise if a setting of cards is given."""
     name = fields.name if isinstance(fields, EvaluationFields) else ""
     if not name or not isinstance(fields, EvaluationFields):
-        raise BenchError(
-            f"a {type(model).__name__} needs a name for its results",
-            'use bench.evaluate(model, dataset, name="my-model")',
-        )
+        problem = f"a {type(model).__name__} needs a name for its results"
+        raise BenchError(problem, 'use bench.evaluate(model, dataset, name="my-model")')
     default = {**ModelFields().model_settings(), **fields.compression_settings()}
     if changed := [key for key, value in fields.model_settings().items() if value != default[key]]:
-        raise BenchError(
-            f"{', '.join(changed)} applies to model cards, and {name} is a Python object",
-            "set it on the object itself",
-        )
+        problem = f"{', '.join(changed)} applies to model cards, and {name} is a Python object"
+        raise BenchError(problem, "set it on the object itself")
     wrapped, encoder = wrap_encoder(model, name, fields.fingerprint, fields.similarity)
     compression = read_compression(**fields.compression_settings())
     wrapped = replace(wrapped, recipe=compress(wrapped.recipe, compression))
     return LoadedModel(wrapped, encoder)
 
 
-@cache
-def _opened_once(workspace: Workspace, name: str, split: str | None) -> Dataset:
-    return workspace.dataset(name, split)
+_opened_once = cache(Workspace.dataset)

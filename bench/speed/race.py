@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import Distribution, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -60,8 +60,7 @@ class TimedPass:
     phases_s: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ToolRunner:
+class ToolRunner(NamedTuple):
     """A tool, named with its batch size, that does the work once each time ``run`` is called."""
 
     tool: str
@@ -289,10 +288,7 @@ def _run_ours(job: PeerJob, arguments: Sequence[str], place: str) -> TimedPass:
 def _run_peer(tool: str, job: PeerJob) -> TimedPass:
     command = [sys.executable, "-m", "bench.speed.peers", tool, json.dumps(asdict(job))]
     done = run_process(command, job.threads, tool)
-    try:
-        return replace(done, result=float(done.result.strip().splitlines()[-1]))
-    except (IndexError, ValueError) as error:
-        raise BenchError(f"{tool} printed no result") from error
+    return replace(done, result=float(done.result.strip().splitlines()[-1]))
 
 
 def run_process(command: Sequence[str], threads: int, what: str) -> TimedPass:

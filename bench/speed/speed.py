@@ -17,15 +17,18 @@ from tqdm import tqdm
 
 from bench import __version__
 from bench.evaluation.collection_search import (
-    FLAT,
     encode_documents,
     mean_tokens,
     measure_speed,
-    sample_documents,
     search_device,
     truncated_lengths,
 )
-from bench.evaluation.compressed_search import CompressedSearch, bytes_per_document, rescoring_bytes
+from bench.evaluation.compressed_search import (
+    CompressedSearch,
+    build_index,
+    bytes_per_document,
+    rescoring_bytes,
+)
 from bench.evaluation.exact import ArrayVectors, exact_search
 from bench.evaluation.index_search import check_index_fits, default_budget
 from bench.evaluation.pipeline import current_conditions
@@ -88,36 +91,26 @@ WARM_UP_QUERIES = 10
 class BenchmarkedModel:
     """A model on this machine, ready to be measured.
 
-    ``encoder`` has the prompts for ``source``, whose texts are used. Writing vectors to ``scratch``
-    is part of the timing. ``arguments`` are those of ``run`` for this model.
+    ``encoder`` has the prompts for ``source``, whose texts are used.
     """
 
+    request: SpeedRequest
     model: Model
     encoder: Encoder
     device: str
     threads: int
     source: Dataset
-    scratch: Path
-    arguments: tuple[str, ...]
-    against: tuple[str, ...]
-    repeats: int
 
     @cached_property
     def texts(self) -> list[str]:
         """Documents of the source in a seeded order, without titles."""
-        _, texts = sample_documents(self.source.corpus, len(self.source.corpus))
-        order = np.random.default_rng(0).permutation(len(texts)).tolist()
-        return [texts[row] for row in order]
+        order = np.random.default_rng(0).permutation(len(self.source.corpus))
+        return self.source.corpus.documents_at(order)[1]
 
     @cached_property
     def tokens_per_s(self) -> float:
         """Tokens per second in a short probe, which loads weights and sets sample sizes."""
         return measure_speed(self.encoder, self.source.corpus, PROBE_S)
-
-    @property
-    def queries(self) -> list[str]:
-        """Queries of the source, at most `QUERIES`."""
-        return list(self.source.queries.texts[:QUERIES])
 
     def documents_in(self, tokens: float) -> int:
         """Return the number of documents with ``tokens`` tokens on average that take `SAMPLE_S`."""
@@ -136,7 +129,7 @@ def speed(request: SpeedRequest) -> SpeedReport:
     if request.index:
         _check_indexes(specs, named, target.encoder.dim)
     raced = named if SCORES.keys() & set(request.against) or not request.index else []
-    report = measure(target, parts, raced, request.rounds)
+    report = measure(target, parts, raced, workspace.cache_dir / "speed")
     if not request.index:
         return report
     curve = _compare_indexes_on(named[0], specs, target, workspace)
@@ -165,7 +158,7 @@ def _compare_indexes_on(
     queries = workspace.store.queries(encoder, dataset.queries.texts)
     device, origin = search_device(target.device), f"all documents of {dataset.name}"
     return compare_indexes(
-        documents, queries, specs, target.repeats, device, origin, target.model.recipe
+        documents, queries, specs, target.request.repeats, device, origin, target.model.recipe
     )
 
 
@@ -173,10 +166,8 @@ def _check_tools(request: SpeedRequest, parts: tuple[str, ...]) -> None:
     """Raise if a tool of ``--against`` is not installed or has nothing to do."""
     for tool in request.against:
         if tool in SCORES and not request.names:
-            raise BenchError(
-                f"{tool} needs a collection to evaluate",
-                "python -m bench speed beir/nfcorpus --model minilm --against mteb beir",
-            )
+            hint = "python -m bench speed beir/nfcorpus --model minilm --against mteb beir"
+            raise BenchError(f"{tool} needs a collection to evaluate", hint)
         if tool in ENCODERS and "encode" not in parts:
             raise BenchError(f"{tool} needs the part encode", "add --parts encode")
     check_installed(request.against)
@@ -194,37 +185,34 @@ def _benchmarked_model(request: SpeedRequest, workspace: Workspace) -> Benchmark
         from retrievers.encoders.device import pick_device
 
         device, threads = str(pick_device(request.device)), torch.get_num_threads()
-    scratch = workspace.cache_dir / "speed"
-    scratch.mkdir(parents=True, exist_ok=True)
     if OPENVINO in request.against and device != "cpu":
         raise BenchError(f"{OPENVINO} runs on the CPU, not on {device}", "add --device cpu")
     if OPENVINO in request.against and loaded.model.recipe.dtype not in OPENVINO_HINTS:
-        raise BenchError(
-            f"{OPENVINO} does not compute in {loaded.model.recipe.dtype}",
-            "choose --dtype float32, bfloat16 or int8",
-        )
+        problem = f"{OPENVINO} does not compute in {loaded.model.recipe.dtype}"
+        raise BenchError(problem, "choose --dtype float32, bfloat16 or int8")
     if request.against:
         check_raceable(loaded.model)
-    return BenchmarkedModel(
-        model=loaded.model,
-        encoder=loaded.encoder.for_dataset(SOURCE),
-        device=device,
-        threads=threads,
-        source=workspace.dataset(SOURCE),
-        scratch=scratch,
-        arguments=("--model", request.model, *request.typed_settings()),
-        against=tuple(dict.fromkeys(request.against)),
-        repeats=request.repeats,
-    )
+    encoder, source = loaded.encoder.for_dataset(SOURCE), workspace.dataset(SOURCE)
+    return BenchmarkedModel(request, loaded.model, encoder, device, threads, source)
 
 
 def measure(
-    target: BenchmarkedModel, parts: Sequence[str], raced: Sequence[Dataset], rounds: int
+    target: BenchmarkedModel, parts: Sequence[str], raced: Sequence[Dataset], scratch: Path
 ) -> SpeedReport:
-    """Race on each collection, from process start to scores, then measure all parts."""
-    load = os.getloadavg()[0]
+    """Race on each collection, from process start to scores, then measure all parts.
+
+    Writing files to the disk of ``scratch`` is part of the race.
+    """
+    load, request = os.getloadavg()[0], target.request
+    arguments = ("--model", request.model, *request.typed_settings())
+    scratch.mkdir(parents=True, exist_ok=True)
     # Race first, since other tools may fail: then no other measurement is lost.
-    races = tuple(_race(target, dataset, rounds) for dataset in raced)
+    tools = [tool for tool in dict.fromkeys(request.against) if tool in SCORES]
+    races = []
+    for dataset in raced:
+        announce(f"{dataset.name} from end to end: {', '.join([OURS, *tools])}")
+        job = make_job(target.model.for_dataset(dataset.name), target.device, target.threads)
+        races.append(race_tools(dataset, job, tools, arguments, request.rounds, scratch))
     encoding = tuple(_compare_encoding(target)) if "encode" in parts else ()
     latency = measure_latencies(target) if "latency" in parts else ()
     return SpeedReport(
@@ -235,18 +223,11 @@ def measure(
         processor=processor_name(),
         torch_threads=target.threads,
         load=load,
-        repeats=target.repeats,
+        repeats=request.repeats,
         encoding=encoding,
         latency=latency,
-        races=races,
+        races=tuple(races),
     )
-
-
-def _race(target: BenchmarkedModel, dataset: Dataset, rounds: int) -> ToolComparison:
-    tools = [tool for tool in target.against if tool in SCORES]
-    announce(f"{dataset.name} from end to end: {', '.join([OURS, *tools])}")
-    job = make_job(target.model.for_dataset(dataset.name), target.device, target.threads)
-    return race_tools(dataset, job, tools, target.arguments, rounds, target.scratch)
 
 
 def _compare_encoding(target: BenchmarkedModel) -> Iterator[ToolComparison]:
@@ -255,7 +236,8 @@ def _compare_encoding(target: BenchmarkedModel) -> Iterator[ToolComparison]:
     job = make_job(model, target.device, target.threads)
     tolerance = TOLERANCES[job.dtype]
     counts_tokens = model.document and hasattr(target.encoder, "count_document_tokens")
-    peers = {tool: ENCODERS[tool](job, target.texts) for tool in target.against if tool in ENCODERS}
+    against = target.request.against
+    peers = {tool: load(job, target.texts) for tool, load in ENCODERS.items() if tool in against}
     for name, texts in _make_workloads(target):
         announce(f"encoding {len(texts):,} documents: {name}")
         tools = [ToolRunner(OURS, __version__, partial(encode_once, target.encoder, texts))]
@@ -269,7 +251,7 @@ def _compare_encoding(target: BenchmarkedModel) -> Iterator[ToolComparison]:
             p95=float(np.percentile(lengths, 95)),
             counted_in="tokens" if counts_tokens else "words",
             tolerance=tolerance,
-            tools=time_tools(tools, target.repeats, tolerance, warm_up=True),
+            tools=time_tools(tools, target.request.repeats, tolerance, warm_up=True),
         )
 
 
@@ -308,19 +290,18 @@ def make_documents(encoder: Encoder, count: int, tokens: int) -> list[str]:
 
 def measure_latencies(target: BenchmarkedModel) -> tuple[Latency, ...]:
     """Time single queries: encoding, exact search of some documents, and both together."""
-    encoder, queries = target.encoder, target.queries
+    encoder, queries = target.encoder, target.source.queries.texts[:QUERIES]
     texts = target.texts[:LATENCY_DOCUMENTS]
     documents = encoder.encode_documents([""] * len(texts), texts)
     k = min(LATENCY_K, len(documents))
     device, recipe = search_device(target.device), target.model.recipe
-    searching = CompressedSearch(ArrayVectors(documents), recipe, FLAT, device)
+    searching = CompressedSearch(ArrayVectors(documents), recipe, device)
     encoding, finding = [], []
     texts = [*queries[:WARM_UP_QUERIES], *queries]
     for text in tqdm(texts, desc="latency", unit=" queries", mininterval=1):
         seconds, vector = time_call(partial(encoder.encode_queries, [text]))
         encoding.append(seconds)
-        find = partial(searching.search, vector, k)
-        finding.append(time_call(find)[0])
+        finding.append(time_call(partial(searching.search, vector, k))[0])
     skipped = len(queries[:WARM_UP_QUERIES])
     by_kind = np.array([encoding[skipped:], finding[skipped:]]) * 1000
     kinds = zip(("encode", "search", "both"), [*by_kind, by_kind.sum(axis=0)], strict=True)
@@ -346,11 +327,11 @@ def compare_indexes(
     truth = exact_search(whole, queries, k, ranks, device=device)
     points = []
     for spec in tqdm(specs, desc="indexes", unit=" indexes"):
-        searching = CompressedSearch(whole, recipe, spec, device)
-        build_s, size = 0.0, rows * bytes_per_document(recipe, spec)
+        index, build_s, size = None, 0.0, rows * bytes_per_document(recipe, spec)
         if spec.needs_faiss:
-            build_s, index = time_call(partial(getattr, searching, "index"))
+            build_s, index = time_call(partial(build_index, whole, recipe, spec, device))
             size = _measure_saved_bytes(index) + rows * rescoring_bytes(recipe)
+        searching = CompressedSearch(whole, recipe, device, index)
         find = partial(searching.search, queries, k)
         hits: Hits = sort_canonically(find(), ranks, k)
         rates = [len(queries) / time_call(find)[0] for _ in range(repeats)]

@@ -78,10 +78,8 @@ class IndexFolder:
         """Return the manifest of the index, or raise a `BenchError` if it is missing or damaged."""
         path = self.folder / MANIFEST_FILE
         if not path.is_file():
-            raise BenchError(
-                f"{self.folder} is not an index: it has no {MANIFEST_FILE}",
-                "python -m bench index DATASET --model MODEL --index SPEC --out DIR",
-            )
+            hint = "python -m bench index DATASET --model MODEL --index SPEC --out DIR"
+            raise BenchError(f"{self.folder} is not an index: it has no {MANIFEST_FILE}", hint)
         manifest = read_json(path, IndexManifest, REBUILD_HINT)
         if _checksum(msgspec.json.decode(path.read_bytes())) != manifest.checksum:
             raise BenchError(f"{path} is damaged", REBUILD_HINT)

@@ -100,12 +100,6 @@ def keys_from_bytes(content: bytes | memoryview) -> UInt64Array:
     return np.frombuffer(content, "<u8").astype(np.uint64, copy=False).reshape(-1, 2)
 
 
-def shard_name(keys: UInt64Array, tokens_sha256: str = "") -> str:
-    """Return the name of a shard: a hash of its keys and token ids, 32 hexadecimal digits."""
-    content = keys.astype("<u8").tobytes() + tokens_sha256.encode()
-    return hashlib.blake2b(content, digest_size=KEY_BYTES).hexdigest()
-
-
 def first_occurrences(keys: UInt64Array) -> Int64Array:
     """Return the row of the first occurrence of each of ``keys``, int64, ascending."""
     order = np.lexsort((keys[:, 1], keys[:, 0]))
@@ -189,19 +183,9 @@ class Shard:
     manifest: ShardManifest
 
     @property
-    def rows(self) -> int:
-        """Number of texts."""
-        return self.manifest.rows
-
-    @property
     def path(self) -> Path:
         """File of the vectors."""
         return self.manifest_path.with_suffix(SUFFIXES[self.manifest.dtype])
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one vector on disk."""
-        return self.manifest.dim * np.dtype(DTYPES[self.manifest.dtype]).itemsize
 
     @property
     def keys_path(self) -> Path:
@@ -235,36 +219,23 @@ def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
         content = shard.keys_path.read_bytes()
     except FileNotFoundError as error:
         raise BenchError(f"{shard.keys_path.name} is missing") from error
-    size, sha256 = shard.rows * KEY_BYTES, hashlib.sha256(content).hexdigest()
+    size, sha256 = manifest.rows * KEY_BYTES, hashlib.sha256(content).hexdigest()
     if (len(content), sha256) != (size, manifest.keys_sha256):
         raise BenchError(f"{shard.keys_path.name} does not match its manifest")
     return shard, keys_from_bytes(content)
 
 
 def write_shard(
-    folder: Path,
-    role: Role,
-    recipe: Recipe,
-    keys: UInt64Array,
-    vectors: Float32Array,
-    tokens_sha256: str = "",
+    folder: Path, role: Role, recipe: Recipe, batch: "PendingShard", vectors: Float32Array
 ) -> Path:
-    """Write a shard and return the path of its manifest.
-
-    Args:
-        folder: folder of the shard.
-        role: role of the texts.
-        recipe: recipe of the vectors.
-        keys: keys of the texts, uint64 ``(n, 2)``.
-        vectors: float32 ``(n, dim)``.
-        tokens_sha256: see `ShardManifest`.
+    """Write the ``vectors`` of a shard, float32 ``(n, dim)``, and return its manifest's path.
 
     Raises:
         BenchError: a value is too large for float16.
         OSError: the disk is full.
     """
     content = convert_for_storage(vectors, recipe)
-    key_bytes = keys.astype("<u8").tobytes()
+    key_bytes = batch.keys.astype("<u8").tobytes()
     manifest = ShardManifest(
         format=FORMAT,
         role=role,
@@ -273,29 +244,25 @@ def write_shard(
         dtype=recipe.store_dtype,
         vectors_sha256=hashlib.sha256(content.data).hexdigest(),
         keys_sha256=hashlib.sha256(key_bytes).hexdigest(),
-        tokens_sha256=tokens_sha256,
+        tokens_sha256=batch.tokens_sha256,
     )
-    path = folder / f"{shard_name(keys, tokens_sha256)}.json"
-    shard = Shard(path, manifest)
+    shard = Shard(folder / f"{batch.name}.json", manifest)
+    paths = [shard.path, shard.keys_path, shard.manifest_path]  # the manifest last
     contents: list[bytes | memoryview] = [content.data, key_bytes, msgspec.json.encode(manifest)]
-    with replace_files([shard.path, shard.keys_path, path]) as files:  # the manifest last
+    with replace_files(paths) as files:
         for file, part in zip(files, contents, strict=True):
             file.write(part)
-    return path
+    return shard.manifest_path
 
 
 def convert_for_storage(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np.floating]:
     """Return vectors in the recipe's store dtype, little-endian and in C order, ``(n, dim)``."""
     with np.errstate(over="ignore"):
         content = np.ascontiguousarray(vectors, dtype=DTYPES[recipe.store_dtype])
-    lost = int((~np.isfinite(content)).sum())
-    if lost:
-        largest = float(np.abs(vectors).max())
-        raise BenchError(
-            f"{recipe.model}: {lost:,} values of these vectors are too large for float16, "
-            f"which ends at 65,504: the largest is {largest:,.0f}",
-            "omit --set store_dtype=float16",
-        )
+    if not np.isfinite(content).all():
+        largest = f"{np.abs(vectors).max():,.0f}"
+        problem = f"{recipe.model}: {largest} is too large for float16, which ends at 65,504"
+        raise BenchError(problem, "omit --set store_dtype=float16")
     return content
 
 
@@ -352,7 +319,7 @@ class StoredVectors:
 
     @cached_property
     def _starts(self) -> Int64Array:
-        return np.cumsum([0, *(shard.rows for shard in self.shards)])
+        return np.cumsum([0, *(shard.manifest.rows for shard in self.shards)])
 
     def _gather(self, positions: Int64Array, dtype: str, threads: int = 1) -> Any:
         vectors = np.empty((len(positions), self.dim), dtype)
@@ -372,18 +339,19 @@ class StoredVectors:
 
 def _read_rows(shard: Shard, local: Int64Array, into: Int64Array, vectors: StoredArray) -> None:
     """Copy ascending rows of a shard into rows of ``vectors``, reading neighbours together."""
+    dtype = DTYPES[shard.manifest.dtype]
+    row_bytes = shard.manifest.dim * np.dtype(dtype).itemsize
     handle = os.open(shard.path, os.O_RDONLY)
     try:
-        gaps = np.diff(local) * shard.row_bytes > GAP_BYTES
+        gaps = np.diff(local) * row_bytes > GAP_BYTES
         for run in np.split(np.arange(len(local)), np.flatnonzero(gaps) + 1):
             rows, targets = local[run], into[run]
             first, count = int(rows[0]), int(rows[-1] - rows[0]) + 1
             direct = bool((np.diff(rows) == 1).all() and (np.diff(targets) == 1).all())
             place = slice(targets[0], targets[0] + count)
-            dtype = DTYPES[shard.manifest.dtype]
             same = direct and vectors.dtype == dtype
             span = vectors[place] if same else np.empty((count, shard.manifest.dim), dtype)
-            if os.preadv(handle, [span.data.cast("B")], first * shard.row_bytes) != span.nbytes:
+            if os.preadv(handle, [span.data.cast("B")], first * row_bytes) != span.nbytes:
                 raise BenchError(
                     f"{shard.path} was cut short while it was read", "repeat the command"
                 )
@@ -406,8 +374,9 @@ class PendingShard:
 
     @property
     def name(self) -> str:
-        """Name of the shard."""
-        return shard_name(self.keys, self.tokens_sha256)
+        """Name of the shard: a hash of its keys and token ids, 32 hexadecimal digits."""
+        content = self.keys.astype("<u8").tobytes() + self.tokens_sha256.encode()
+        return hashlib.blake2b(content, digest_size=KEY_BYTES).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,7 +416,7 @@ class Planner:
             shards = tuple(present)
             stored = np.concatenate([np.empty((0, 2), np.uint64), *present.values()])
             positions = find_rows(keys, stored)
-            starts = np.cumsum([0, *(shard.rows for shard in shards)])
+            starts = np.cumsum([0, *(shard.manifest.rows for shard in shards)])
             numbers = np.searchsorted(starts, positions[positions >= 0], side="right") - 1
             used = [shards[number] for number in np.unique(numbers).tolist()]
             with ThreadPoolExecutor() as pool:
@@ -458,7 +427,9 @@ class Planner:
             for shard in broken:
                 del present[shard]
         rows = np.flatnonzero(positions < 0)
-        missing = tuple(_split_into_shards(keys, rows, rows_per_shard(recipe), tokens_sha256))
+        distinct, most = rows[first_occurrences(keys[rows])], rows_per_shard(recipe)
+        parts = [distinct[start : start + most] for start in range(0, len(distinct), most)]
+        missing = tuple(PendingShard(keys[part], part, tokens_sha256) for part in parts)
         vectors = None if missing else StoredVectors(shards, positions, recipe.dim)
         return EncodingPlan(keys, vectors, missing)
 
@@ -496,14 +467,7 @@ def rows_per_shard(recipe: Recipe) -> int:
     return SHARD_ROWS if recipe.dtype == "float32" else HALF_SHARD_ROWS
 
 
-def _split_into_shards(
-    keys: UInt64Array, rows: Int64Array, most: int, tokens_sha256: str
-) -> Iterator[PendingShard]:
-    """Yield the distinct texts among some rows, in order, as shards of limited size."""
-    distinct = rows[first_occurrences(keys[rows])]
-    for start in range(0, len(distinct), most):
-        some = distinct[start : start + most]
-        yield PendingShard(keys[some], some, tokens_sha256)
+Prepared = tuple[PendingShard, FileLock, EncodeShard]  # its lease, and the rest of the work
 
 
 @dataclass(frozen=True)
@@ -534,6 +498,11 @@ class ShardEncoder:
         """
         refused: list[PendingShard] = []
         encoded = 0
+
+        def write_and_release(batch: PendingShard, lease: FileLock, vectors: Float32Array) -> None:
+            with lease:
+                self.write(batch, vectors)
+
         with (
             ExitStack() as leases,
             ThreadPoolExecutor(1) as writer,
@@ -546,7 +515,7 @@ class ShardEncoder:
                 encoded += len(batch)
                 if writing:
                     writing.result()
-                writing = writer.submit(self._write_and_release, batch, lease, vectors)
+                writing = writer.submit(write_and_release, batch, lease, vectors)
             if writing:
                 writing.result()
         if waiting := [batch for batch in refused if not self._exists(batch)]:
@@ -575,19 +544,13 @@ class ShardEncoder:
 
     def _prepare_ahead(
         self, leased: Iterator[tuple[PendingShard, FileLock]]
-    ) -> Generator[tuple[PendingShard, FileLock, EncodeShard]]:
+    ) -> Generator[Prepared]:
         """Prepare each shard while the previous one is in use."""
         with ThreadPoolExecutor(1) as ahead:
             coming = ((*each, ahead.submit(self.prepare, each[0])) for each in leased)
             for now, _ in pairwise(chain(coming, [None])):
                 if now:
                     yield now[0], now[1], now[2].result()
-
-    def _write_and_release(
-        self, batch: PendingShard, lease: FileLock, vectors: Float32Array
-    ) -> None:
-        with lease:
-            self.write(batch, vectors)
 
     def _wait_for(self, batch: PendingShard) -> int:
         """Wait for a shard, and return the number of texts encoded here if its process died."""
@@ -610,11 +573,9 @@ class ShardEncoder:
         return there
 
 
-def launch_ahead(
-    prepared: Iterator[tuple[PendingShard, FileLock, EncodeShard]],
-) -> Iterator[tuple[PendingShard, FileLock, EncodeShard]]:
+def launch_ahead(prepared: Iterator[Prepared]) -> Iterator[Prepared]:
     """Launch shards ahead, as many as each asks for, and yield them in order."""
-    flying: deque[tuple[PendingShard, FileLock, EncodeShard]] = deque()
+    flying: deque[Prepared] = deque()
     for shard in prepared:
         launch: Callable[[], None] | None = getattr(shard[2], "launch", None)
         if launch:

@@ -163,7 +163,14 @@ class VectorStore:
         if key in self._probed:
             return
         texts, here = probe_texts()[::PROBE_STEP], library_versions()
-        now = _encode_uncounted(encoder, role, texts)
+        timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
+        before = timer.copy()
+        if role == "query":
+            now = encoder.encode_queries(texts)
+        else:
+            now = encoder.encode_documents([""] * len(texts), texts)
+        spent = timer.since(before).counts
+        timer.add({}, {name: -count for name, count in spent.items()})  # not of the collection
         about = f"probe of a {role}, tokens {tokens_sha256}"
         fact = self.remember(side, about, lambda: {"vectors": now.tolist(), "libraries": here})
         then = np.array(fact["vectors"], np.float64)
@@ -219,7 +226,7 @@ class VectorStore:
 
         def keep(batch: PendingShard, vectors: Float32Array) -> None:
             with timer.phase("write"):
-                write_shard(folder, role, side, batch.keys, vectors, tokens)
+                write_shard(folder, role, side, batch, vectors)
 
         return ShardEncoder(folder, prepare, keep, advance).encode(plan.missing)
 
@@ -261,18 +268,6 @@ def library_versions(names: tuple[str, ...] = ("torch", *TOKENIZING)) -> str:
     """Return the versions of those libraries among ``names`` that are installed."""
     found = {name: library_version(name) for name in names}
     return ", ".join(f"{name} {version}" for name, version in found.items() if version)
-
-
-def _encode_uncounted(encoder: Encoder, role: Role, texts: Sequence[str]) -> Float32Array:
-    """Encode texts that are not of a collection, without counting their tokens."""
-    timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
-    before = timer.copy()
-    if role == "query":
-        vectors = encoder.encode_queries(texts)
-    else:
-        vectors = encoder.encode_documents([""] * len(texts), texts)
-    timer.add({}, {name: -count for name, count in timer.since(before).counts.items()})
-    return vectors
 
 
 def _drift_tolerance(recipe: Recipe) -> float:

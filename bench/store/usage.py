@@ -10,7 +10,6 @@ from bench.store.store import KEYS_FOLDER, RECIPE_FILE
 from foundation.errors import BenchError
 from foundation.records import read_json
 
-UNKNOWN = "unknown"
 DAY_S = 86_400
 
 
@@ -64,10 +63,8 @@ def select_models(
     if names := list(names):
         for name in names:
             if not any(_matches(row, name) for row in rows):
-                raise BenchError(
-                    f"no vectors of {name!r} are stored",
-                    f"stored: {', '.join(sorted({row.model for row in rows})) or 'nothing'}",
-                )
+                stored = ", ".join(sorted({row.model for row in rows})) or "nothing"
+                raise BenchError(f"no vectors of {name!r} are stored", f"stored: {stored}")
         chosen = [row for row in rows if any(_matches(row, name) for name in names)]
     if older_than_days is not None:
         chosen = [row for row in chosen if now - row.last_used > older_than_days * DAY_S]
@@ -79,7 +76,11 @@ def _matches(row: ModelUsage, name: str) -> bool:
 
 
 def _folder_usage(folder: Path) -> ModelUsage:
-    described, recipe, size = _read_header(folder), folder / RECIPE_FILE, 0
+    described, recipe, size = _RecipeHeader("unknown", ""), folder / RECIPE_FILE, 0
+    with suppress(BenchError):
+        described = read_json(recipe, _RecipeHeader)
+    if folder.name == KEYS_FOLDER:
+        described = _RecipeHeader("(keys of corpora)", "")
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):  # a temporary file of another process
             size += path.stat().st_size if path.is_file() else 0
@@ -90,12 +91,3 @@ def _folder_usage(folder: Path) -> ModelUsage:
         bytes=size,
         last_used=(recipe if recipe.exists() else folder).stat().st_mtime,
     )
-
-
-def _read_header(folder: Path) -> _RecipeHeader:
-    if folder.name == KEYS_FOLDER:
-        return _RecipeHeader("(keys of corpora)", "")
-    try:
-        return read_json(folder / RECIPE_FILE, _RecipeHeader)
-    except BenchError:
-        return _RecipeHeader(UNKNOWN, "")

@@ -41,9 +41,7 @@ def slow_has_answer(answers: list[str], passage: str) -> bool:
 def has_answer(answers: list[str], passage: str) -> bool:
     """The judgement of one retrieved passage."""
     run = Run.from_rows(["q"], ["d"], [1.0])
-    ((_, _, grade),) = judge_answers(
-        run, {"q": answers}, np.array([0]), lambda _: [passage], depth=1
-    )
+    ((_, _, grade),) = judge_answers(run, {"q": answers}, np.array([0]), lambda _: [passage])
     return bool(grade)
 
 
@@ -96,7 +94,7 @@ def run() -> Run:
 
 
 def test_success_at_k_is_top_k_accuracy_over_all_questions(run):
-    qrels = judge_answers(run, ANSWERS, rows_of(run), texts_at, depth=3)
+    qrels = judge_answers(run, ANSWERS, rows_of(run), texts_at)
     scores = score(run, qrels, ["Success@1", "Success@2"], queries=tuple(ANSWERS))
     assert scores.mean("Success@1") == 0
     assert scores.mean("Success@2") == 2 / 3
@@ -116,7 +114,7 @@ def test_every_pair_is_judged_as_if_alone(passages, answers):
     rows = np.array([int(doc_id) for doc_id in run.ids.to_pylist()])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(answers_module, "_DOCUMENTS_AT_ONCE", 3)
-        qrels = judge_answers(run, accepted, rows, lambda some: [passages[i] for i in some], 9)
+        qrels = judge_answers(run, accepted, rows, lambda some: [passages[i] for i in some])
     assert len(qrels) == len(pairs)
     for query, document, grade in qrels:
         assert grade == slow_has_answer(list(accepted[query]), passages[int(document)])

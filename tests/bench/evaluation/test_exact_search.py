@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 from bench.evaluation import certificate, device_search, exact
 from bench.evaluation.certificate import exact_scores, float32_error, float64_error
 from bench.evaluation.exact import ArrayVectors, exact_search, score_candidates
-from bench.store.shards import StoredVectors, document_keys, read_shard, write_shard
+from bench.store.shards import PendingShard, StoredVectors, document_keys, read_shard, write_shard
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.hits import Hits
@@ -212,7 +212,8 @@ def test_vectors_stored_as_float16_are_ranked_by_what_is_stored(tmp_path, search
     halves = vectors.astype(np.float16)
     recipe = Recipe(model="m", kind="hashing", dim=48, normalize=True, store_dtype="float16")
     keys = document_keys([""] * 3000, [str(row) for row in range(3000)])
-    shard, _ = read_shard(write_shard(tmp_path, "document", recipe, keys, vectors))
+    batch = PendingShard(keys, np.arange(3000))
+    shard, _ = read_shard(write_shard(tmp_path, "document", recipe, batch, vectors))
     truth = brute_force(halves.astype(np.float32), vectors[:5], 100, tie_rank)
     for stored in (StoredVectors((shard,), np.arange(3000), 48), ArrayVectors(halves)):
         asked = stored, vectors[:5], 100, tie_rank

@@ -196,7 +196,7 @@ def test_a_dry_run_checks_and_shows_the_plan_and_trains_nothing(bench, tmp_path)
         ('"finetune.optimizer.lr"', '"pretrain.seed"', "is the same for all rows", "seeds"),
         ('preset = "texts.toml"', 'preset = "texts.toml"\nseed = 1', "use seeds", ""),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./mine", "./a/mine"]',
-         "two of the collections are called mine", "dataset.toml of one"),
+         "mine is given 2 times", "dataset.toml of one"),
     ],
 )  # fmt: skip
 def test_bad_input_gives_one_message_before_anything_starts(

@@ -76,7 +76,7 @@ def test_a_record_of_another_recipe_protocol_or_index_than_it_says_is_refused(fo
 
 def test_missing_values_are_refused(folder):
     (folder / SCORES_FILE).unlink()
-    assert "per_query.parquet is missing" in refusal(folder)
+    assert "per_query.parquet: No such file" in refusal(folder)
 
 
 OTHER_QUERIES = {"query_id": IDS[:3], **{name: values[:3] for name, values in SCORES.items()}}

@@ -94,7 +94,7 @@ def test_latency_is_of_every_query_after_a_warm_up():
     encoder = open_encoder(resolve_model("hashing"))
     target = SimpleNamespace(
         encoder=encoder,
-        queries=["a", "c", "b"],
+        source=SimpleNamespace(queries=SimpleNamespace(texts=["a", "c", "b"])),
         texts=["a b", "c d"],
         device="cpu",
         model=resolve_model("hashing"),

@@ -16,6 +16,7 @@ from bench.evaluation.device_search import DeviceSearch
 from bench.evaluation.exact import exact_search
 from bench.store.shards import (
     GAP_BYTES,
+    PendingShard,
     ShardManifest,
     StoredVectors,
     document_keys,
@@ -23,7 +24,6 @@ from bench.store.shards import (
     first_occurrences,
     query_keys,
     read_shard,
-    shard_name,
     write_shard,
 )
 from foundation.errors import BenchError
@@ -71,12 +71,16 @@ def test_first_rows_are_those_of_a_dictionary(keys):
     assert first_occurrences(as_keys(keys)).tolist() == expected
 
 
+def pending(keys):
+    return PendingShard(keys, np.arange(len(keys)))
+
+
 def test_a_shard_records_the_content_of_its_files(tmp_path):
     keys = query_keys(texts(3))
     vectors = np.arange(24, dtype=np.float32).reshape(3, 8)
-    path = write_shard(tmp_path, "query", RECIPE, keys, vectors)
+    path = write_shard(tmp_path, "query", RECIPE, pending(keys), vectors)
     content, names = vectors.astype("<f4").tobytes(), keys.astype("<u8").tobytes()
-    assert path.stem == shard_name(keys) == hashlib.blake2b(names, digest_size=16).hexdigest()
+    assert path.stem == pending(keys).name == hashlib.blake2b(names, digest_size=16).hexdigest()
     assert path.with_suffix(".f32").read_bytes() == content
     assert path.with_suffix(".keys").read_bytes() == names
     assert msgspec.json.decode(path.read_bytes(), type=ShardManifest) == ShardManifest(
@@ -93,18 +97,19 @@ def test_a_shard_records_the_content_of_its_files(tmp_path):
 @pytest.mark.parametrize("largest", [65_520.0, 1e30])
 def test_values_beyond_float16_are_refused_and_its_largest_is_kept(largest, tmp_path):
     keys, vectors = query_keys(["a"]), np.full((1, 8), 65_504, np.float32)
-    shard, _ = read_shard(write_shard(tmp_path, "query", HALVES, keys, vectors))
+    shard, _ = read_shard(write_shard(tmp_path, "query", HALVES, pending(keys), vectors))
     stored = StoredVectors((shard,), np.array([0]), 8)
     assert np.array_equal(stored.rows(np.array([0])), vectors)
     vectors[0, 3] = -largest
-    with pytest.raises(BenchError, match="1 values of these vectors are too large"):
-        write_shard(tmp_path, "query", HALVES, keys, vectors)
+    with pytest.raises(BenchError, match="is too large for float16"):
+        write_shard(tmp_path, "query", HALVES, pending(keys), vectors)
 
 
 def test_every_finite_half_is_read_as_the_same_number(tmp_path):
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     vectors = halves[np.isfinite(halves)].astype(np.float32).reshape(8, -1)
-    shard, _ = read_shard(write_shard(tmp_path, "query", HALVES, query_keys(texts(8)), vectors))
+    batch = pending(query_keys(texts(8)))
+    shard, _ = read_shard(write_shard(tmp_path, "query", HALVES, batch, vectors))
     stored = StoredVectors((shard,), np.arange(8), vectors.shape[1])
     assert stored.rows(np.arange(8)).tobytes() == vectors.tobytes()
 
@@ -119,9 +124,9 @@ def scattered(tmp_path_factory):
     for recipe in (RECIPE, HALVES):
         shards = []
         for start, stop in ((0, 1), (1, 701), (701, 741)):
-            keys = query_keys(texts(741)[start:stop])
-            here = folder / recipe.store_dtype
-            shards.append(read_shard(write_shard(here, "query", recipe, keys, vectors[start:stop])))
+            batch = pending(query_keys(texts(741)[start:stop]))
+            here, some = folder / recipe.store_dtype, vectors[start:stop]
+            shards.append(read_shard(write_shard(here, "query", recipe, batch, some)))
         found[recipe.store_dtype] = tuple(shard for shard, _ in shards)
     return vectors, found
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.store import shards
-from bench.store.shards import Shard, shard_name
+from bench.store.shards import Shard
 from bench.store.store import VectorStore
 from foundation.errors import BenchError
 from retrievers.encoders.external import HashingEncoder
@@ -208,7 +208,7 @@ def test_only_the_texts_of_a_damaged_shard_are_encoded_again(
     first = store.plan(CountingEncoder(), corpus).missing[1]
     before = encode(store, corpus)
     undisturbed = files_below(tmp_path / "vectors")
-    shard = next(s for s in before.shards if s.manifest_path.stem == shard_name(first.keys))
+    shard = next(s for s in before.shards if s.manifest_path.stem == first.name)
     spoil(shard, damage)
     if not same_process:
         store = VectorStore(tmp_path / "vectors")
