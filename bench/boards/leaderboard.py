@@ -134,9 +134,7 @@ def list_claims(publication: Publication) -> Iterable[Claim]:
 
 
 def build_leaderboard(
-    stored: Sequence[Evaluation],
-    cards: Mapping[str, Card],
-    request: LeaderboardRequest,
+    stored: Sequence[Evaluation], cards: Mapping[str, Card], request: LeaderboardRequest
 ) -> Leaderboard:
     """Build a leaderboard of ``stored`` results, with the suite, measures and claims to show."""
     by_column, labels = group_by_column(_select_results(stored, request))

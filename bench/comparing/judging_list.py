@@ -15,11 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from bench.comparing.comparison import (
-    check_scores_against_rankings,
-    open_evaluated,
-    resolve_names,
-)
+from bench.comparing.comparison import check_scores_against_rankings, open_evaluated, resolve_names
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_all_scores
 from bench.comparing.settling import (
     Holes,

@@ -280,11 +280,7 @@ def examine_holes(
 
 
 def _count_needed(
-    table: HoleTable,
-    effects: Float64Array,
-    labels: Int64Array,
-    final: Int64Array,
-    level: float,
+    table: HoleTable, effects: Float64Array, labels: Int64Array, final: Int64Array, level: float
 ) -> int:
     """Return how many holes give the ``final`` verdict of most labelings if they are judged."""
     order = np.argsort(-effects, kind="stable")

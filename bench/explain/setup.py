@@ -107,10 +107,7 @@ OTHER_FIELDS = {
     *("split", "exponential", "answered_only", "least_grade"),
 }
 # Fields that are applied to the states of a forward pass. The pooler is part of the network.
-VIEW_FIELDS = {
-    *("pooling", "normalize", "stages", "dimensions", "scaled_after_cut"),
-    "precision",
-}
+VIEW_FIELDS = {*("pooling", "normalize", "stages", "dimensions", "scaled_after_cut"), "precision"}
 
 
 def document_key(setup: EvaluationSetup) -> tuple[object, ...]:

@@ -123,11 +123,7 @@ def check_stack(request: CheckRequest, python: Path) -> Check:
 
 
 def judge_stacks(
-    candidate: str,
-    here: Stack,
-    there: Stack,
-    samples: Sequence[Dataset] = (),
-    cosine: bool = True,
+    candidate: str, here: Stack, there: Stack, samples: Sequence[Dataset] = (), cosine: bool = True
 ) -> Check:
     """Decide whether two stacks give the same token ids and vectors, and name what differs.
 

@@ -275,10 +275,7 @@ def test_p_of_a_suite_is_uniform_where_the_models_are_exchangeable():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("queries", "zeros", "skewed"),
-    [(50, 0.5, True), (300, 0.8, False)],
-)
+@pytest.mark.parametrize(("queries", "zeros", "skewed"), [(50, 0.5, True), (300, 0.8, False)])
 def test_the_interval_holds_the_true_difference_as_often_as_it_says(queries, zeros, skewed):
     rng = np.random.default_rng(13)
     population = sparse(rng, 100_000, zeros, skewed)

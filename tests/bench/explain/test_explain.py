@@ -351,8 +351,7 @@ def test_published_scores_name_the_cause(bench, folder, oracle, tmp_path, name, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("usage", "probed", "given"),
-    [(Usage(title=False), 32, 13), (Usage(pooling="mean"), 1, 6)],
+    ("usage", "probed", "given"), [(Usage(title=False), 32, 13), (Usage(pooling="mean"), 1, 6)]
 )
 def test_scores_by_query_name_the_cause(
     bench, folder, oracle, tmp_path, monkeypatch, usage, probed, given
