@@ -297,7 +297,7 @@ def _build_row(
         return Score(value, low, high, group, claim.value if claim else None, source)
 
     largest = max(results.values(), key=lambda result: result.timings.encoded_tokens)
-    seconds = _encoding_seconds(largest)
+    speed = _tokens_per_second(largest)
     sizes = (result.parameters for result in results.values() if result.parameters)
     return Row(
         name=name,
@@ -312,8 +312,8 @@ def _build_row(
         },
         means={suite.name: _means_by_measure(suite.name, results, score) for suite in suites},
         trained_on=card.trained_on if card else (),
-        tokens_per_s=largest.timings.encoded_tokens / seconds if seconds else None,
-        speed_device=_describe_machine(largest) if seconds else "",
+        tokens_per_s=speed,
+        speed_device=_describe_machine(largest) if speed else "",
         parameters=next(sizes, None),
         document_bytes=_document_bytes(first),
     )
@@ -353,7 +353,6 @@ def _means_by_measure(
 
 def _build_cell(result: Result, scores: dict[str, Score]) -> Cell:
     spent, where = result.timings, result.conditions
-    encode_s = _encoding_seconds(result)
     libraries = ", ".join(f"{name} {version}" for name, version in where.libraries.items())
     searched = result.recipe is not None and result.queries
     return Cell(
@@ -364,7 +363,7 @@ def _build_cell(result: Result, scores: dict[str, Score]) -> Cell:
         tie_high=result.tie_high,
         index_recall=result.index_recall,
         unanswered=result.unanswered,
-        tokens_per_s=spent.encoded_tokens / encode_s if encode_s else None,
+        tokens_per_s=_tokens_per_second(result),
         search_ms=1000 * spent.search_s / result.queries if searched else None,
         facts={
             "time": where.time,
@@ -377,10 +376,11 @@ def _build_cell(result: Result, scores: dict[str, Score]) -> Cell:
     )
 
 
-def _encoding_seconds(result: Result) -> float:
-    """Return seconds of encoding, or 0 if all vectors were in the store."""
+def _tokens_per_second(result: Result) -> float | None:
+    """Return the speed of encoding, or None if all vectors were in the store."""
     spent = result.timings
-    return spent.encode_queries_s + spent.encode_documents_s if spent.encoded_tokens else 0.0
+    seconds = spent.encode_queries_s + spent.encode_documents_s
+    return spent.encoded_tokens / seconds if spent.encoded_tokens and seconds else None
 
 
 def _describe_machine(result: Result) -> str:

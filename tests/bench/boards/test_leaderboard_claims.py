@@ -71,22 +71,15 @@ def test_a_system_of_a_publication_never_claims_for_a_row_of_its_name(tmp_path):
     assert "DupMAE" in [some[0].model for some in board.systems()]
 
 
-def systems(place, published) -> list[tuple[str, str]]:
-    """Names and sources, where a card of a model with a row and another card claim something."""
-    expected = (
-        ExpectedScore(dataset="beir/scifact", measure=MEASURE, value=0.6, source="a paper"),
-    )
-    cards = {
-        name: Card(name=name, title="t", missing="x", expected=expected) for name in ("a", "other")
-    }
-    board = board_of(place, published, cards)
-    assert board.rows[0].score("beir/scifact", MEASURE).published == 0.6
-    return [(some[0].model, some[0].source) for some in board.systems()]
-
-
 def test_systems_are_told_apart_by_their_source_and_rows_are_none(tmp_path):
+    """A card of a model with a row and another card claim something."""
     store(tmp_path, "a", "beir/scifact", [0.5])
-    found = systems(tmp_path, ())
+    claim = ExpectedScore(dataset="beir/scifact", measure=MEASURE, value=0.6, source="a paper")
+    names = ("a", "other")
+    cards = {name: Card(name=name, title="t", missing="x", expected=(claim,)) for name in names}
+    board = board_of(tmp_path, (), cards)
+    assert board.rows[0].score("beir/scifact", MEASURE).published == 0.6
+    found = [(some[0].model, some[0].source) for some in board.systems()]
     assert ("other", "a paper") in found
     assert "a" not in [name for name, _ in found]
     assert len([name for name, _ in found if name == "BM25"]) == 2

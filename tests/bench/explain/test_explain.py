@@ -321,17 +321,6 @@ def test_the_mean_over_answered_queries_leaves_the_others_out(question):
     assert answered.mean("R@10") == pytest.approx(values[values > 0].mean())
 
 
-def scores_of(bench, folder, oracle, usage, tmp_path, keep_self=False, facts="") -> Any:
-    """Scores of the oracle's run by the collection's own scorer, with other facts."""
-    run = tmp_path / "oracle.trec"
-    run.write_text(oracle.run(usage, 30, keep_self))
-    collection = folder / "words"
-    if facts:
-        collection = write_collection(tmp_path / "other", DOCUMENTS, QUERIES, QRELS, facts)
-    done = bench("score", run, "--dataset", collection, "--json")
-    return json.loads(done.stdout)["results"][0]["measures"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "usage", "facts"),
@@ -342,7 +331,12 @@ def scores_of(bench, folder, oracle, usage, tmp_path, keep_self=False, facts="")
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_published_scores_name_the_cause(bench, folder, oracle, tmp_path, name, usage, facts):
-    measures = scores_of(bench, folder, oracle, usage, tmp_path, bool(facts), facts)
+    run, collection = tmp_path / "oracle.trec", folder / "words"
+    run.write_text(oracle.run(usage, 30, keep_self=bool(facts)))
+    if facts:
+        collection = write_collection(tmp_path / "other", DOCUMENTS, QUERIES, QRELS, facts)
+    scored = bench("score", run, "--dataset", collection, "--json")
+    measures = json.loads(scored.stdout)["results"][0]["measures"]
     typed = [("--published", f"{key}={value:.5f}") for key, value in measures.items()]
     answer = explain(bench, folder, *(word for pair in typed for word in pair))
     found = [{*row["deviations"], *row["equals"]} for row in answer["explanations"][:3]]

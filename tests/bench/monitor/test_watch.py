@@ -44,25 +44,17 @@ class Place:
                 found.setdefault(checkpoint, []).append(stored.record.measures)
         return found
 
-    def words(self, *on: Path) -> tuple[object, ...]:
+    def words(self) -> tuple[object, ...]:
         card = write_card(self.bench.place / "card.toml", checkpoint="x", pooling="cls")
         places = ("--results", self.bench.out, "--cache-dir", self.bench.cache)
-        return (
-            "watch",
-            self.training,
-            "--on",
-            *(on or (self.collection,)),
-            "--like",
-            card,
-            *places,
-        )
+        return ("watch", self.training, "--on", self.collection, "--like", card, *places)
 
-    def watch(self, *options: object, on: tuple[Path, ...] = ()) -> Finished:
+    def watch(self, *options: object) -> Finished:
         """Look twice and end."""
-        return self.bench(*self.words(*on), "--once", "--every", 0.01, *options)
+        return self.bench(*self.words(), "--once", "--every", 0.01, *options)
 
-    def curve(self, *options: object, on: tuple[Path, ...] = ()) -> dict:
-        done = self.watch("--json", *options, on=on)
+    def curve(self) -> dict:
+        done = self.watch("--json")
         assert done.code == ExitCode.OK, done.stderr
         return json.loads(done.stdout)["curve"]
 
@@ -150,19 +142,6 @@ def test_a_checkpoint_that_cannot_be_opened_is_reported_and_the_others_are_evalu
     for step in (4, 10, 11, 12, 13):
         assert f"checkpoint-{step} is left out" in done.stderr
     assert set(place.results) == {"checkpoint-2", "checkpoint-6"}
-
-
-@pytest.mark.slow
-def test_several_collections_have_a_mean_that_chooses(place, tmp_path):
-    other = write_words(tmp_path / "other", 20)
-    curve = place.curve(on=(place.collection, other))
-    assert (curve["headline"], curve["collections"]) == ("mean", ["tiny", "other"])
-    for point in curve["points"]:
-        levels = {name: one["value"] for name, one in point["levels"].items()}
-        assert levels["mean"] == pytest.approx((levels["tiny"] + levels["other"]) / 2)
-    means = [point["levels"]["mean"]["value"] for point in curve["points"]]
-    best = curve["points"][means.index(max(means))]["checkpoint"]
-    assert curve["selection"]["best"] == best
 
 
 @pytest.mark.slow
