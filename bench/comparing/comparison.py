@@ -147,12 +147,8 @@ def compare(request: CompareRequest) -> ComparisonReport:
         transfer = measure_forgetting(models, trained, request.measure, resampling)
         return ComparisonReport(resampling, transfer=transfer)
     models = _choose_models(entrants, on, workspace)
-    settings = ComparisonSettings(
-        measure=request.measure,
-        collections=on or None,
-        suites=suites_inner_first(request.on) if request.on else None,
-        resampling=resampling,
-    )
+    suites = suites_inner_first(request.on) if request.on else None
+    settings = ComparisonSettings(request.measure, on or None, suites, resampling)
     comparisons = tuple(compare_models(models, settings))
     tested = tested_pairs(comparisons, models)
     changed: list[ChangedQueries] = []

@@ -40,7 +40,7 @@ CELLS = ("query_id", "doc_id", "grade", "judge")
 LISTED = 5  # wrong lines in a message
 
 
-class PairToJudge(Record, kw_only=True):
+class PairToJudge(Record):
     """A pair of query and document on a list to be judged.
 
     Attributes:
@@ -124,14 +124,7 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
     texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
     query_ids = [table.query_ids[row] for row in table.query[table.holes[chosen]]]
     pairs = [
-        PairToJudge(
-            query_id=query_id,
-            doc_id=copies[0],
-            query=texts[query_id],
-            title=title,
-            text=text,
-            copies=copies[1:],
-        )
+        PairToJudge(query_id, copies[0], texts[query_id], title, text, copies[1:])
         for query_id, copies, title, text in zip(
             query_ids, documents, *dataset.corpus.documents_at(rows), strict=True
         )

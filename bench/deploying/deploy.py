@@ -7,7 +7,7 @@ in float32. With several collections, the bound must be within the margin on eac
 import math
 import os
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import cast
 
@@ -235,16 +235,16 @@ class Trial:
         """
         rows = np.random.default_rng(0).permutation(len(self.dataset.corpus))[:SAMPLED_DOCUMENTS]
         widest = max(one.compression.rescore or self.depth for one in grid)
-        hits: dict[Setting, Hits] = {}
+
+        @cache
+        def nearest(setting: Setting) -> Hits:
+            return exclude_documents(self._neighbours(setting, rows, widest + 1), rows, widest)
+
+        exact = nearest(Setting())
+        truth = Hits(exact.scores[:, : self.depth], exact.rows[:, : self.depth])
 
         def found(setting: Setting, depth: int) -> float:
-            for one in (Setting(), setting):
-                if one not in hits:
-                    near = self._neighbours(one, rows, widest + 1)
-                    hits[one] = exclude_documents(near, rows, widest)
-            nearest = hits[Setting()]
-            truth = Hits(nearest.scores[:, : self.depth], nearest.rows[:, : self.depth])
-            return float(recall_at_k(hits[setting], truth, depth).mean())
+            return float(recall_at_k(nearest(setting), truth, depth).mean())
 
         missed = {}
         for one in grid:

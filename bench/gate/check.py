@@ -98,12 +98,7 @@ def check(request: CheckRequest) -> Check:
         )
     measure = request.measure and parse_measure(request.measure).name
     resampling = Resampling(request.resamples, request.seed)
-    settings = GateSettings(
-        margin=request.margin,
-        floor=request.floor,
-        expect_same=request.expect_same,
-        tolerance=request.tolerance,
-    )
+    settings = GateSettings(request.margin, request.floor, request.expect_same, request.tolerance)
     comparing = ComparisonSettings(measure, resampling=resampling)
     with RecordedWarnings() as recorded:
         workspace = open_workspace(request)

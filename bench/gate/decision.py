@@ -71,7 +71,7 @@ DRAWS = 19_999  # another seed moves a bound by .6 % of its distance from the me
 MOST_QUERIES = 10_000_000  # that `queries_needed` considers
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class GateSettings:
     """Limits as in `bench.requests.deciding.CheckRequest`, none of which any model would pass."""
 

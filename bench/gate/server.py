@@ -11,6 +11,7 @@ Words are single tokens, so lengths are exact, and a request has one text, so a 
 its answers misleads nobody.
 """
 
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -178,8 +179,8 @@ def _find_words(tokenizer: Any) -> list[str]:
     """Return words that are one token each, the most frequent ones first."""
     tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     bare = (token.lstrip("Ġ▁") for token, _ in tokens)
-    known = (word for word in bare if len(word) > 2 and word.isascii() and word.islower())
-    words = list(islice(dict.fromkeys(word for word in known if word.isalpha()), LOOKED_AT))
+    known = dict.fromkeys(word for word in bare if re.fullmatch("[a-z]{3,}", word))
+    words = list(islice(known, LOOKED_AT))
     ids = tokenizer([f"{word} {word}" for word in words], add_special_tokens=False)["input_ids"]
     pairs = zip(words, ids, strict=True)
     unknown = tokenizer.unk_token_id
