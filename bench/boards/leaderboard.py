@@ -342,12 +342,8 @@ def _means_by_measure(
         }
         mean = suite_mean(suite, measure, values, in_domain)
         if len(mean.missing) < mean.members:
-            means[measure] = Mean(
-                score=None if mean.value is None else score(suite, measure, mean.value),
-                zero_shot=mean.zero_shot,
-                zero_shot_members=mean.zero_shot_members,
-                missing=mean.missing,
-            )
+            known = None if mean.value is None else score(suite, measure, mean.value)
+            means[measure] = Mean(known, mean.zero_shot, mean.zero_shot_members, mean.missing)
     return means
 
 

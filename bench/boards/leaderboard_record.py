@@ -57,7 +57,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
 
-class Mean(msgspec.Struct, frozen=True, kw_only=True):
+class Mean(msgspec.Struct, frozen=True):
     """One model over one suite, by one measure.
 
     Attributes:

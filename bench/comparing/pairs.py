@@ -131,15 +131,8 @@ def read_scores(collection: str, models: Models, settings: ComparisonSettings) -
     scores = np.array([[value[query] for value in values.values()] for query in queries])
     if not np.isfinite(scores).all():
         raise BenchError(f"a score of {measure} on {collection} is not finite")
-    return ScoreMatrix(
-        collection=collection,
-        measure=measure,
-        columns={name: column for column, name in enumerate(values)},
-        scores=scores,
-        resampling=settings.resampling,
-        gaps=gaps,
-        queries=tuple(queries),
-    )
+    columns, ids = {name: column for column, name in enumerate(values)}, tuple(queries)
+    return ScoreMatrix(collection, measure, columns, scores, settings.resampling, gaps, ids)
 
 
 def read_all_scores(collection: str, models: Models, settings: ComparisonSettings) -> ScoreMatrix:
