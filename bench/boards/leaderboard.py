@@ -336,9 +336,7 @@ def _means_by_measure(
     means = {}
     for measure in dict.fromkeys(key for result in official.values() for key in result.measures):
         values = {
-            name: result.measures[measure]
-            for name, result in official.items()
-            if measure in result.measures
+            n: one.measures[measure] for n, one in official.items() if measure in one.measures
         }
         mean = suite_mean(suite, measure, values, in_domain)
         if len(mean.missing) < mean.members:

@@ -118,13 +118,8 @@ def _priority(
     The last two values only make the choice deterministic.
     """
     newest = max(stored.record.conditions.time for stored in results)
-    return (
-        protocol.official,
-        _is_declared(protocol),
-        newest,
-        len(results),
-        msgspec.json.encode(protocol),
-    )
+    content = msgspec.json.encode(protocol)
+    return protocol.official, _is_declared(protocol), newest, len(results), content
 
 
 def _is_declared(protocol: Protocol) -> bool:

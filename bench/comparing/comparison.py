@@ -48,7 +48,7 @@ JUDGED = 10  # relevant documents shown for a query
 QUICK_COMPARISONS = 14  # whose holes are examined without being asked
 
 
-class ShownDocument(Record, kw_only=True):
+class ShownDocument(Record):
     """Document shown for a query: relevant, or among the first of a ranking.
 
     Attributes:
@@ -64,7 +64,7 @@ class ShownDocument(Record, kw_only=True):
     text: str
 
 
-class ChangedQuery(Record, kw_only=True):
+class ChangedQuery(Record):
     """Query on which two models differ.
 
     Attributes:
@@ -82,7 +82,7 @@ class ChangedQuery(Record, kw_only=True):
     documents: tuple[ShownDocument, ...]
 
 
-class ChangedQueries(Record, kw_only=True):
+class ChangedQueries(Record):
     """The queries of one collection that changed most between two models.
 
     Attributes:
@@ -311,37 +311,21 @@ def _find_changed_queries(
             grades[query][doc_id] = grade
     ranks = {query: [_ranks(one.run, query) for one in evaluations] for query in selected}
     shown = {query: _documents(grades[query], *ranks[query]) for query in selected}
-    documents = read_texts(dataset, list(chain(*shown.values()))) if dataset else {}
+    found = read_texts(dataset, list(chain(*shown.values()))) if dataset else {}
     texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True)) if dataset else {}
     answers = (dataset.answers if dataset else None) or {}
-    return ChangedQueries(
-        a=test.a,
-        b=test.b,
-        collection=test.on,
-        measure=test.measure,
-        changed=len(wins) + len(losses),
-        without=opened if isinstance(opened, str) else "",
-        queries=tuple(
-            ChangedQuery(
-                query_id=query,
-                text=texts.get(query),
-                score_a=a[query],
-                score_b=b[query],
-                answers=answers.get(query, ()),
-                documents=tuple(
-                    ShownDocument(
-                        doc_id=doc_id,
-                        grade=grades[query].get(doc_id),
-                        rank_a=ranks[query][0].get(doc_id),
-                        rank_b=ranks[query][1].get(doc_id),
-                        text=documents.get(doc_id, ""),
-                    )
-                    for doc_id in shown[query]
-                ),
-            )
-            for query in selected
-        ),
-    )
+    changed = []
+    for query in selected:
+        known, (rank_a, rank_b) = grades[query], ranks[query]
+        of_query = tuple(
+            ShownDocument(doc, known.get(doc), rank_a.get(doc), rank_b.get(doc), found.get(doc, ""))
+            for doc in shown[query]
+        )
+        accepted, text = answers.get(query, ()), texts.get(query)
+        changed.append(ChangedQuery(query, text, a[query], b[query], accepted, of_query))
+    number, without = len(wins) + len(losses), opened if isinstance(opened, str) else ""
+    names = (test.a, test.b, test.on, test.measure)
+    return ChangedQueries(*names, number, without, tuple(changed))
 
 
 def _ranks(run: Run, query: str) -> dict[str, int]:

@@ -58,7 +58,7 @@ class PairToJudge(Record):
     judge: str = ""
 
 
-class JudgeReport(Record, kw_only=True):
+class JudgeReport(Record):
     """List of pairs to judge, or results that were scored with imported judgements.
 
     Attributes:
@@ -129,13 +129,9 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
             query_ids, documents, *dataset.corpus.documents_at(rows), strict=True
         )
     ]
-    return JudgeReport(
-        collection=collection,
-        out=str(request.out or PAIRS_FOLDER),
-        grades=_grades(dataset),
-        pairs=tuple(pairs),
-        holes=examine_holes(table, models[0].name, models[1].name, collection),
-    )
+    holes = examine_holes(table, models[0].name, models[1].name, collection)
+    out = str(request.out or PAIRS_FOLDER)
+    return JudgeReport(collection, out, _grades(dataset), tuple(pairs), holes)
 
 
 def _open(stored: Evaluation, workspace: Workspace) -> Dataset:
@@ -235,12 +231,9 @@ def _import_judgements(request: JudgeRequest, workspace: Workspace) -> JudgeRepo
     check_scores_against_rankings(same, workspace)
     for each in same:
         save(_score_again(each, judged), out, content)
+    judged_pairs, overlay = len(judgements), judged.overlay
     return JudgeReport(
-        collection=collection,
-        out=str(out),
-        overlay=judged.overlay,
-        judgements=len(judgements),
-        rescored=len(same),
+        collection, str(out), overlay=overlay, judgements=judged_pairs, rescored=len(same)
     )
 
 

@@ -102,13 +102,10 @@ def _search(request: DeployRequest, trials: list["Trial"], report: Deployment) -
     timed = max(trials, key=lambda trial: len(trial.dataset.corpus))
     recipe, sizes = report.recipe, [len(trial.dataset.corpus) for trial in trials]
     grid = make_grid(recipe.dim, min(sizes), max(trial.depth for trial in trials))
-    costs = {
-        one: (
-            bytes_per_document(compress(recipe, one.compression), one.index),
-            one.bytes_read(max(sizes), recipe.dim),
-        )
-        for one in (Setting(), *grid)
-    }
+    costs = {}
+    for one in (Setting(), *grid):
+        size = bytes_per_document(compress(recipe, one.compression), one.index)
+        costs[one] = size, one.bytes_read(max(sizes), recipe.dim)
     limit = request.limit_bytes or math.inf
     allowed = [one for one in grid if costs[one][0] <= limit]
     if not allowed:

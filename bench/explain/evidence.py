@@ -101,12 +101,9 @@ class Fit:
 def combine_fits(fits: list[Fit]) -> Fit:
     """Return the fit to several kinds of evidence at once, with the worst of their shares."""
     levels = [fit.level for fit in fits if fit.level is not None]
-    return Fit(
-        sum(fit.likelihood for fit in fits),
-        min(fit.share for fit in fits),
-        np.concatenate([fit.errors for fit in fits]),
-        max(levels) if levels else None,
-    )
+    likelihood, share = sum(fit.likelihood for fit in fits), min(fit.share for fit in fits)
+    errors = np.concatenate([fit.errors for fit in fits])
+    return Fit(likelihood, share, errors, max(levels, default=None))
 
 
 def noise_fit(errors: Float64Array) -> Fit:

@@ -339,16 +339,11 @@ def _is_same_model(a: Evaluation, b: Evaluation) -> bool:
 
 def _worst_queries(pairs: Mapping[str, ScorePair], candidate: Candidate) -> tuple[LostQuery, ...]:
     """Return the queries that lost most over all collections, ties sorted by name."""
-    lost = [
-        LostQuery(
-            collection=name,
-            query_id=pair.queries[row],
-            candidate=float(pair.candidate[row]),
-            baseline=float(pair.baseline[row]),
-        )
-        for name, pair in pairs.items()
-        for row in np.argsort(pair.candidate - pair.baseline, kind="stable")[:WORST_SHOWN]
-    ]
+    lost = []
+    for name, pair in pairs.items():
+        for row in np.argsort(pair.candidate - pair.baseline, kind="stable")[:WORST_SHOWN]:
+            new, old = float(pair.candidate[row]), float(pair.baseline[row])
+            lost.append(LostQuery(name, pair.queries[row], candidate=new, baseline=old))
     lost = [query for query in lost if query.baseline - query.candidate > SAME_SCORE]
     worst = sorted(lost, key=lambda query: query.candidate - query.baseline)[:WORST_SHOWN]
     return tuple(

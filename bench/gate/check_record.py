@@ -50,14 +50,14 @@ class CheckRow(Record, kw_only=True):
         return self.candidate - self.baseline
 
 
-class LostQuery(Record, kw_only=True):
+class LostQuery(Record):
     """Query on which the candidate scores less; ``text`` is "" without the collection."""
 
     collection: str
     query_id: str
-    text: str = ""
     candidate: float
     baseline: float
+    text: str = ""
 
 
 class Check(Record, kw_only=True):

@@ -69,12 +69,8 @@ def select_checkpoint(
     means = np.average([panel.scores.mean(axis=0) for panel in panels], axis=0, weights=weights)
     best = names[int(np.flatnonzero(means >= means.max() - SAME_MEAN)[0])]
     pairs = combinations([best, *(name for name in names if name != best)], 2)
-    tests = adjust_p_values(
-        {
-            pair: paired_difference([panel.minus(*pair) for panel in panels], weights)
-            for pair in pairs
-        }
-    )
+    parts = {pair: [panel.minus(*pair) for panel in panels] for pair in pairs}
+    tests = adjust_p_values({pair: paired_difference(parts[pair], weights) for pair in parts})
     return Selection(
         best=best,
         candidates=len(names),
