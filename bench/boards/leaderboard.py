@@ -6,7 +6,7 @@ mean is a claim of its own, on the suite that it averages.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import mode
 from typing import Annotated
@@ -332,16 +332,15 @@ def _means_by_measure(
 ) -> dict[str, Mean]:
     """Return a suite's mean by each measure, over the published collections only."""
     official = {name: result for name, result in results.items() if result.protocol.official}
+    scores = {name: result.measures for name, result in official.items()}
     in_domain = {name for name, result in official.items() if result.in_domain}
     means = {}
-    for measure in dict.fromkeys(key for result in official.values() for key in result.measures):
-        values = {
-            n: one.measures[measure] for n, one in official.items() if measure in one.measures
-        }
+    for measure in dict.fromkeys(chain.from_iterable(scores.values())):
+        values = {name: known[measure] for name, known in scores.items() if measure in known}
         mean = suite_mean(suite, measure, values, in_domain)
         if len(mean.missing) < mean.members:
-            known = None if mean.value is None else score(suite, measure, mean.value)
-            means[measure] = Mean(known, mean.zero_shot, mean.zero_shot_members, mean.missing)
+            value = None if mean.value is None else score(suite, measure, mean.value)
+            means[measure] = Mean(value, mean.zero_shot, mean.zero_shot_members, mean.missing)
     return means
 
 
