@@ -284,11 +284,8 @@ def _build_row(
     results = {column: stored.record for column, stored in by_column.items()}
     first = next(iter(results.values()))
     card = cards.get(first.model)
-    own_claims = {
-        (claim.name, claim.measure): claim
-        for claim in claims
-        if claim.model == first.model and not claim.publication
-    }
+    own = [claim for claim in claims if claim.model == first.model and not claim.publication]
+    own_claims = {(claim.name, claim.measure): claim for claim in own}
 
     def score(column: str, measure: str, value: float) -> Score:
         low, high, group = rank_groups.get((name, column, measure), (None, None, None))

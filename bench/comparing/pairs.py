@@ -261,11 +261,8 @@ def _compare_pair(
 ) -> Comparison:
     a, b = pair
     relevant = [matrix for matrix in matrices if matrix.collection in {*a.results, *b.results}]
-    parts = {
-        matrix.collection: matrix.minus(a.name, b.name)
-        for matrix in relevant
-        if not matrix.gaps.keys() & {a.name, b.name}
-    }
+    complete = [matrix for matrix in relevant if not matrix.gaps.keys() & {a.name, b.name}]
+    parts = {matrix.collection: matrix.minus(a.name, b.name) for matrix in complete}
     tests = adjust_p_values({name: paired_difference([part]) for name, part in parts.items()})
     rows = [_collection_row(pair, matrix, tests.get(matrix.collection)) for matrix in relevant]
     by_name = {row.on: row for row in rows}

@@ -33,6 +33,7 @@ from bench.explain.setup import (
 from bench.requests.deciding import ExplainRequest
 from bench.requests.fields import ModelFields
 from bench.runner.workspace import Workspace, load_models, open_workspace
+from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.locate import is_card
@@ -61,17 +62,16 @@ def explain(request: ExplainRequest) -> Answer:
     datasets = workspace.datasets(request.on)
     names = [dataset.name for dataset in datasets]  # of a folder, not its path
     typed = dict(zip(names, workspace.expand_names(request.on), strict=True))
-    question = Question(
-        model,
-        datasets,
-        lambda name, split: workspace.dataset(typed[name], split),
-        workspace.device,
-        _load_other(workspace, request),
-    )
+
+    def open_split(name: str, split: str) -> Dataset:
+        return workspace.dataset(typed[name], split)
+
+    other = _load_other(workspace, request)
+    question = Question(model, datasets, open_split, workspace.device, other)
     answer = answer_question(question, _evidence(request, question))
-    if question.other is None:
+    if other is None:
         return answer
-    seen = *_compare_files(model.model, question.other.model), *answer.seen
+    seen = *_compare_files(model.model, other.model), *answer.seen
     return msgspec.structs.replace(answer, seen=seen)
 
 

@@ -218,15 +218,12 @@ class Question:
     @cached_property
     def collections(self) -> dict[str, CollectionScores]:
         """Scores of each collection under any set-up."""
-        return {
-            dataset.name: CollectionScores(
-                self.passes,
-                dataset,
-                make_setup(self.model.for_dataset(dataset.name).model, dataset.facts),
-                partial(self.open_split, dataset.name),
-            )
-            for dataset in self.datasets
-        }
+        found = {}
+        for dataset in self.datasets:
+            base = make_setup(self.model.for_dataset(dataset.name).model, dataset.facts)
+            open_split = partial(self.open_split, dataset.name)
+            found[dataset.name] = CollectionScores(self.passes, dataset, base, open_split)
+        return found
 
     def of_vectors(self, path: Path) -> VectorEvidence:
         """Return the evidence of a file of vectors, see `read_vectors`."""

@@ -218,11 +218,9 @@ class PublishedEvidence(SetupEvidence):
     needs_collection: bool = True
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        rows = [
-            # One unit of the last digit: half of it is rounding, half another machine's.
-            (number.value, mean, 10.0**-number.digits + doubt)
-            for number, mean, doubt in self._predict(setup, probe)
-        ]
+        # One unit of the last digit: half of it is rounding, half another machine's.
+        predicted = self._predict(setup, probe)
+        rows = [(one.value, mean, 10.0**-one.digits + doubt) for one, mean, doubt in predicted]
         return value_fit(*np.array(rows).T)
 
     def detail(self, setup: EvaluationSetup) -> str:

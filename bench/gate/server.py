@@ -224,11 +224,9 @@ def _repeat_under_load(
     A vector changed if its relative squared distance to the one of ``given`` is above ``most``. One
     that is much closer to the vector of another text went to the wrong request.
     """
-    tasks = [
-        (role, each.texts, slice(row, row + 1))
-        for role, each in given.items()
-        for row in range(len(each.texts.ids))
-    ]
+    tasks = []
+    for role, each in given.items():
+        tasks += [(role, each.texts, slice(row, row + 1)) for row in range(len(each.texts.ids))]
     from scipy.spatial.distance import cdist  # late: other commands do without it
 
     first = np.concatenate([each.vectors for each in given.values()])

@@ -143,14 +143,8 @@ def judge_stacks(
         causes = causes or ["vectors differ"]
     equal = [a == b for a, b in zip(here.facts["whole"], there.facts["whole"], strict=True)]
     row = partial(CheckRow, baseline=1.0)
-    rows = [
-        row(
-            name="fixed texts",
-            measure="share of equal token ids",
-            candidate=float(np.mean(equal)),
-            failure="; ".join(token_causes),
-        )
-    ]
+    measure, share, why = "share of equal token ids", float(np.mean(equal)), "; ".join(token_causes)
+    rows = [row(name="fixed texts", measure=measure, candidate=share, failure=why)]
     for role in ROLES:
         every = np.concatenate(
             [each for name, each in distances.items() if name.endswith(f" {role}")]
