@@ -293,6 +293,10 @@ def _build_row(
         source = claim.source if claim else ""
         return Score(value, low, high, group, claim.value if claim else None, source)
 
+    cells = {}
+    for column, result in results.items():
+        scores = {key: score(column, key, value) for key, value in result.measures.items()}
+        cells[column] = _build_cell(result, scores)
     largest = max(results.values(), key=lambda result: result.timings.encoded_tokens)
     speed = _tokens_per_second(largest)
     sizes = (result.parameters for result in results.values() if result.parameters)
@@ -301,12 +305,7 @@ def _build_row(
         model=first.model,
         title=card.title if card else "",
         recipe=row_facts(list(by_column.values())),
-        cells={
-            column: _build_cell(
-                result, {key: score(column, key, value) for key, value in result.measures.items()}
-            )
-            for column, result in results.items()
-        },
+        cells=cells,
         means={suite.name: _means_by_measure(suite.name, results, score) for suite in suites},
         trained_on=card.trained_on if card else (),
         tokens_per_s=speed,

@@ -275,6 +275,7 @@ def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | Non
     a, b = pair
     results = [model.results.get(matrix.collection) for model in pair]
     protocols = [evaluation.record.protocol for evaluation in results if evaluation]
+    gaps = [name for name in (a.name, b.name) if name in matrix.gaps]
     return ComparisonRow(
         on=matrix.collection,
         measure=matrix.measure,
@@ -286,11 +287,7 @@ def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | Non
         official=all(protocol.official for protocol in protocols),
         paired=test,
         verdict=test.verdict if test else "neither",
-        missing=tuple(
-            f"{model.name}: {matrix.gaps[model.name]}"
-            for model in pair
-            if model.name in matrix.gaps
-        ),
+        missing=tuple(f"{name}: {matrix.gaps[name]}" for name in gaps),
         overlay=protocols[0].overlay if protocols else "",
     )
 
@@ -437,15 +434,13 @@ def measure_forgetting(
     checkpoint_of = dict(zip(trained, order, strict=True))
     backward = [(name, last, checkpoint_of[name]) for name in trained[:-1]]
     forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order, strict=False)]
+    rows = []
+    for model in models:
+        levels = {key: mean_with_interval([one.minus(model.name)]) for key, one in matrices.items()}
+        rows.append(TransferRow(model.name, levels))
     return Forgetting(
         measure=measures[0],
-        rows=tuple(
-            TransferRow(
-                model.name,
-                {key: mean_with_interval([one.minus(model.name)]) for key, one in matrices.items()},
-            )
-            for model in models
-        ),
+        rows=tuple(rows),
         base=base,
         trained=tuple(trained),
         queries={name: len(matrix.scores) for name, matrix in matrices.items()},

@@ -168,6 +168,8 @@ class _DeviationSearch:
         verdict: Verdict = "reproduced" if base.fits else "none"
         if accepted:
             verdict = "explained" if chance <= MOST_CHANCE else "possible"
+        groups = enumerate(_group_equal(accepted))
+        explanations = [self._explanation(group, place < SHOWN) for place, group in groups]
         closest = None if accepted else next(iter(tried), None)
         notes = [*question.notes, *(note for each in self.evidence for note in each.notes)]
         if verdict == "none":
@@ -179,10 +181,7 @@ class _DeviationSearch:
             verdict=verdict,
             share=base.share,
             precision=base.precision,
-            explanations=tuple(
-                self._explanation(group, place < SHOWN)
-                for place, group in enumerate(_group_equal(accepted))
-            ),
+            explanations=tuple(explanations),
             closest=self._explanation([closest]) if closest and closest.fit.beats(base) else None,
             seen=tuple(notes),
             chance=chance,

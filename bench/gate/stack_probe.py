@@ -87,12 +87,9 @@ def _open_plain(job: dict[str, Any]) -> Opened:
         rows = []
         with torch.inference_mode():
             for text in texts:
-                tokens = tokenizer(
-                    job["prompts"][role] + text,
-                    truncation=True,
-                    max_length=job["max_tokens"][role] or None,
-                    return_tensors="pt",
-                ).to(job["device"])
+                cut = {"truncation": True, "max_length": job["max_tokens"][role] or None}
+                tokens = tokenizer(job["prompts"][role] + text, return_tensors="pt", **cut)
+                tokens = tokens.to(job["device"])
                 states = network(**tokens)[0][0].float()
                 pooled = {"cls": states[0], "last": states[-1]}.get(job["pooling"], states.mean(0))
                 if job["normalize"]:
