@@ -1,6 +1,5 @@
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from datasets_cfg.dataset import (
     Dataset,
     check_counts,
     count_differences,
-    open_dataset,
     open_remembered,
     remember_folder,
 )
@@ -34,20 +32,6 @@ FILES = {
 def folder(tmp_path: Path) -> Path:
     """A user's own folder in BEIR's layout, called mine."""
     return fill(tmp_path / "mine", FILES)
-
-
-@pytest.fixture
-def open_(tmp_path: Path) -> Callable[..., Dataset]:
-    """`open_dataset` with a cache of this test and no downloads."""
-
-    def open_with_cache(name: str | Path, **options: object) -> Dataset:
-        settings = {"cache_dir": tmp_path / "cache", "download": False, **options}
-        return open_dataset(str(name), **settings)  # type: ignore[arg-type]
-
-    return open_with_cache
-
-
-Open = Callable[..., Dataset]
 
 
 def fill(folder: Path, files: dict[str, str]) -> Path:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from datasets_cfg.dataset import open_dataset
 from datasets_cfg.readers.files import LAYOUTS, read_examples
 from datasets_cfg.readers.reader import Document
 from datasets_cfg.readers.reader import TrainingExample as Example
@@ -222,22 +220,22 @@ def test_an_unknown_layout_is_refused_with_all_that_are_known(tmp_path):
     assert all(layout.name in caught.value.hint for layout in LAYOUTS)
 
 
-def test_a_training_file_is_a_collection_in_which_equal_texts_are_one(tmp_path):
+def test_a_training_file_is_a_collection_in_which_equal_texts_are_one(tmp_path, open_):
     rows = [("q", "p", "n"), ("q", "other p", "p"), ("r", "p", "n")]
     names = ("anchor", "positive", "negative")
     path = tmp_path / "train.jsonl"
     path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
-    dataset = open_dataset(str(path), cache_dir=tmp_path / "cache")
+    dataset = open_(path)
     assert dataset.queries.texts == ("q", "r")
     assert dataset.corpus.texts.to_pylist() == ["p", "n", "other p"]
     rows_of = dataset.corpus.rows_of(dataset.qrels.doc_ids).tolist()
     assert rows_of == [0, 2, 0]
     (tmp_path / "ids.tsv").write_text("1\t2\t3\n")
     with pytest.raises(BenchError, match="ids instead of texts"):
-        open_dataset(str(tmp_path / "ids.tsv"), cache_dir=tmp_path / "cache")
+        open_(tmp_path / "ids.tsv")
 
 
-def test_dpr_trains_on_ids_of_its_corpus_and_has_answers_otherwise(tmp_path):
+def test_dpr_trains_on_ids_of_its_corpus_and_has_answers_otherwise(tmp_path, open_):
     (tmp_path / "psgs_w100.tsv").write_text('id\ttext\ttitle\n49\t"amber"\tUrine\n7\tgreen\tY\n')
     (tmp_path / "nq-test.qa.csv").write_text("who\t['me']\n")
     (tmp_path / "biencoder-nq-train.json").write_text(
@@ -245,10 +243,7 @@ def test_dpr_trains_on_ids_of_its_corpus_and_has_answers_otherwise(tmp_path):
     )
     facts = 'name = "dpr/nq"\n'
     (tmp_path / "dataset.toml").write_text(facts)
-    opened = {
-        split: open_dataset(str(tmp_path), cache_dir=tmp_path / "cache", split=split)
-        for split in ("test", "train")
-    }
+    opened = {split: open_(tmp_path, split=split) for split in ("test", "train")}
     assert opened["test"].answers == {"0": ("me",)}
     training = opened["train"]
     assert list(training.qrels) == [("0", "49", 1), ("1", "49", 1)]
@@ -258,23 +253,21 @@ def test_dpr_trains_on_ids_of_its_corpus_and_has_answers_otherwise(tmp_path):
     assert training.corpus.folder == opened["test"].corpus.folder
 
 
-def read_documents(path: Path, tmp_path: Path) -> list[tuple[str, str]]:
-    dataset = open_dataset(str(path), cache_dir=tmp_path / "cache", with_judgements=False)
-    assert len(dataset.queries) == 0
-    return list(
-        zip(dataset.corpus.titles.to_pylist(), dataset.corpus.texts.to_pylist(), strict=True)
-    )
+def test_documents_are_read_from_a_corpus_alone_or_from_a_file_with_one_a_line(tmp_path, open_):
+    def read(name: str) -> list[tuple[str, str]]:
+        dataset = open_(tmp_path / name, with_judgements=False)
+        assert len(dataset.queries) == 0
+        columns = (dataset.corpus.titles.to_pylist(), dataset.corpus.texts.to_pylist())
+        return list(zip(*columns, strict=True))
 
-
-def test_documents_are_read_from_a_corpus_alone_or_from_a_file_with_one_a_line(tmp_path):
     (tmp_path / "notes.txt").write_text("one river\n\ntwo stones\n")
     (tmp_path / "notes.gz").write_bytes(gzip.compress(b"one river\ntwo stones"))
     (tmp_path / "notes.jsonl").write_text('{"text": "one river"}\n{"text": "two stones"}\n')
     for name in ("notes.txt", "notes.gz", "notes.jsonl"):
-        assert read_documents(tmp_path / name, tmp_path) == [("", "one river"), ("", "two stones")]
+        assert read(name) == [("", "one river"), ("", "two stones")]
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "corpus.jsonl").write_text('{"_id": "d", "title": "T", "text": "one"}\n')
-    assert read_documents(tmp_path / "alone", tmp_path) == [("T", "one")]
+    assert read("alone") == [("T", "one")]
     (tmp_path / "bad.jsonl").write_text('{"text": "one"}\n{"contents": "two"}\n')
     with pytest.raises(BenchError, match=r"bad\.jsonl:2"):
-        read_documents(tmp_path / "bad.jsonl", tmp_path)
+        read("bad.jsonl")

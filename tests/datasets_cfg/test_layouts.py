@@ -19,7 +19,7 @@ from bench.evaluation.index_search import apply_exclude_self, search_depth
 from bench.evaluation.judging import apply_protocol
 from bench.evaluation.runs import Run
 from datasets_cfg.catalogue import facts_for, suite_for
-from datasets_cfg.dataset import Dataset, all_assumptions, open_dataset, verify_dataset
+from datasets_cfg.dataset import Dataset, all_assumptions, verify_dataset
 from datasets_cfg.locate import detect_layout
 from datasets_cfg.readers.qrels import read_qrels
 from datasets_cfg.repair import CHANGES_FILE, write_repaired
@@ -126,14 +126,6 @@ FORMS: dict[Callable[[Path], None], set[str]] = {
         "documents that occur twice, with equal texts, are read once",
     },
 }
-
-
-@pytest.fixture
-def open_(tmp_path: Path) -> Callable[..., Dataset]:
-    def open_one(folder: Path | str, **options: Any) -> Dataset:
-        return open_dataset(str(folder), cache_dir=tmp_path / "cache", **options)
-
-    return open_one
 
 
 def hashes(dataset: Dataset) -> tuple[str, str, str]:
@@ -291,7 +283,7 @@ def test_trec_topics_are_asked_by_their_titles(topics, name, split, tmp_path, op
 
 
 @pytest.fixture
-def bright(tmp_path: Path, open_: Callable[..., Dataset]) -> Dataset:
+def bright(tmp_path, open_) -> Dataset:
     """Two hundred documents. Of three queries, two exclude documents."""
     documents = [{"id": f"d{n}", "content": f"passage {n}"} for n in range(200)]
     excluded = [["N/A"], [f"d{n}" for n in range(0, 90, 3)], ["d5", "d6"]]
@@ -347,29 +339,29 @@ def test_declared_collections_name_a_commit_and_say_how_to_get_them(
         assert len(repository.split("/")) == 2
         assert len(commit) == 40
     with pytest.raises(BenchError, match="cannot get hf://") as caught:
-        open_(names[0], download=False)
+        open_(names[0])
     assert f"bench fetch {names[0]}` on a connected machine" in caught.value.hint
 
 
 # Copies, cut texts and repair
 
 
-def test_verify_counts_unjudged_copies_and_cut_texts(tmp_path):
+def test_verify_counts_unjudged_copies_and_cut_texts(tmp_path, open_):
     corpus: Rows = [{"_id": f"d{n}", "text": f"{n}" * 300} for n in range(6)]
     lines(tmp_path / "corpus.jsonl", [*corpus, {"_id": "copy", "text": "0" * 300}])
     lines(tmp_path / "queries.jsonl", [{"_id": f"q{n}", "text": "x"} for n in range(3)])
     judged = [("q0", "d0", 1), ("q1", "d0", 1), ("q1", "copy", 0), ("q2", "d1", 1)]
     rows = [{"query-id": q, "corpus-id": d, "score": g} for q, d, g in judged]
     lines(tmp_path / "qrels.jsonl", rows)
-    found = verify_dataset(open_dataset(str(tmp_path), cache_dir=tmp_path / "cache"))
+    found = verify_dataset(open_(tmp_path))
     assert [(each.severity, each.count, each.examples[:1]) for each in found] == [
         ("warning", 1, ("q0",)),
         ("note", 7, ("d0",)),
     ]
 
 
-def test_a_copy_of_nfcorpus_would_count_as_wrong_for_112_queries(bench_data, tmp_path):
-    dataset = open_dataset("beir/nfcorpus", cache_dir=tmp_path, data_dir=bench_data)
+def test_a_copy_of_nfcorpus_would_count_as_wrong_for_112_queries(bench_data, open_):
+    dataset = open_("beir/nfcorpus", data_dir=bench_data)
     (finding,) = verify_dataset(dataset)
     texts = dict(zip(dataset.corpus.ids.to_pylist(), dataset.corpus.texts.to_pylist(), strict=True))
     judged = set(zip(dataset.qrels.query_ids, dataset.qrels.doc_ids, strict=True))
@@ -467,19 +459,19 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_dataset_of_ir_datasets_is_that_of_its_files(registered, tmp_path, open_):
     with pytest.raises(BenchError, match="downloads are off"):
-        open_(registered, download=False)
-    dataset = open_(registered)
+        open_(registered)
+    dataset = open_(registered, download=True)
     untitled = {id_: ("", text) for id_, (_, text) in DOCUMENTS.items()}
     write_collection(tmp_path / "beir", untitled)
     assert hashes(dataset) == hashes(open_(tmp_path / "beir"))
     assert dataset.name == "ir_datasets/mine/test"
     assert dataset.facts.version.startswith("ir_datasets ")
-    assert open_(registered, download=False).name == dataset.name
+    assert open_(registered).name == dataset.name
     with pytest.raises(BenchError, match=r"cannot read 'mine/none': there is no .*mine/none"):
-        open_("ir_datasets:mine/none")
-    assert open_("ir_datasets:mine").name == "ir_datasets/mine"
+        open_("ir_datasets:mine/none", download=True)
+    assert open_("ir_datasets:mine", download=True).name == "ir_datasets/mine"
     with pytest.raises(BenchError, match="is not in "):
-        open_(f"ir_datasets:../../../{tmp_path.name}/beir", download=False)
+        open_(f"ir_datasets:../../../{tmp_path.name}/beir")
 
 
 # The Hugging Face Hub

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from datasets_cfg.catalogue import Counts, Facts
-from datasets_cfg.dataset import Dataset, evaluation_findings, open_dataset, verify_dataset
+from datasets_cfg.dataset import Dataset, evaluation_findings, verify_dataset
 from datasets_cfg.locate import reader_of_layout
 from datasets_cfg.readers.reader import Document, Qrels, Queries
 from foundation.errors import BenchError
@@ -136,9 +136,9 @@ def test_counts_that_differ_are_errors_and_come_first(tmp_path):
     ],
 )
 def test_verify_finds_only_the_known_oddities_of_real_collections(
-    name, expected, bench_data, tmp_path
+    name, expected, bench_data, open_
 ):
-    found = verify_dataset(open_dataset(name, cache_dir=tmp_path, data_dir=bench_data))
+    found = verify_dataset(open_(name, data_dir=bench_data))
     assert sorted((each.severity, each.count) for each in found) == sorted(expected)
 
 
@@ -154,38 +154,39 @@ def write_wrong(folder: Path) -> Path:
     return folder
 
 
-def test_verify_counts_wrong_lines_by_kind_and_builds_no_corpus_without_them(tmp_path):
+def test_verify_counts_wrong_lines_by_kind_and_builds_no_corpus_without_them(tmp_path, open_):
     folder = write_wrong(tmp_path)
-    cache = tmp_path / "cache"
-    found = verify_dataset(lambda: open_dataset(str(folder), cache_dir=cache))
+    found = verify_dataset(lambda: open_(folder))
     assert sorted((each.severity, each.count) for each in found) == [
         *(("error", count) for count in (1, 2, 3, 4, 20))
     ]
     assert any("corpus.jsonl:2: the id is empty" in each.what for each in found)
-    assert not list(cache.glob("corpora/*/*.arrow"))
+    assert not list(tmp_path.glob("cache/corpora/*/*.arrow"))
     with pytest.raises(BenchError, match="occurs twice"):
-        open_dataset(str(folder), cache_dir=cache)
+        open_(folder)
 
 
-def test_verify_counts_lines_that_are_not_utf8_and_reports_no_other_error_about_them(tmp_path):
+def test_verify_counts_lines_that_are_not_utf8_and_reports_no_other_error_about_them(
+    tmp_path, open_
+):
     folder = write_wrong(tmp_path)
     (folder / "corpus.jsonl").write_text('{"_id": "d1", "text": "a first text"}\n')
     (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
     wrong = b"query-id\tcorpus-id\tscore\n" + b"q1\td\xff\t1\n" * 2
     (folder / "qrels" / "test.tsv").write_bytes(wrong)
-    (found,) = verify_dataset(lambda: open_dataset(str(folder), cache_dir=tmp_path / "cache"))
+    (found,) = verify_dataset(lambda: open_(folder))
     assert (found.severity, found.count) == ("error", 2)
     assert "test.tsv:2: not UTF-8 (byte 0xff at column 5)" in found.what
 
 
 @pytest.mark.parametrize("qrels", [None, "query\tdocument\n"])
-def test_a_collection_that_cannot_be_opened_is_a_finding(qrels, tmp_path):
+def test_a_collection_that_cannot_be_opened_is_a_finding(qrels, tmp_path, open_):
     folder = write_wrong(tmp_path)
     (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
     (folder / "qrels" / "test.tsv").unlink()
     if qrels:
         (folder / "qrels" / "test.tsv").write_text(qrels)
-    (found,) = verify_dataset(lambda: open_dataset(str(folder), cache_dir=tmp_path / "cache"))
+    (found,) = verify_dataset(lambda: open_(folder))
     assert (found.severity, found.count) == ("error", 1)
     assert "test.tsv" in found.what
 
