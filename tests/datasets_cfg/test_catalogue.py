@@ -80,7 +80,7 @@ TRACKS = ["dev", "dl19", "dl20"]
 
 
 @pytest.mark.parametrize("name", dataset_names())
-def test_every_collection_states_title_counts_licence_and_citation(name):
+def test_every_collection_states_its_source_and_how_to_obtain_it(name):
     facts = facts_for(name)
     assert facts.name == name
     assert facts.title
@@ -89,11 +89,6 @@ def test_every_collection_states_title_counts_licence_and_citation(name):
     assert facts.measures
     assert facts.citation or name in EMBEDDED
     assert facts.version or name in EMBEDDED
-
-
-@pytest.mark.parametrize("name", dataset_names())
-def test_a_collection_can_be_downloaded_or_says_how_to_obtain_it(name):
-    facts = facts_for(name)
     assert facts.public != bool(facts.instructions)
     assert facts.public == bool(facts.archives or facts.hub) or name in EMBEDDED
     if any(not archive.md5 for archive in facts.archives):

@@ -201,14 +201,6 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def typed(*words: object) -> tuple[Any, Any]:
-    """The request and the output options of a command line, as the command gets them."""
-    from bench.cli.main import parse_command  # late, for the sake of all other tests
-
-    parsed = parse_command([str(word) for word in words])
-    return parsed.request, parsed.output
-
-
 def options(command: str, *positional: object, **named: Any) -> tuple[Any, Any]:
     """The request and the output options of a command.
 
@@ -221,10 +213,11 @@ def options(command: str, *positional: object, **named: Any) -> tuple[Any, Any]:
         option = f"--{name.replace('_', '-')}"
         if value is True:
             words.append(option)
-        elif isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple):
-            words += [word for values in value for word in (option, *values)]
         elif isinstance(value, list | tuple):
             words += [option, *value] if value else []
         elif value is not None and value is not False:
             words += [option, value]
-    return typed(*words)
+    from bench.cli.main import parse_command  # late, for the sake of all other tests
+
+    parsed = parse_command([str(word) for word in words])
+    return parsed.request, parsed.output

@@ -16,7 +16,7 @@ from bench.evaluation.result_record import SCORES_FILE, Evaluation, Protocol, Re
 from bench.result_store.result import RESULT_FILE, load, save
 from datasets_cfg.catalogue import dataset_names, facts_for
 from retrievers.models.card import Recipe
-from tests.support.results import CONDITIONS, RESULT
+from tests.support.results import CONDITIONS, PROTOCOL, RESULT
 
 MEASURE = "nDCG@10"
 
@@ -32,20 +32,10 @@ def make_protocol(collection: str, **changes: Any) -> Protocol:
         facts = facts_for(collection)
         names = ("version", "split", "title_track", "exclude_self", "depth")
         known = {name: getattr(facts, name) for name in names}
-    fields = {
-        "version": "1",
-        "split": "test",
-        "title_track": "",
-        "exclude_self": False,
-        "depth": 1000,
-        **known,
-        "corpus_sha256": digest("corpus", collection),
-        "queries_sha256": digest("queries", collection),
-        "qrels_sha256": digest("qrels", collection),
-        "official": True,
-        **changes,
-    }
-    return Protocol(collection=collection, **fields)
+    parts = ("corpus", "queries", "qrels")
+    hashes = {f"{part}_sha256": digest(part, collection) for part in parts}
+    fields = {"exclude_self": False, "depth": 1000, **known, **hashes, **changes}
+    return msgspec.structs.replace(PROTOCOL, collection=collection, **fields)
 
 
 def recipe_of(model: str, **changes: Any) -> Recipe:

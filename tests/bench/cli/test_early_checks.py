@@ -8,48 +8,32 @@ import pytest
 from bench.__main__ import main
 from bench.cli.command_table import COMMANDS
 from bench.cli.parsing import output_marks
-from tests.support.collections import Bench, write_collection
+from tests.support.collections import write_collection
 
 NOWHERE = "/proc/nowhere"  # root may write anywhere else
 OUTPUTS = {
-    "run": ["run", "{data}", "--model", "hashing", "--results"],
-    "score": ["score", "{run}", "--dataset", "{data}", "--results"],
-    "check": ["check", "hashing", "--baseline", "bm25", "--on", "{data}", "--results"],
-    "check --junit": ["check", "hashing", "--baseline", "bm25", "--junit"],
-    "watch": ["watch", "{data}", "--on", "{data}", "--once", "--out"],
-    "watch --results": ["watch", "{data}", "--on", "{data}", "--once", "--results"],
-    "ablate": ["ablate", "inference", "--out"],
-    "adapt": ["adapt", "tsdae", "--on", "{data}", "--out"],
-    "pretrain": ["pretrain", "retromae-paper", "--on", "{data}", "--out"],
-    "finetune": ["finetune", "contrastive", "--model", "minilm", "--on", "{data}", "--out"],
-    "compose": ["compose", "average", "{data}", "{data}", "--out"],
-    "export": ["export", "hashing", "--out"],
+    "run {} --model hashing --results": NOWHERE,
+    "check hashing --baseline bm25 --junit": f"{NOWHERE}/x.xml",
+    "ablate inference --out": NOWHERE,
+    "export hashing --out": NOWHERE,
 }
-DEVICES = {
-    "run": ["run", "{data}", "--model", "hashing"],
-    "run bm25": ["run", "{data}", "--model", "bm25"],
-    "check": ["check", "hashing", "--baseline", "bm25", "--on", "{data}"],
-    "watch": ["watch", "{data}", "--on", "{data}", "--once"],
-    "speed": ["speed", "--model", "hashing"],
-}
+DEVICES = (
+    "run {} --model hashing",
+    "check hashing --baseline bm25 --on {}",
+    "speed --model hashing",
+)
 
 
 @pytest.fixture
-def words(tmp_path: Path) -> dict[str, str]:
-    data = write_collection(tmp_path / "tiny")
-    run = tmp_path / "some.trec"
-    run.write_text("q1 Q0 d1 1 1.5 tag\n")
-    return {"data": str(data), "run": str(run)}
+def data(tmp_path: Path) -> Path:
+    return write_collection(tmp_path / "tiny")
 
 
-@pytest.mark.parametrize("case", OUTPUTS)
-def test_an_unwritable_path_is_refused_before_any_work(tmp_path, words, case):
-    bench = Bench(tmp_path)
-    file = case.split()[-1] in ("--junit", "--plot")
-    place = f"{NOWHERE}/x.svg" if file else NOWHERE
-    finished = bench(*(word.format(**words) for word in OUTPUTS[case]), place)
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_an_unwritable_path_is_refused_before_any_work(bench, data, command):
+    finished = bench(*command.format(data).split(), OUTPUTS[command])
     assert finished.code == 2, finished.stderr
-    assert f"error: {place} cannot be written" in finished.stderr
+    assert f"error: {OUTPUTS[command]} cannot be written" in finished.stderr
     assert "\n  Choose another folder." in finished.stderr
     assert not bench.cache.exists()
 
@@ -63,34 +47,31 @@ def test_every_option_that_is_written_is_checked():
         assert kinds.keys() & written == marked - {"results"}, name
 
 
-@pytest.mark.parametrize("case", DEVICES)
-def test_a_missing_gpu_is_refused_before_a_corpus_is_built(tmp_path, words, case):
+@pytest.mark.parametrize("command", DEVICES)
+def test_a_missing_gpu_is_refused_before_a_corpus_is_built(bench, data, command):
     torch = pytest.importorskip("torch")
     device = f"cuda:{torch.cuda.device_count()}"
-    bench = Bench(tmp_path)
-    finished = bench(*(word.format(**words) for word in DEVICES[case]), "--device", device)
+    finished = bench(*command.format(data).split(), "--device", device)
     assert finished.code == 2, finished.stderr
     assert f"error: {device} is not available" in finished.stderr
     assert "--device cpu" in finished.stderr
     assert not bench.cache.exists()
 
 
-def test_testing_whether_a_path_is_writable_leaves_nothing_there(tmp_path, words):
-    bench = Bench(tmp_path)
-    bench("run", words["data"], "--model", "no-such-model", "--results", tmp_path / "new" / "deep")
+def test_testing_whether_a_path_is_writable_leaves_nothing_there(bench, tmp_path, data):
+    bench("run", data, "--model", "no-such-model", "--results", tmp_path / "new" / "deep")
     assert not (tmp_path / "new").exists()
 
 
-def test_a_word_that_is_not_utf_8_is_refused(tmp_path, words):
-    raw = tmp_path / "caf\udce9"
-    shutil.copytree(words["data"], raw)
-    finished = Bench(tmp_path)("run", raw, "--model", "hashing")
+def test_a_word_that_is_not_utf_8_is_refused(bench, tmp_path, data):
+    raw = shutil.copytree(data, tmp_path / "caf\udce9")
+    finished = bench("run", raw, "--model", "hashing")
     assert finished.code == 2
     assert r"caf\udce9' cannot be written as utf-8" in finished.stderr
 
 
-def test_the_cache_of_the_environment_is_a_folder(tmp_path, words, monkeypatch):
+def test_the_cache_of_the_environment_is_a_folder(tmp_path, data, monkeypatch):
     monkeypatch.setenv("BENCH_CACHE", "s3://bucket/cache")
     monkeypatch.chdir(tmp_path)
-    assert main(["run", words["data"], "--model", "hashing", "--results", "out"]) == 2
+    assert main(["run", str(data), "--model", "hashing", "--results", "out"]) == 2
     assert not (tmp_path / "s3:").exists()
