@@ -22,16 +22,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from foundation import errors
 from foundation.arrays import Int32Array
-from foundation.errors import (
-    BenchError,
-    MissingFileError,
-    errors_were_counted,
-    file_error,
-    format_count,
-    format_names,
-    report_error,
-)
+from foundation.errors import BenchError, MissingFileError, errors_were_counted
 from foundation.files import check_not_lfs_pointer
 from foundation.records import convert_table, decode_json
 
@@ -270,7 +263,7 @@ def _first_form(found: Mapping[str, Mapping[str, Path]], forms: Sequence[str]) -
             problem = f"{parent} mixes {paths[0].name} with {path.name}"
             raise MissingFileError(problem, "keep the files of one export")
     if shard and len(paths) != int(shard[2]):
-        count = f"{format_count(len(paths), 'shard', 'shards')} of {shard[1]}"
+        count = f"{errors.format_count(len(paths), 'shard', 'shards')} of {shard[1]}"
         problem = f"{parent} has {count}, but {paths[0].name} announces {int(shard[2])}"
         raise MissingFileError(problem, "download the folder again")
     return paths
@@ -313,7 +306,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line[start:].rstrip(b"\r\n")
     except (EOFError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.filename is not None:  # it cannot be opened
-            raise file_error(error) from error
+            raise errors.file_error(error) from error
         raise line_error(path, number + 1, str(error), "copy or download the file again") from error
 
 
@@ -325,7 +318,7 @@ def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple
         try:
             text = decode_line(path, number, line)
         except BenchError as error:
-            report_error(error)
+            errors.report_error(error)
             continue
         if not text.strip():
             continue
@@ -334,7 +327,7 @@ def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple
             yield number, fields
         else:
             message = f"{len(fields)} columns instead of {columns}"
-            report_error(line_error(path, number, message))
+            errors.report_error(line_error(path, number, message))
 
 
 def read_json_lines(path: Path, kind: type[Line], hint: str) -> Iterator[tuple[int, Line]]:
@@ -353,7 +346,7 @@ def read_json_lines(path: Path, kind: type[Line], hint: str) -> Iterator[tuple[i
                             continue
                     decode_json(line, kind, f"{path}:{number}", hint)
                 except BenchError as error:
-                    report_error(error)
+                    errors.report_error(error)
 
 
 def repair_text(value: Any) -> Any:
@@ -376,7 +369,7 @@ def read_records(path: Path, kind: type[Fields], hint: str = "") -> Iterator[tup
         try:
             yield number, convert_table(row, kind, f"{path}:{number}")
         except BenchError as error:
-            report_error(error)
+            errors.report_error(error)
 
 
 def read_table(path: Path, columns: Collection[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -426,12 +419,12 @@ def read_id(path: Path, number: int, value: Any) -> str:
         assume("ids that are integers are read as text")
         return str(value)
     if not isinstance(value, str):
-        report_error(line_error(path, number, f"the id is {value!r}: expected text"))
+        errors.report_error(line_error(path, number, f"the id is {value!r}: expected text"))
     elif not value:
-        report_error(line_error(path, number, "the id is empty", "give it an id"))
+        errors.report_error(line_error(path, number, "the id is empty", "give it an id"))
     elif "\0" in value:
         problem = f"the id {value!r} contains NUL"
-        report_error(line_error(path, number, problem, "check that the file is UTF-8"))
+        errors.report_error(line_error(path, number, problem, "check that the file is UTF-8"))
     else:
         return value
     return ""
@@ -446,19 +439,19 @@ def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgeme
     """Keep the queries that have judgements in the file ``source``."""
     if not qrels and not errors_were_counted():  # wrong lines explain why there are none
         hint = "write a line for each judged pair of query and document"
-        report_error(BenchError(f"{source} has no judgements", hint))
+        errors.report_error(BenchError(f"{source} has no judgements", hint))
     if qrels and not (qrels.grades > 0).any():
         problem = f"{source}: none of the {len(qrels)} judgements has a grade above 0"
         hint = "check that this is the right file: every measure would be 0"
-        report_error(BenchError(problem, hint))
+        errors.report_error(BenchError(problem, hint))
     wanted = set(qrels.query_ids)
     kept = [row for row, id_ in enumerate(queries.ids) if id_ in wanted]
     if len(kept) < len(wanted):
         missing = sorted(wanted.difference(queries.ids))
-        count = format_count(len(missing), "judged query is", "judged queries are")
-        problem = f"{source}: {count} not in the queries file: {format_names(missing)}"
+        count = errors.format_count(len(missing), "judged query is", "judged queries are")
+        problem = f"{source}: {count} not in the queries file: {errors.format_names(missing)}"
         hint = "check that queries and qrels are of the same split"
-        report_error(BenchError(problem, hint))
+        errors.report_error(BenchError(problem, hint))
     ids, texts = queries.ids, queries.texts
     selected = Queries(tuple(ids[row] for row in kept), tuple(texts[row] for row in kept))
     return Judgements(selected, qrels, unjudged=len(ids) - len(kept))
@@ -473,7 +466,7 @@ def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries
             continue
         if texts.setdefault(id_, text) != text:
             problem = f"{path}:{number}: query id {id_!r} occurs twice, with different texts"
-            report_error(RepeatedError(problem, "remove or rename one of the two"))
+            errors.report_error(RepeatedError(problem, "remove or rename one of the two"))
             continue
         read += 1
     if repeated := read - len(texts):
