@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,3 +74,17 @@ def mounted(folder: Path, size: str) -> Iterator[Path]:
 def enlarge(folder: Path, size: str) -> None:
     """Give the file system on ``folder`` another size."""
     subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
+
+
+def wait_until(
+    condition: Callable[[], Any],
+    process: subprocess.Popen[str] | None = None,
+    limit_s: float = 90.0,
+) -> Any:
+    """Return what ``condition`` answers once it is true. Fail if ``process`` ends before."""
+    end = time.monotonic() + limit_s
+    while not (answer := condition()):
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return answer

@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from bench.result_store.result import load
 from tests.support import tiny_checkpoints
 from tests.support.collections import Bench, Finished, files_below, write_collection
+from tests.support.processes import wait_until
 
 Spoil = Callable[[Path], object]
 
@@ -252,10 +252,3 @@ def test_ctrl_c_while_encoding_loses_nothing_and_leaves_nothing_half_written(ben
     first, second = (one.results("tiny", "hashing") for one in (bench, fresh))
     for name in ("run.arrow", "per_query.parquet"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

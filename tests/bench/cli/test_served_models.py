@@ -17,6 +17,7 @@ from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import files_below, finish, write_collection
 from tests.support.embedding_server import Reply, serve_model, serving
+from tests.support.processes import wait_until
 from tests.support.tiny_checkpoints import write_card
 
 pytest.importorskip("openai", reason="needs openai: pip install openai")
@@ -157,8 +158,7 @@ def test_a_kill_repeats_at_most_one_batch_per_connection(bench, tmp_path, server
     app.delay_s = lambda request: 0.1
     words = ("work", data, "--model", url, "--endpoint-model", "m")
     process = bench.start(*words)
-    while len(set(app.texts)) < count / 2 and process.poll() is None:
-        time.sleep(0.02)
+    wait_until(lambda: len(set(app.texts)) >= count / 2, process)
     os.kill(process.pid, signal.SIGKILL)
     finish(process)
     time.sleep(0.3)

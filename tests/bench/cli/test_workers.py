@@ -2,13 +2,13 @@
 
 import signal
 import sys
-import time
 
 import pytest
 
 from bench.result_store.result import RESULT_FILE, load
 from tests.support.collections import Bench, finish, write_collection
 from tests.support.engines import SHARDS, files_of, several_shards, tiny_bert
+from tests.support.processes import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_workers_join_and_leave_and_nothing_is_encoded_twice_or_lost(collection,
     bench, card = Bench(tmp_path), tiny_bert(tmp_path)
     words = ("work", collection, "--model", card, "--device", "cpu", "--json")
     leaving = bench.start(*words)
-    wait_for_a_shard_in_hand(bench, leaving)
+    wait_until(lambda: list(bench.cache.glob(f"vectors/*/{'?' * 32}.lock")), leaving)
     joining = bench.start(*words)
     leaving.send_signal(signal.SIGINT)
     left, stayed = finish(leaving), finish(joining)
@@ -78,11 +78,3 @@ def test_workers_join_and_leave_and_nothing_is_encoded_twice_or_lost(collection,
     run = bench("run", collection, "--model", card, "--device", "cpu")
     assert run.code == 0
     assert result_of(bench, "tiny").timings.encoded_documents == 0
-
-
-def wait_for_a_shard_in_hand(bench, process, limit_s=90.0):
-    end = time.monotonic() + limit_s
-    while not list((bench.cache / "vectors").glob(f"*/{'?' * 32}.lock")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end, "nothing was encoded"
-        time.sleep(0.01)

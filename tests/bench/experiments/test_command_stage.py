@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -22,6 +21,7 @@ from retrievers.models.card import load_card
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench
 from tests.support.experiments import run_stages_in_this_process
+from tests.support.processes import wait_until
 from tests.support.trainable import DOCUMENTS, TRAINING, write_trainable
 
 ROOT = Path(__file__).parents[3]
@@ -166,27 +166,21 @@ def test_a_command_dies_with_the_program_and_is_run_again_in_an_empty_folder(ben
         stderr=subprocess.DEVNULL,
     )
     try:
-        (partial,) = wait_for(lambda: list(Path("ablations/finetune").glob("*/model/partial.bin")))
+        (partial,) = wait_until(
+            lambda: list(Path("ablations/finetune").glob("*/model/partial.bin"))
+        )
         below = psutil.Process(program.pid).children(recursive=True)
         (child,) = [each for each in below if "train.py" in each.cmdline()]
     finally:
         program.kill()
         program.wait()
-    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
     assert partial.exists()
     Path("hold").unlink()
     done = bench(*TYPED, "--seeds", "0")
     assert done.code == ExitCode.OK, done.stderr
     assert calls() == 3  # the killed one again, and the other cell
     assert not partial.exists()
-
-
-def wait_for(condition):
-    for _ in range(6_000):
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen")
 
 
 @pytest.mark.slow

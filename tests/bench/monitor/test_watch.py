@@ -20,6 +20,7 @@ from bench.result_store.find import find_results
 from bench.runner.workspace import Workspace
 from foundation.files import FileLock
 from tests.support.collections import ROOT, Bench, Finished, finish, write_words
+from tests.support.processes import wait_until
 from tests.support.tiny_checkpoints import write_card
 from tests.support.training import train
 
@@ -154,14 +155,6 @@ def test_two_processes_do_not_watch_one_training(place):
     assert "another watch" in done.stderr
 
 
-def wait_for(count: int, place: Place, process: subprocess.Popen[str]) -> None:
-    limit = time.monotonic() + 300
-    while len(place.results) < count:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < limit
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_path):
     place = Place(Bench(tmp_path), tmp_path / "my run", write_words(tmp_path / "tiny"))
@@ -171,11 +164,11 @@ def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_
     trainer = subprocess.Popen([sys.executable, "-m", *map(str, program)], cwd=ROOT)
     try:
         first = place.bench.start(*command)
-        wait_for(1, place, first)
+        wait_until(lambda: len(place.results) >= 1, first, 300)
         first.kill()
         first.communicate()
         second = place.bench.start(*command)
-        wait_for(2, place, second)
+        wait_until(lambda: len(place.results) >= 2, second, 300)
         assert trainer.wait(timeout=300) == 0
         time.sleep(0.5)  # it waits for more
         second.send_signal(signal.SIGINT)

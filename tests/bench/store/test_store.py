@@ -23,7 +23,7 @@ from foundation.errors import BenchError
 from retrievers.encoders.external import HashingEncoder
 from retrievers.models.card import Prompts
 from tests.support.examples import with_examples
-from tests.support.processes import enlarge, mounted
+from tests.support.processes import enlarge, mounted, wait_until
 from tests.support.stores import (
     DIM,
     RECIPE,
@@ -390,7 +390,7 @@ def test_encoding_killed_at_any_moment_continues_and_gives_the_same_bytes(tmp_pa
 def test_a_waiting_process_encodes_what_a_dead_one_left(tmp_path):
     corpus = corpus_of(numbered(4), tmp_path / "corpus")
     with working(tmp_path, "vectors", pause_s=600) as other:
-        wait_for_a_claim(tmp_path / "vectors", other)
+        wait_until(lambda: list(tmp_path.glob(f"vectors/*/{'?' * 32}.lock")), other)
         killer = threading.Timer(0.3, other.kill)
         killer.start()
         encoder, done = CountingEncoder(), []
@@ -399,14 +399,6 @@ def test_a_waiting_process_encodes_what_a_dead_one_left(tmp_path):
         killer.join()
     assert len(encoder.documents) == vectors.encoded == sum(done) == 4
     assert np.array_equal(everything(vectors), directly(corpus))
-
-
-def wait_for_a_claim(folder: Path, process: subprocess.Popen, limit_s: float = 60.0) -> None:
-    end = time.monotonic() + limit_s
-    while len(list(folder.rglob("????????????????????????????????.lock"))) == 0:
-        assert process.poll() is None, "the work ended before it locked a shard"
-        assert time.monotonic() < end, "no shard was locked"
-        time.sleep(0.01)
 
 
 def test_queries_are_encoded_once(store):

@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from retrievers.encoders import token_workers
 from retrievers.encoders.token_workers import TokenWorkers
 from retrievers.encoders.tokens import TextTokenizer, Tokens, probe_texts
 from retrievers.models.card import TruncationSide
+from tests.support.processes import wait_until
 
 TEXTS = [*probe_texts(), "", "[SEP] a [MASK]", "İß ﬁ 😀 中が", "long " * 20]
 SEGMENTS = [(text, None) for text in TEXTS] + [(text, text[:60]) for text in TEXTS]
@@ -66,13 +65,6 @@ def living(process: psutil.Process | None = None) -> list[psutil.Process]:
             if token_workers.__name__ in " ".join(child.cmdline()):
                 found.append(child)
     return found
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def assert_equal(found: Tokens, expected: Tokens) -> None:
