@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from foundation.errors import make_printable, to_one_line
+from foundation.errors import to_one_line
 from reports.format import count, score, short_text
 from reports.table import Column, Table, code, escape, make_table
 from tests.support.markdown import rows_of
@@ -95,13 +95,6 @@ def test_code_is_shown_unchanged(text):
     line = to_one_line(text)
     if line:
         assert f"<code>{line}</code>" in commonmark.render(f"x {code(text)} y")
-
-
-@given(st.text())
-def test_text_becomes_one_printable_line(text):
-    assert make_printable(to_one_line(text)) == to_one_line(text)
-    assert len(to_one_line(text).splitlines()) <= 1
-    assert to_one_line(to_one_line(text)) == to_one_line(text)
 
 
 def test_long_text_is_cut_to_the_width_of_a_terminal():

@@ -140,31 +140,6 @@ def test_the_result_for_the_following_layer_is_rounded_as_its_inputs_are(after):
     torch.testing.assert_close(narrow(widened), expected, atol=0.02, rtol=0.02)
 
 
-@needs_vnni
-@given(
-    rows=st.integers(2, 70),
-    width=st.sampled_from([1, 7, 33, 64, 384]),
-    outputs=st.sampled_from([257, 288, 331]),  # see SIZES
-    after=st.sampled_from([None, GELUActivation()]),
-    seed=st.integers(0, 2**32 - 1),
-)
-@with_examples(10)
-@torch.inference_mode()
-def test_other_tokens_do_not_change_a_byte_of_a_token(rows, width, outputs, after, seed):
-    torch.manual_seed(seed)
-    layer = Int8Linear([nn.Linear(width, outputs)], after)
-    tokens = torch.randn(rows, width)
-    layer(tokens)
-    assert torch.equal(layer(tokens), torch.cat([layer(token[None]) for token in tokens]))
-    if after is None:
-        residual = torch.randn(rows, outputs)
-        expected = layer(tokens) + residual
-        pairs = zip(tokens.split(1), residual.clone().split(1), strict=True)
-        alone = torch.cat([layer(token, own) for token, own in pairs])
-        assert torch.equal(layer(tokens, residual), alone)
-        torch.testing.assert_close(alone, expected)
-
-
 def least_cosine(first: torch.Tensor, second: torch.Tensor) -> float:
     return float(nn.functional.cosine_similarity(first, second).min())
 

@@ -48,11 +48,6 @@ def static(plain: Path) -> Any:
     return parts.StaticEmbedding(tokenizer, embedding_dim=WIDTH)
 
 
-def layers(plain: Path) -> list[Any]:
-    first = base.Transformer(str(plain), config_kwargs={"output_hidden_states": True})
-    return [first, parts.WeightedLayerPooling(WIDTH, 2, layer_start=1), pooling()]
-
-
 def route(plain: Path) -> list[Any]:
     documents = [transformer(plain), pooling()]
     return [base.Router.for_query_document([static(plain)], documents), parts.Normalize()]
@@ -62,11 +57,8 @@ MODULES: dict[str, Callable[[Path], list[Any]]] = {
     "static": lambda plain: [static(plain)],
     "router": route,
     "weighted-mean": lambda plain: [transformer(plain), pooling("weightedmean")],
-    "two-poolings": lambda plain: [transformer(plain), pooling(["cls", "mean"])],
     "prompt-left-out": lambda plain: [transformer(plain), pooling(include_prompt=False)],
-    "layer-weights": layers,
     "convolution": lambda plain: [transformer(plain), parts.CNN(WIDTH, 8), parts.Pooling(24)],
-    "words": lambda plain: [parts.BoW(tiny.VOCABULARY[5:])],
 }
 
 

@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from foundation.errors import BenchError
 from retrievers.adapters.compose import Router, find_adapter_base, normalize_rows, route_adapters
@@ -15,7 +12,6 @@ from tests.retrievers.adapters.test_adapter_tuning import run, table
 from tests.support.small_finetuning import TEXTS, TITLES, WORDS, model
 
 pytest.importorskip("adapters", exc_type=ImportError)
-NUMBERS = st.floats(-4, 4, width=32).map(lambda x: 0.0 if abs(x) < 1e-3 else x)
 
 
 def clouds(seed=0, sizes=(40, 25, 30), dim=6):
@@ -44,27 +40,6 @@ def test_the_nearest_mean_is_that_of_brute_force_and_of_scikit_learn():
     labels = np.repeat(range(3), [len(domain) for domain in domains])
     known = neighbors.NearestCentroid().fit(normalize_rows(np.concatenate(domains)), labels)
     np.testing.assert_array_equal(chosen, known.predict(normalize_rows(texts)))
-
-
-@given(arrays(np.float32, (3, 4), elements=NUMBERS), st.permutations(range(3)))
-def test_of_equally_near_domains_the_first_is_taken(vectors, order):
-    same = Router.fit([vectors[:1]] * 3)
-    assert same.choose(vectors).tolist() == [0, 0, 0]
-    weight = np.stack([vectors[0], vectors[0], vectors[1]])[order].astype(float)
-    router = Router(weight, np.zeros(3))
-    scores = normalize_rows(vectors) @ weight.T
-    for chosen, own in zip(router.choose(vectors), scores, strict=True):
-        assert own[chosen] == own.max()
-        assert chosen == min(np.flatnonzero(own == own.max()))
-
-
-@given(st.floats(0.125, 8, width=16))
-def test_the_length_of_a_vector_routes_nothing(factor):
-    domains, texts = clouds(), np.concatenate(clouds(seed=2))
-    router = Router.fit(domains)
-    np.testing.assert_array_equal(
-        router.choose(texts), router.choose((texts * factor).astype(np.float32))
-    )
 
 
 DOMAINS = [

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from retrievers.encoders.tokens import TextTokenizer, Tokens
+from retrievers.encoders.tokens import TextTokenizer
 from retrievers.models.resolve import resolve_model
 from tests.support.examples import with_examples
 
@@ -63,15 +63,6 @@ def test_ids_and_types_are_those_of_hugging_face_in_the_order_of_the_texts(
         assert one.types is not None
         assert [one.ids.tolist()] == text["input_ids"]
         assert [one.types.tolist()] == text["token_type_ids"]
-
-
-@given(st.lists(st.lists(st.integers(0, 9), max_size=5), max_size=8), st.randoms())
-def test_texts_are_taken_in_the_order_asked(ids: list[list[int]], random: Any) -> None:
-    rows = [random.randrange(len(ids)) for _ in range(4)] if ids else []
-    found = Tokens.of(ids, ids).take(np.array(rows, dtype=np.int64))
-    assert found.types is not None
-    assert found.ids.tolist() == found.types.tolist() == [n for row in rows for n in ids[row]]
-    assert found.lengths.tolist() == [len(ids[row]) for row in rows]
 
 
 @pytest.mark.parametrize("split", [False, True])

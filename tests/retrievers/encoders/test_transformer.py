@@ -375,14 +375,6 @@ def test_float32_ignores_global_precision_switches_and_leaves_them(card: str) ->
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_the_gpu_gives_the_vectors_of_the_cpu(card: str) -> None:
-    model = resolve_model(card)
-    cpu = open_encoder(model, "cpu").encode_queries(tiny.SENTENCES)
-    gpu = open_encoder(model, "cuda").encode_queries(tiny.SENTENCES)
-    np.testing.assert_allclose(gpu, cpu, atol=1e-4)
-
-
 def test_a_query_is_computed_on_one_thread_and_many_tokens_on_all(card: str) -> None:
     encoder = open_encoder(resolve_model(card), "cpu")
     before, threads = torch.get_num_threads(), []

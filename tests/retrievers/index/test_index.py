@@ -126,19 +126,6 @@ def test_the_training_sample_is_sorted_distinct_and_seeded(made):
     assert made("IVF16,Flat").training_rows(7).tolist() == list(range(7))
 
 
-def test_another_seed_trains_another_index(made):
-    vectors = np.random.default_rng(0).standard_normal((1000, 32)).astype(np.float32)
-
-    def found(seed: int) -> list[float]:
-        index = made(f"PQ8?seed={seed}")
-        index.train(vectors)
-        index.add(vectors)
-        return index.search(vectors[:1], 5).scores.tolist()
-
-    assert found(1) == found(1)
-    assert found(1) != found(2)
-
-
 @pytest.fixture
 def saved(made, tmp_path):
     index = made("HNSW16?efSearch=20")

@@ -137,10 +137,6 @@ def test_scores_fall_and_no_row_comes_twice(index, queries):
     assert hits.rows.dtype == np.int64
 
 
-def test_searching_twice_gives_the_same(index, queries):
-    assert_same(index.search(queries, K), index.search(queries, K))
-
-
 def test_one_query_gives_one_ranking(index, queries):
     hits = index.search(queries[:1], K)
     assert hits.rows.shape == hits.scores.shape == (1, K)

@@ -100,7 +100,6 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
     "embeddinggemma": gemma,
     "gte-modernbert": modernbert,
     "bge-m3": xlm_roberta,
-    "multilingual-e5-base": xlm_roberta,
     "e5-base-v2": bert,
     "mxbai-large": bert,
 }

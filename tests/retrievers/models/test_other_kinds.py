@@ -41,14 +41,6 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
             "config.json": architecture("BertForMaskedLM"),
         },
     ),
-    "an inference-free sparse encoder": (
-        "sparse",
-        {
-            "modules.json": modules(f"{ST}models.Router"),
-            "router_config.json": {"types": {"q": f"{ST}sparse_encoder.models.IDF"}},
-            "config_sentence_transformers.json": {"model_type": "SparseEncoder"},
-        },
-    ),
     "opensearch-neural-sparse-encoding-v1": (
         "sparse",
         {"query_token_weights.txt": {"the": 0.1}, "config.json": architecture("BertForMaskedLM")},
@@ -73,15 +65,6 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "BAAI/bge-reranker-base": (
         "cross-encoder",
         {"config.json": architecture("XLMRobertaForSequenceClassification")},
-    ),
-    "cross-encoder/ms-marco-MiniLM-L6-v2 of 2021": (
-        "cross-encoder",
-        {
-            "config.json": architecture(
-                "BertForSequenceClassification",
-                sbert_ce_default_activation_function="torch.nn.modules.linear.Identity",
-            )
-        },
     ),
     "a reranker, sentence-transformers 5.4": (
         "cross-encoder",
