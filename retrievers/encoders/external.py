@@ -3,7 +3,8 @@
 Python objects are recognised, in this order: a `SentenceTransformer` (``encode_query`` and
 ``encode_document``), a model of beir (``encode_queries`` and ``encode_corpus``), an object with
 ``encode_queries`` of texts and ``encode_documents`` of titles and texts, and a callable that maps a
-list of texts to an array. A hashing encoder serves tests and documentation.
+list of texts to an array. Named models become such objects: a folder that sentence-transformers
+loads, and a name in a user's file. A hashing encoder serves tests and documentation.
 
 Servers have OpenAI's embeddings API.
 """
@@ -11,6 +12,7 @@ Servers have OpenAI's embeddings API.
 import asyncio
 import copy
 import hashlib
+import inspect
 import os
 import re
 import threading
@@ -26,15 +28,20 @@ import numpy as np
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, DriftError, first_line, import_package, wrap_errors
-from retrievers.encoders.preflight import UNIT_TOLERANCE
+from foundation.sources import load_name
+from retrievers.encoders.preflight import BATCH_TOLERANCE, UNIT_TOLERANCE
 from retrievers.encoders.protocol import Callback, Encoder, join, join_documents, scale_to_unit
+from retrievers.encoders.tokens import probe_texts
 from retrievers.models.card import Card, Dtype, Prompts, Recipe, Role, Similarity
-from retrievers.models.read_settings import POOLING, check_similarity
+from retrievers.models.read_settings import POOLING, check_similarity, find_code
 from retrievers.models.resolve import Model
 
 BATCH = 256  # texts for one call of a user's function
 PROBE = "probe"
 FIX_ENCODER = "Fix the encoder and run again; stored vectors are not encoded again."
+
+# Fields of a recipe that an object does not state.
+SHARED = ("prompts", "checkpoint", "revision", "files", "encoder", "options", "store_dtype")
 
 EncodeQueries = Callable[[list[str]], Any]
 EncodeDocuments = Callable[[list[str], list[str]], Any]
@@ -254,6 +261,81 @@ def _find_functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
 def join_titles(titles: Sequence[str], texts: Sequence[str]) -> list[str]:
     """Join titles and texts as ``(title + " " + text).strip()``, as beir does."""
     return [join("space", "", title, text)[0] for title, text in zip(titles, texts, strict=True)]
+
+
+def open_object(model: Model, device: str) -> PythonEncoder:
+    """Open the encoder of a resolved model of kind ``python``, whose recipe gets its dimension.
+
+    Args:
+        model: result of `resolve_model`.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises:
+        BenchError: the folder cannot be loaded or lacks weights, the file does not define an
+            encoder, or it returns another shape than one row for each text.
+    """
+    stated = model.recipe
+    if model.document is None:
+        made, similarity = _make_object(model.card.encoder, device), None
+    else:
+        made, similarity = _load_folder(model, device), stated.similarity
+        model.check_unchanged()
+    _, encoder = wrap_encoder(made, model.card.name, similarity=similarity)
+    shared = {name: getattr(stated, name) for name in SHARED}
+    encoder.recipe = msgspec.structs.replace(encoder.recipe, **shared)
+    return encoder
+
+
+def _make_object(encoder: str, device: str) -> Any:
+    """Return the encoder that ``file.py:Name`` is, or the one it creates when called without
+    arguments. A parameter ``device`` gets the device.
+    """
+    path, _, name = encoder.rpartition(":")
+    made, arguments = load_name(path, name), dict[str, str]()
+    is_made = not (inspect.isclass(made) or inspect.isfunction(made))
+    with wrap_errors(f"{name} failed", FIX_ENCODER):
+        parameters = {} if is_made else {**inspect.signature(made).parameters}
+    if "device" in parameters:
+        from retrievers.encoders.device import pick_device
+
+        arguments["device"] = str(pick_device(device))
+    elif device not in ("auto", "cpu"):
+        raise BenchError(f"{name} has no parameter device for {device}", "Leave out --device.")
+    needed = {each.name for each in parameters.values() if each.default is each.empty}
+    if is_made or (inspect.isfunction(made) and needed - {"device"}):
+        return made
+    with wrap_errors(f"{name} failed", FIX_ENCODER):
+        return made(**arguments)
+
+
+def _load_folder(model: Model, device: str) -> Any:
+    """Load a folder by sentence-transformers, twice: weights that it lacks would be random."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    from retrievers.encoders.device import pick_device
+    from retrievers.models.loading import silence_transformers
+
+    root, dtype, texts = model.checkpoint.root, getattr(torch, model.card.dtype), probe_texts()[:8]
+    settings: dict[str, Any] = {"device": str(pick_device(device)), "local_files_only": True}
+    settings["trust_remote_code"] = bool(find_code(root))
+    # A folder's own settings could ask for a pickle, or another precision.
+    settings["model_kwargs"] = {"weights_only": True, "dtype": dtype}
+    prompts, vectors = msgspec.structs.asdict(model.recipe.prompts), []
+    opened: Any = None
+    failure = wrap_errors(f"sentence-transformers on {root} failed", FIX_ENCODER)
+    with torch.random.fork_rng(devices=[]), failure, silence_transformers():
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            del opened  # one at a time in memory
+            opened = SentenceTransformer(str(root), **settings).to(dtype)
+            opened.prompts = {**opened.prompts, **prompts}
+            vectors.append([opened.encode_query(texts), opened.encode_document(texts)])
+    before, now = (np.array(sides, np.float32) for sides in vectors)
+    if not np.abs(before - now).max() <= BATCH_TOLERANCE[model.card.dtype] * np.abs(now).max():
+        problem = f"{root} lacks weights: loaded twice, it gives different vectors"
+        raise BenchError(problem, "Check that its configuration belongs to its weights.")
+    return opened
 
 
 _WORD = re.compile(r"\w+")

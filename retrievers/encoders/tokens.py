@@ -28,11 +28,8 @@ CLASS_HINT = (
 )
 # Options of normalizers and pre-tokenizers that tokenizer_config.json may state.
 TOKENIZER_OPTIONS = (
-    "lowercase",
-    "strip_accents",
-    "handle_chinese_chars",
-    "add_prefix_space",
-    "prepend_scheme",
+    *("lowercase", "strip_accents", "handle_chinese_chars"),
+    *("add_prefix_space", "prepend_scheme"),
 )
 
 

@@ -41,9 +41,7 @@ logger = logging.getLogger(__name__)
 # Attribute of the Hugging Face model with its head; other types are not supported.
 HEAD_ATTRIBUTES = {
     "bert": "cls",
-    "roberta": "lm_head",
-    "xlm-roberta": "lm_head",
-    "camembert": "lm_head",
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), "lm_head"),
 }
 # Weights that matter only if the pooler pools.
 POOLER = re.compile(r"(^|\.)pooler\.|position_ids")

@@ -422,8 +422,6 @@ def read_st_folder(folder: Path) -> Card:
         problem = f"{folder}: truncate_dim = {settings.truncate_dim} after Normalize needs cosine"
         raise BenchError(problem, "Remove truncate_dim to use all dimensions.")
     for stage in stages:
-        if not stage.path:
-            raise BenchError(f"{folder / 'modules.json'}: the module {stage.name} has no folder")
         read_stage_file(resolve_inside(folder, stage.path))
     inner = resolve_inside(folder, modules[0].path)
     refuse_own_code(inner)

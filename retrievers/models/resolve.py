@@ -9,13 +9,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
 from foundation.errors import BenchError, format_names
 from foundation.machine import has_vnni, library_version
-from foundation.records import read_object
+from foundation.records import convert_table, read_object
 from foundation.sources import SUFFIX, hash_sources, run_file
 from retrievers.models.card import (
     BRANCH,
@@ -218,14 +218,7 @@ def read_compression(
         fields["rescore"] = int(count) if count.isdecimal() else count
     if colon:
         fields["rescore_by"] = by
-    try:
-        return msgspec.convert(fields, Compression)
-    except msgspec.ValidationError as error:
-        raise BenchError(
-            f"dimensions {dimensions}, precision {precision}, rescore {rescore}: {error}",
-            f"use --dimensions N, --precision {'|'.join(get_args(Precision))}, --rescore N or "
-            "N:int8 with numbers above 0",
-        ) from error
+    return convert_table(fields, Compression, "compression of documents")
 
 
 def resolve_card(
