@@ -6,6 +6,7 @@ training queries that read like an evaluated query are left out of the fine-tuni
 
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -80,14 +81,12 @@ def ablate(request: AblateRequest, write: Callable[[Report, Path], None]) -> Rep
 def plan(request: AblateRequest) -> Plan:
     """Check a grid and return its plan. Nothing is trained."""
     experiment, _ = prepare_experiment(request)
-    outcome = load_outcome(experiment, request.out)
-    tasks = []
-    for stage in experiment.rows[0].settings:
-        keys = [task.key for task in experiment.tasks() if task.stage == stage]
-        tasks.append((stage, len(keys), sum(key in outcome.finished for key in keys)))
+    outcome, tasks = load_outcome(experiment, request.out), experiment.tasks()
+    total = Counter(task.stage for task in tasks)
+    finished = Counter(task.stage for task in tasks if task.key in outcome.finished)
     return Plan(
         rows=tuple((row.name, row.against, row.change) for row in experiment.rows),
-        tasks=tuple(tasks),
+        tasks=tuple((stage, total[stage], finished[stage]) for stage in total),
         leaks=experiment.leaks,
         differing=experiment.differing,
         cells=len(experiment.cells),

@@ -160,11 +160,6 @@ def finetune_on(
     Training queries that read like a query of ``evaluated`` are left out, with a warning. Negatives
     that come with the queries, or are in the file ``negatives``, replace BM25's.
     """
-    if negatives is not None and len(training) > 1:
-        raise BenchError(
-            f"{negatives} holds ids of one collection, but there are {len(training)}",
-            "Name one collection with --on.",
-        )
     keep = max(mining.keep for mining in preset.rounds)
     splits = tuple(
         TrainSplit.of(dataset, leaked_queries(dataset, evaluated)).with_given(
@@ -305,11 +300,6 @@ def compose(request: requests.ComposeRequest) -> ComposedAdapter:
     out, adapters = request.out, request.adapters
     if out.exists() and any(out.iterdir()):
         raise BenchError(f"{out} contains other files", "Use another folder.")
-    if request.how == "route" and not request.on:
-        raise BenchError(
-            "route needs a collection per adapter",
-            "python -m bench compose route ADAPTERS --on COLLECTIONS --out OUT",
-        )
     base = find_adapter_base(adapters)
     if request.how == "route":
         workspace = open_workspace(request)

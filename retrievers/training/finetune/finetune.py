@@ -307,15 +307,14 @@ class Round:
         name = f"{source}-{step:08}" if source == "model" else source
 
         def find() -> Int64Array:
-            if source == "file" and self.examples.negatives is not None:
-                complete = msgspec.structs.replace(self.mining, skip=0, margin=None)
-                return select_negatives(
-                    given_hits(self.examples.negatives), self.examples, complete
-                )
+            mining, given = self.mining, self.examples.negatives
+            if source == "file" and given is not None:
+                mining = msgspec.structs.replace(mining, skip=0, margin=None)
+                return select_negatives(given_hits(given), self.examples, mining)
             if self.search is None:
                 raise BenchError("this preset mines negatives, but no search was passed")
-            found = self.search(None if source == "bm25" else miner(), self.mining.depth)
-            return select_negatives(found, self.examples, self.mining)
+            found = self.search(None if source == "bm25" else miner(), mining.depth)
+            return select_negatives(found, self.examples, mining)
 
         return load_array(self.context.out / NEGATIVES / f"{name}.npy", find)
 

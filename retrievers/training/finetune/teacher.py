@@ -85,12 +85,7 @@ class CrossEncoderTeacher:
         settings, folder = self.settings, self.context.out
         if is_first():  # the other processes wait for the new one
             (folder / COMPLETE).unlink(missing_ok=True)
-        if settings.start:
-            start: Checkpoint | None = find_checkpoint(settings.start)[0]
-        else:
-            start = self.student.document
-        if start is None:
-            raise BenchError(f"{self.student.card.name} has no checkpoint", "Set teacher.start.")
+        start = find_checkpoint(settings.start)[0] if settings.start else self.student.checkpoint
         teacher = cross_encoder(start, settings.max_tokens, trained=False, seed=self.seed)
         pairs = plan_pairs(self.examples, rows, settings, self.seed)
         fit_settings = FitSettings(

@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -157,10 +156,8 @@ def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: A
     path = folder / HEADS / HEADS_FILE
     if not path.is_file():
         return
-    try:
+    with wrap_errors(f"{path} is damaged", NEW_HEADS):
         heads = load_file(str(path))
-    except (OSError, SafetensorError) as error:
-        raise BenchError(f"{path} is damaged: {error}", NEW_HEADS) from error
     settings = folder / HEADS / OBJECTIVE_FILE
     saved = decode_json(settings.read_bytes(), dict[str, Any], settings, NEW_HEADS)
     parameters = _head_parameters(module, encoder)

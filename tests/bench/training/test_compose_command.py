@@ -89,7 +89,7 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["route", "one", "two"], "needs a collection per adapter"),
+        (["route", "one", "two"], "0 collections for 2"),
         (["route", "one", "two", "--on", "stdlib-code/train"], "1 collections for 2"),
         (["average", "one", "two", "--on", "x"], "--on has no effect"),
         (["average", "one"], "a single adapter cannot be composed"),

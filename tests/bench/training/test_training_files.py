@@ -142,7 +142,7 @@ def test_documents_alone_can_be_pretrained_on(bench, tmp_path, name):
     [
         ("tiny.toml --on triples.tsv", "triples.tsv has ids instead of texts", "--negatives"),
         ("tiny.toml --on ./mine --negatives train.jsonl", "texts instead of ids", "--on"),
-        ("tiny.toml --on ./mine ./mine2 --negatives triples.tsv", "ids of one collection", "--on"),
+        ("tiny.toml --on ./mine ./mine2 --negatives triples.tsv", "with negatives", "one after"),
         ("tiny.toml --on ./mine --negatives other.tsv", "none of the 1 records", "ids"),
         ("tiny.toml --on ./mine train.jsonl", "comes with negatives", "into a folder"),
         ("distil.toml --on bare.jsonl", "nowhere", ""),
