@@ -164,8 +164,7 @@ class LossMeter:
     def add(self, losses: Mapping[str, Tensor], tokens: Tensor | int) -> None:
         """Add the losses of one forward pass, scalars by name, and its number of tokens."""
         for name, loss in losses.items():
-            value = loss.detach()
-            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
+            self.sums[name] = loss.detach() + self.sums.get(name, 0)
         self.tokens = tokens + self.tokens
         self.batches += 1
 
