@@ -129,7 +129,7 @@ def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
         "base": PretrainStage(workspace, "base", shared=not grid.base_per_seed),
         "pretrain": PretrainStage(workspace, after_base=has_base),
         f"pretrain {COMMAND}": CommandStage("pretrain", workspace, has_base, seeds),
-        "adapt": AdaptStage(workspace, held_out, grid.model),
+        "adapt": AdaptStage(workspace, held_out),
         "finetune": FinetuneStage(workspace, held_out),
         f"finetune {COMMAND}": CommandStage("finetune", workspace, True, seeds),
         "evaluate": EvaluateStage(workspace),

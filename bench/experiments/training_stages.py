@@ -226,24 +226,19 @@ def last_checkpoint(model: str) -> str:
 
 @dataclass(frozen=True)
 class AdaptStage(ExperimentStage):
-    """Continual pre-training on domains, all of which are among the ``evaluated`` collections.
-
-    ``start`` is the initial model, or "" if an earlier stage trains it.
-    """
+    """Continual pre-training on domains, all of which are among the ``evaluated`` collections."""
 
     workspace: Workspace
     evaluated: tuple[str, ...]
-    start: str
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Return all fields of preset and method, and ``on`` in order, for ``table``."""
-        start = self.start or "pretrained"
         fixed = {"title": "adapted in an ablation", "source": ""}
         source, settings = complete_settings(
-            "adapt", table, AdaptSource, PRETRAIN_PRESETS, fixed, start
+            "adapt", table, AdaptSource, PRETRAIN_PRESETS, fixed, "[start]"
         )
         method = read_method(source.method)
-        method.check(read_pretraining(settings, start))
+        method.check(read_pretraining(settings, "[start]"))
         scored = {each.name: each for each in self.workspace.datasets(self.evaluated)}
         for dataset in self.workspace.datasets(source.on):
             if dataset.name not in scored:
