@@ -119,9 +119,10 @@ def choose_results(
             different library versions.
     """
     wanted = [stored for stored in results if on is None or stored.dataset in on]
-    exact = [stored for stored in wanted if stored.record.index == EXACT]
-    is_ambiguous = not _go_together(wanted)
-    if is_ambiguous and _cover_one_recipe(exact, wanted):
+    if not _go_together(wanted):
+        exact = [stored for stored in wanted if stored.record.index == EXACT]
+        if not _cover_one_recipe(exact, wanted):
+            raise _ambiguous(name, wanted)
         others = sorted({stored.record.index for stored in wanted} - {EXACT})
         print(
             f"note: using the results of exact search of {name}; type "
@@ -129,8 +130,6 @@ def choose_results(
             file=sys.stderr,
         )
         wanted = exact
-    elif is_ambiguous:
-        raise _ambiguous(name, wanted)
     return {
         collection: choose_newest(name, repeated)
         for collection, repeated in sorted(_group_by_collection(wanted).items())

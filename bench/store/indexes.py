@@ -107,8 +107,7 @@ class IndexFolder:
         with replace_folder(self.folder) as unfinished:
             path = unfinished / INDEX_FILE
             index.save(path)
-            digest = sha256_of_file(path)
-            size = path.stat().st_size
+            size, digest = path.stat().st_size, sha256_of_file(path)
             done = msgspec.structs.replace(manifest, bytes=size, sha256=digest)
             (unfinished / MANIFEST_FILE).write_bytes(encode_manifest(done))
 
