@@ -484,12 +484,14 @@ class ShardEncoder:
             waiting, and ``in_flight``, the number of shards to launch ahead.
         write: writes a shard, in another thread.
         advance: called with the number of texts encoded, by this or another process.
+        overlap: encode a shard while the last one is written.
     """
 
     folder: Path
     prepare: Callable[[PendingShard], EncodeShard]
     write: Callable[[PendingShard, Float32Array], None]
     advance: Callback | None = None
+    overlap: bool = True
 
     def encode(self, batches: Sequence[PendingShard]) -> int:
         """Encode shards, or wait for other processes that encode them.
@@ -511,6 +513,8 @@ class ShardEncoder:
             writing: Future[None] | None = None
             for batch, lease, encode in launch_ahead(prepared):
                 logger.info("shard %s: %d texts", batch.name, len(batch))
+                if writing and not self.overlap:
+                    writing.result()
                 vectors = encode(self.advance)
                 encoded += len(batch)
                 if writing:

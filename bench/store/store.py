@@ -228,7 +228,8 @@ class VectorStore:
             with timer.phase("write"):
                 write_shard(folder, role, side, batch, vectors)
 
-        return ShardEncoder(folder, prepare, keep, advance).encode(plan.missing)
+        overlap = side.kind != "endpoint"  # so that a kill repeats a single shard of requests
+        return ShardEncoder(folder, prepare, keep, advance, overlap).encode(plan.missing)
 
     def _recipe_folder(self, recipe: Recipe) -> Path:
         """Return the folder of a recipe, with ``recipe.json`` inside and its time set to now."""
