@@ -9,18 +9,15 @@ from foundation.files import hash_records
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory) -> Dataset:
-    return open_dataset("stdlib-code", cache_dir=tmp_path_factory.mktemp("cache"))
+def opened(tmp_path_factory) -> list[Dataset]:
+    """The collection to evaluate on, and the one to train on."""
+    cache = tmp_path_factory.mktemp("cache")
+    return [open_dataset(name, cache_dir=cache) for name in ("stdlib-code", "stdlib-code/train")]
 
 
-@pytest.fixture(scope="module")
-def training(tmp_path_factory) -> Dataset:
-    return open_dataset("stdlib-code/train", cache_dir=tmp_path_factory.mktemp("cache"))
-
-
-@pytest.mark.parametrize("name", ["evaluated", "training"])
-def test_the_version_is_a_hash_of_the_content(name, request):
-    dataset = request.getfixturevalue(name)
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_version_is_a_hash_of_the_content(which, opened):
+    dataset = opened[which]
     documents = hash_records((id_, text) for id_, _, text in dataset.reader.documents())
     queries = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
     asked = hash_records((id_.removeprefix("q:"), text) for id_, text in queries)
@@ -28,7 +25,8 @@ def test_the_version_is_a_hash_of_the_content(name, request):
     assert count_differences(dataset) == []
 
 
-def test_each_query_has_one_relevant_document_that_does_not_contain_it(evaluated):
+def test_each_query_has_one_relevant_document_that_does_not_contain_it(opened):
+    evaluated, _ = opened
     code_of = {document.id: document.text for document in evaluated.reader.documents()}
     assert {grade for *_, grade in evaluated.qrels} == {1}
     assert all(query == f"q:{document}" for query, document, _ in evaluated.qrels)
@@ -37,7 +35,8 @@ def test_each_query_has_one_relevant_document_that_does_not_contain_it(evaluated
         assert sentence not in code_of[id_.removeprefix("q:")]
 
 
-def test_training_data_are_not_evaluated(evaluated, training):
+def test_training_data_are_not_evaluated(opened):
+    evaluated, training = opened
     first, second = (list(each.reader.documents()) for each in (evaluated, training))
     assert not {one.id for one in first} & {one.id for one in second}
     assert not {one.text for one in first} & {one.text for one in second}

@@ -1,8 +1,6 @@
 """Children that are killed or out of space: all is encoded, almost none of it twice."""
 
 import re
-import subprocess
-import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import active_children
@@ -18,6 +16,7 @@ from foundation.errors import BenchError
 from tests.bench.cli.test_full_disk import limited
 from tests.support.collections import Bench, finish
 from tests.support.engines import SHARDS, Bed, files_of
+from tests.support.processes import wait_until
 
 
 @pytest.fixture
@@ -30,16 +29,8 @@ def encoding_child(bed):
     """A child that has written a shard and has others in hand; this process has done nothing."""
     with WorkerProcesses(2, "cpu").encoding(bed.workspace, bed.work):
         (child,) = active_children()
-        wait_until(lambda: len(bed.missing()) < SHARDS, child.is_alive)
+        wait_until(lambda: len(bed.missing()) < SHARDS)
         yield child
-
-
-def wait_until(is_so, meanwhile, limit_s=120.0):
-    end = time.monotonic() + limit_s
-    while not is_so():
-        assert meanwhile()
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -94,17 +85,13 @@ def test_children_of_a_killed_command_end_and_encoding_continues(
     bench = Bench(tmp_path)
     killed = start(bench, collection, card)
     children = psutil.Process(killed.pid).children
-    wait_until(lambda: any(is_encoding(child) for child in children()), lambda: is_running(killed))
+    wait_until(lambda: any(is_encoding(child) for child in children()), killed)
     started = children(recursive=True)
     killed.kill()
     killed.communicate()
     assert psutil.wait_procs(started, timeout=20)[1] == []
     Bed(tmp_path, collection, card).encode_on_one_thread()
     same_as(undisturbed, bench.cache / "vectors")
-
-
-def is_running(process: subprocess.Popen[str]) -> bool:
-    return process.poll() is None
 
 
 def is_encoding(process):
