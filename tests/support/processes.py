@@ -76,13 +76,9 @@ def enlarge(folder: Path, size: str) -> None:
     subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
 
 
-def wait_until(
-    condition: Callable[[], Any],
-    process: subprocess.Popen[str] | None = None,
-    limit_s: float = 90.0,
-) -> Any:
+def wait_until(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> Any:
     """Return what ``condition`` answers once it is true. Fail if ``process`` ends before."""
-    end = time.monotonic() + limit_s
+    end = time.monotonic() + HANGS_S
     while not (answer := condition()):
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < end

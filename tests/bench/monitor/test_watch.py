@@ -164,11 +164,11 @@ def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_
     trainer = subprocess.Popen([sys.executable, "-m", *map(str, program)], cwd=ROOT)
     try:
         first = place.bench.start(*command)
-        wait_until(lambda: len(place.results) >= 1, first, 300)
+        wait_until(lambda: len(place.results) >= 1, first)
         first.kill()
         first.communicate()
         second = place.bench.start(*command)
-        wait_until(lambda: len(place.results) >= 2, second, 300)
+        wait_until(lambda: len(place.results) >= 2, second)
         assert trainer.wait(timeout=300) == 0
         time.sleep(0.5)  # it waits for more
         second.send_signal(signal.SIGINT)
