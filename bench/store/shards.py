@@ -332,8 +332,13 @@ class StoredVectors:
             local = ordered[some] - self._starts[number]
             _read_rows(self.shards[number], local, order[some], vectors)
 
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(read, np.flatnonzero(np.diff(cuts)).tolist()))
+        numbers = np.flatnonzero(np.diff(cuts)).tolist()
+        if threads == 1:  # a pool would take longer than a few rows
+            for number in numbers:
+                read(number)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(read, numbers))
         return vectors
 
 
