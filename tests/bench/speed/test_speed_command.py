@@ -14,7 +14,8 @@ from bench.speed.race import DEFAULT_BATCH
 from bench.speed.speed import PARTS
 from bench.speed.speed_report import SpeedReport
 from foundation.errors import BenchError
-from tests.support.collections import typed, write_collection
+from tests.support.collections import options as request_of
+from tests.support.collections import write_collection
 from tests.support.tiny_checkpoints import write_bert, write_card
 
 SMALL = ("--repeats", 2, "--device", "cpu")
@@ -26,7 +27,7 @@ def options(cache):
 
     def of(*words: object, model="hashing", parts=("latency",)) -> tuple[SpeedRequest, Any]:
         named = ("--parts", *parts) if parts else ()
-        return typed("speed", *words, *SMALL, "--cache-dir", cache, *named, "--model", model)
+        return request_of("speed", *words, *SMALL, "--cache-dir", cache, *named, "--model", model)
 
     return of
 
