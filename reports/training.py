@@ -103,11 +103,15 @@ TransferLine = tuple[str, Difference]  # the kind, and the difference
 
 def forgetting_markdown(record: Forgetting) -> str:
     """Return ``record`` as Markdown: the matrix, a table of transfer, and a legend."""
+    transfers: list[TransferLine] = []
+    for kind in ("backward", "forward"):
+        if found := getattr(record, kind):
+            transfers += [(kind, transfer) for transfer in found.all_rows]
     parts = [
         f"## {record.measure} of successive trainings",
         _matrix(record),
         f"average of the last checkpoint, trained collections: {fmt.mean_score(record.average)}",
-        *([_transfers(transfers)] if (transfers := list(_transfer_lines(record))) else []),
+        *([_transfers(transfers)] if transfers else []),
         bullets(_forgetting_legend(record)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -134,12 +138,6 @@ def _transfers(transfers: list[TransferLine]) -> str:
         Column("win / tie / loss", lambda row: row[1], fmt.win_tie_loss),
     ]
     return Table(transfers, columns).markdown()
-
-
-def _transfer_lines(record: Forgetting) -> Iterator[TransferLine]:
-    for kind in ("backward", "forward"):
-        if transfers := getattr(record, kind):
-            yield from ((kind, transfer) for transfer in transfers.all_rows)
 
 
 def _forgetting_legend(record: Forgetting) -> Iterator[str]:

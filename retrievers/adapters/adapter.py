@@ -296,9 +296,8 @@ def _attach_peft(network: Any, folder: Path) -> Any:
         raise BenchError(problem, "train another method, or prefix_tuning of AdapterHub")
     for field, why in REFUSED_FIELDS.items():
         if getattr(config, field, None) is not None:
-            raise BenchError(
-                f"{folder / ADAPTER_CONFIG} states {field}: {why}", f"set {field} to null"
-            )
+            problem = f"{folder / ADAPTER_CONFIG} states {field}: {why}"
+            raise BenchError(problem, f"set {field} to null")
     # The task decides which head PEFT looks for; an encoder has none.
     config.task_type = None
     config.inference_mode = True

@@ -188,9 +188,8 @@ def _settings(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _averaging_error(why: str) -> BenchError:
-    return BenchError(
-        f"these adapters cannot be averaged: {why}", "average adapters of one method and one size"
-    )
+    problem = f"these adapters cannot be averaged: {why}"
+    return BenchError(problem, "average adapters of one method and one size")
 
 
 @dataclass(frozen=True, eq=False)

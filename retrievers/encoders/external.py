@@ -605,8 +605,7 @@ def check_norms(recipe: Recipe, vectors: Float32Array, like: str | None) -> None
     raise BenchError(
         f"the vectors of {recipe.model} have lengths from {norms.min():.3g} to {norms.max():.3g}, "
         "and nothing states whether to compare them by cosine or by inner product",
-        "Add --like with the card of a model that is used in the same way (minilm: cosine, "
-        "retromae: inner product), or write a card with normalize and similarity.",
+        "Add --like minilm (cosine) or --like retromae (inner product), or write a card.",
     )
 
 

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import msgspec
 import numpy as np
+from tokenizers import Tokenizer
 
 from retrievers.encoders.protocol import Segments
 from retrievers.encoders.tokens import TextTokenizer, Tokens
@@ -100,7 +101,9 @@ def _end(workers: Sequence[Any]) -> None:
 
 def serve() -> None:
     """Read a tokenizer and then requests from stdin, and write their tokens to stdout."""
-    tokenizer = TextTokenizer.from_settings(**_receive(sys.stdin.buffer))
+    settings = _receive(sys.stdin.buffer)
+    settings["tokenizer"] = Tokenizer.from_str(settings["tokenizer"])
+    tokenizer = TextTokenizer(**settings)
     with suppress(EOFError):
         while True:
             tokens = tokenizer(*_receive(sys.stdin.buffer))

@@ -233,20 +233,13 @@ class TextTokenizer:
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return plain values for `from_settings`. Parts that are written in Python raise."""
+        """Return the arguments as plain values. Parts that are written in Python raise."""
         return {
             "tokenizer": self.tokenizer.to_str(),
             "side": self.side,
             "typed": self.typed,
             "split_special_tokens": self.split_special_tokens,
         }
-
-    @classmethod
-    def from_settings(cls, tokenizer: str, **options: Any) -> "TextTokenizer":
-        """Return a copy of the tokenizer whose `settings` these are."""
-        from tokenizers import Tokenizer
-
-        return cls(Tokenizer.from_str(tokenizer), **options)
 
     def special_tokens(self, paired: bool) -> int:
         """Count the special tokens around a text, or around a pair if ``paired``."""

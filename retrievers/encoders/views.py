@@ -63,9 +63,8 @@ class View(Record, kw_only=True):
         """
         whole = self._whole(stored)
         if self.dimensions is not None and self.dimensions > whole:
-            raise BenchError(
-                f"{self.dimensions} dimensions of vectors that have {whole}", f"use at most {whole}"
-            )
+            problem = f"{self.dimensions} dimensions of vectors that have {whole}"
+            raise BenchError(problem, f"use at most {whole}")
         return self.dimensions or whole
 
     def recipe(self, stored: Recipe) -> Recipe:

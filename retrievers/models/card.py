@@ -474,10 +474,8 @@ def normalize_url(url: str) -> str:
     parts = urlsplit(url)
     has_host = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     if not has_host or "@" in parts.netloc or parts.query or parts.fragment:
-        raise ValueError(
-            "the URL of an endpoint is like http://localhost:8000/v1, without user, password and "
-            "query: put the key into the environment variable BENCH_API_KEY"
-        )
+        example = "http://localhost:8000/v1, and its key in the environment variable BENCH_API_KEY"
+        raise ValueError(f"the URL of an endpoint is like {example}")
     path = parts.path.rstrip("/").removesuffix("/embeddings") or "/v1"
     return f"{parts.scheme}://{parts.netloc}{path}"
 

@@ -347,11 +347,8 @@ def refuse_own_code(folder: Path) -> None:
     """Raise if the network or tokenizer in ``folder`` has code of its own."""
     for path in (folder / "config.json", folder / "tokenizer_config.json"):
         if path.exists() and read_object(path, COPY_AGAIN).get("auto_map"):
-            raise BenchError(
-                f"{path} asks to run code of its own (auto_map)",
-                "Code in a checkpoint is never run. Write an encoder class, and a card with "
-                'encoder = "package.module:Class".',
-            )
+            problem = f"{path} asks to run code of its own (auto_map)"
+            raise BenchError(problem, "Code is not run here: write an encoder in a Python file.")
 
 
 def find_code(folder: Path) -> str:

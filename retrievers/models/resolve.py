@@ -342,10 +342,8 @@ def _explain_missing_settings(folder: Path, typed: str) -> BenchError:
         models = Path(typed).glob(f"checkpoints/checkpoint-*/model/{CARD_FILE}")
         latest = max(models, key=lambda path: path.stat().st_mtime, default=None)
         evaluate = f"; or evaluate its last checkpoint: --model {latest.parent}" if latest else ""
-        return BenchError(
-            f"{typed} is an interrupted training",
-            f"Run the same command again to continue it{evaluate}",
-        )
+        problem = f"{typed} is an interrupted training"
+        return BenchError(problem, f"Run the same command again to continue it{evaluate}")
     if not (folder / "config.json").exists():
         files = (path for name in ("config.json", CARD_FILE) for path in folder.glob(f"*/{name}"))
         names = [str(Path(typed) / name) for name in sorted({path.parent.name for path in files})]

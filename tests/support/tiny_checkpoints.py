@@ -1,6 +1,7 @@
 """Tiny checkpoints with random weights in the file layouts of real ones and of the Hub's cache."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -198,3 +199,13 @@ def write_hub(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     return folder.rename(cache / "snapshots" / commit)
+
+
+class Trap:
+    """Unpickling this creates a folder."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.target),)

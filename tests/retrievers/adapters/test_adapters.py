@@ -1,7 +1,6 @@
 """Adapters made and saved by their own libraries, attached to the real all-MiniLM-L6-v2."""
 
 import json
-import os
 import pickle
 import sys
 import warnings
@@ -233,16 +232,6 @@ def test_the_folder_of_a_training_is_no_adapter_and_names_the_one_inside(
     assert resolve_model("minilm", adapter=str(inner)).adapter
 
 
-class Trap:
-    """Unpickling this creates a file."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.target),)
-
-
 @pytest.mark.parametrize(
     ("save", "kind", "name"),
     [
@@ -255,7 +244,7 @@ def test_a_malicious_pickle_is_not_executed(
 ) -> None:
     save(base, tmp_path / "evil", kind)
     (tmp_path / "evil" / "adapter_model.safetensors").unlink(missing_ok=True)
-    payload = pickle.dumps({"weight": Trap(tmp_path / "trapped")}, protocol=2)
+    payload = pickle.dumps({"weight": tiny.Trap(tmp_path / "trapped")}, protocol=2)
     (tmp_path / "evil" / name).write_bytes(payload)
     model = resolve_model("minilm", adapter=str(tmp_path / "evil"))
 

@@ -5,7 +5,6 @@ The oracle is a `SentenceTransformer` of the same folder, asked by ``encode_quer
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -286,11 +285,7 @@ def test_a_folder_may_not_ask_for_a_pickle(
     path = folder / "model.safetensors"
     seen = tmp_path / "executed"
 
-    class Evil:
-        def __reduce__(self) -> Any:
-            return os.mkdir, (str(seen),)
-
-    torch.save({**load_file(path), "evil": Evil()}, folder / "pytorch_model.bin")
+    torch.save({**load_file(path), "evil": tiny.Trap(seen)}, folder / "pytorch_model.bin")
     path.unlink()
     change(folder / "sentence_bert_config.json", model_args={"weights_only": False})
     with pytest.raises(BenchError, match=r"sentence-transformers on .* failed"):

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -220,24 +219,14 @@ def test_weights_that_nothing_reads_are_reported(
     assert "1 weights are not used" in caplog.text  # the head of masked-language modelling is none
 
 
-class Trap:
-    """Unpickling this creates a folder."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.target),)
-
-
 @pytest.mark.parametrize("form", ["zip", "plain"])
 def test_a_malicious_pickle_is_not_executed(tmp_path: Path, form: str) -> None:
     card = damage(tmp_path, lambda state: None)
     path, target = tmp_path / "bert" / "pytorch_model.bin", tmp_path / "trapped"
     if form == "zip":
-        torch.save({"weight": Trap(target)}, path)
+        torch.save({"weight": tiny.Trap(target)}, path)
     else:
-        path.write_bytes(pickle.dumps({"weight": Trap(target)}, protocol=2))
+        path.write_bytes(pickle.dumps({"weight": tiny.Trap(target)}, protocol=2))
     with pytest.raises(BenchError, match="cannot be loaded") as caught:
         encode(card)
     assert not target.exists()
@@ -252,7 +241,7 @@ def test_a_malicious_pickle_of_a_stage_is_not_executed(tmp_path: Path) -> None:
     settings = {"out_features": 8, "activation_function": "torch.nn.modules.linear.Identity"}
     tiny.write_json(tmp_path / "bert" / "2_Dense" / "config.json", settings)
     torch.save(
-        {"linear.weight": Trap(tmp_path / "trapped")},
+        {"linear.weight": tiny.Trap(tmp_path / "trapped")},
         tmp_path / "bert" / "2_Dense" / "pytorch_model.bin",
     )
     card = tiny.write_card(

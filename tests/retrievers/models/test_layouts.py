@@ -288,20 +288,6 @@ def test_a_layout_gives_the_vectors_of_a_direct_forward_pass(
         np.testing.assert_array_equal(own.encode_documents(TITLED, PLAIN), found)
 
 
-def test_roberta_cannot_be_longer_than_its_usable_positions(tmp_path: Path) -> None:
-    tokenizer = roberta_tokenizer(tmp_path / "roberta")
-    model = tiny.seeded(lambda: transformers.RobertaModel(roberta_config(tokenizer)), 4)
-    model.save_pretrained(str(tmp_path / "roberta"))
-    fields = {"checkpoint": "roberta", "pooling": "mean", "max_query_tokens": 8}
-    fits = tiny.write_card(tmp_path / "fits.toml", **fields, max_document_tokens=64)
-    encoder = open_encoder(resolve_model(str(fits)), "cpu")
-    assert np.isfinite(encoder.encode_documents([""], ["stone " * 200])).all()
-
-    too_long = tiny.write_card(tmp_path / "too_long.toml", **fields, max_document_tokens=65)
-    with pytest.raises(BenchError, match="positions for 64"):
-        resolve_model(str(too_long))
-
-
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_a_folder_saved_by_sentence_transformers_gives_its_vectors(
     tmp_path: Path, similarity: str

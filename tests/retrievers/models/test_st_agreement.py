@@ -152,14 +152,6 @@ def test_the_layout_of_ance(tmp_path: Path) -> None:
     assert resolve_model(str(folder)).recipe.lower_case
 
 
-def test_the_card_of_ance_gives_the_vectors_of_sentence_transformers(tmp_path: Path) -> None:
-    folder = write_ance(tmp_path)
-    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    lengths = {"max_query_tokens": 64, "max_document_tokens": 64}
-    ours = open_encoder(resolve_model(str(folder), like="ance", **lengths), "cpu")
-    np.testing.assert_allclose(ours.encode_queries(LONG), theirs.encode_query(LONG), atol=1e-5)
-
-
 @pytest.mark.parametrize("broken", ["folder", "link to nothing"])
 @pytest.mark.parametrize(
     "name",
