@@ -17,7 +17,12 @@ from hypothesis.extra import numpy as hnp
 
 from bench.evaluation import certificate, device_search, exact
 from bench.evaluation.certificate import exact_scores, float32_error, float64_error
-from bench.evaluation.exact import ArrayVectors, exact_search, score_candidates
+from bench.evaluation.exact import (
+    ArrayVectors,
+    convert_to_float32,
+    exact_search,
+    score_candidates,
+)
 from bench.store.shards import PendingShard, StoredVectors, document_keys, read_shard, write_shard
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import PhaseTimer
@@ -278,3 +283,18 @@ def test_shapes_that_do_not_fit_are_refused():
         exact_search(vectors, np.ones((2, 4), np.float32), 0, np.arange(6))
     with pytest.raises(ValueError, match="C-contiguous"):
         ArrayVectors(np.ones((6, 4), np.float32).T)
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_every_number_in_float16_becomes_numpys_in_float32(flushes: bool) -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    finite, found = halves[np.isfinite(halves)], np.empty(1 << 16, np.float32)
+    torch.set_flush_denormal(flushes)
+    try:
+        convert_to_float32(halves, found)
+        converted = np.empty(len(finite), np.float32)
+        convert_to_float32(finite, converted)
+    finally:
+        torch.set_flush_denormal(False)
+    np.testing.assert_array_equal(found, halves.astype(np.float32))
+    assert converted.tobytes() == finite.astype(np.float32).tobytes()
