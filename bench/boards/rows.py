@@ -10,7 +10,7 @@ Holm's correction over the pairs with the leader. That model leads the next grou
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -240,10 +240,7 @@ RankGroups = dict[tuple[str, str, str], RankGroup]  # (row, column or suite, mea
 
 
 def compute_rank_groups(
-    by_row: ByRow,
-    wanted: Mapping[str, Sequence[str]],
-    suites: Collection[str],
-    resampling: Resampling,
+    by_row: ByRow, wanted: Mapping[str, Sequence[str]], suites: list[str], resampling: Resampling
 ) -> RankGroups:
     """Compute intervals and groups in every column, and in every suite with complete rows.
 

@@ -398,10 +398,7 @@ class Forgetting(Record, kw_only=True):
 
 
 def measure_forgetting(
-    models: Sequence[ComparedModel],
-    trained: Sequence[str],
-    measure: str | None,
-    resampling: Resampling,
+    models: Models, trained: Sequence[str], measure: str | None, resampling: Resampling
 ) -> Forgetting:
     """Compute the matrix of checkpoints by collections, with transfer and its intervals.
 

@@ -71,7 +71,13 @@ class CollectionScores:
         wanted = set(dataset.queries.ids if queries is None else queries)
         pairs = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
         ids, texts = zip(*((id_, text) for id_, text in pairs if id_ in wanted), strict=True)
-        run = self._run(setup, ids, self.passes.queries(setup, texts), rows)
+        corpus = self.dataset.corpus
+        excluded = self.dataset.excluded_rows(ids, not setup.keep_self)
+        encoded = self.passes.queries(setup, texts)
+        hits = self._search(setup, encoded, setup.depth + excluded.shape[1], rows)
+        if excluded.size:
+            hits = exclude_documents(hits, excluded, setup.depth)
+        run = Run.from_hits(hits, ids, corpus.ids, corpus.tie_rank)
         scores = score(run, _judgements(dataset.qrels, setup, wanted), [*measures, "AP"])
         if not setup.answered_only:
             return scores
@@ -97,20 +103,6 @@ class CollectionScores:
     def is_free(self, setup: EvaluationSetup) -> bool:
         """Return True if ``setup`` needs no document to be encoded."""
         return forward_key(setup) == forward_key(self.base)
-
-    def _run(
-        self,
-        setup: EvaluationSetup,
-        ids: Sequence[str],
-        queries: Float32Array,
-        rows: Int64Array | None,
-    ) -> Run:
-        corpus = self.dataset.corpus
-        excluded = self.dataset.excluded_rows(ids, not setup.keep_self)
-        hits = self._search(setup, queries, setup.depth + excluded.shape[1], rows)
-        if excluded.size:
-            hits = exclude_documents(hits, excluded, setup.depth)
-        return Run.from_hits(hits, ids, corpus.ids, corpus.tie_rank)
 
     def _search(
         self, setup: EvaluationSetup, queries: Float32Array, depth: int, rows: Int64Array | None

@@ -184,11 +184,7 @@ def differing_files(model: Model, other: Model) -> list[str]:
 
 
 def deviations(
-    model: Model,
-    setup: EvaluationSetup,
-    other: Model | None,
-    facts: Facts,
-    lengths: Sequence[int] = LENGTHS,
+    model: Model, setup: EvaluationSetup, other: Model | None, facts: Facts, lengths: Sequence[int]
 ) -> list[Deviation]:
     """Return every single deviation for this model on this collection.
 

@@ -71,6 +71,7 @@ class Scope:
     ``opened_by`` has the name or folder that opens each collection, by the name in its results.
     """
 
+    workspace: Workspace
     baseline: ComparedModel
     weights: Mapping[str, float]
     left_out: tuple[str, ...]
@@ -110,9 +111,8 @@ def check(request: CheckRequest) -> Check:
         if not settings.expect_same:
             resampling.check_enough(len(scope.weights), sides=2)
         if run_file:
-            scored = _score_run_file(run_file, measure, workspace, scope)
-            request = evolve(request, candidate=scored)
-        candidate = _find_candidate(request, measure, workspace, model, scope)
+            request = evolve(request, candidate=_score_run_file(run_file, measure, scope))
+        candidate = _find_candidate(request, measure, model, scope)
         done = (
             check_published(candidate, claims, scope.weights)
             if scope.baseline.name == PUBLISHED
@@ -124,7 +124,7 @@ def check(request: CheckRequest) -> Check:
     holes: Iterable[Holes] = ()
     if not settings.expect_same:
         warnings = [*_warnings(done), *warnings]
-        holes = _find_holes(candidate, done, scope, comparing, workspace)
+        holes = _find_holes(candidate, done, scope, comparing)
     return msgspec.structs.replace(
         done,
         warnings=tuple(dict.fromkeys(warnings)),
@@ -147,9 +147,7 @@ def _find_run_file(request: CheckRequest) -> Path | None:
     return path
 
 
-def _score_run_file(
-    path: Path, measure: str | None, workspace: Workspace, scope: Scope
-) -> Evaluation:
+def _score_run_file(path: Path, measure: str | None, scope: Scope) -> Evaluation:
     """Score a candidate's run file under the protocol of the baseline."""
     if len(scope.weights) > 1:
         others = f"the baseline has results on {format_names([*scope.weights])}"
@@ -158,7 +156,7 @@ def _score_run_file(
     stored = scope.baseline.results.get(name)
     protocol = stored.record.protocol if stored else None
     split, depth = (protocol.split, protocol.depth) if protocol else ("", None)
-    opened = workspace.open(scope.opened_by[name], split or None, with_corpus=False)
+    opened = scope.workspace.open(scope.opened_by[name], split or None, with_corpus=False)
     return score_run_file(path, opened, measure, depth)
 
 
@@ -185,7 +183,7 @@ def _find_scope(
     chosen = choose_results(name, found, weights if request.on else None)
     left_out = tuple(sorted(own - weights.keys()))
     opened_by = {n: folders.get(n) or _find_folder(n, chosen, workspace) for n in weights}
-    return Scope(ComparedModel(name, chosen), weights, left_out, opened_by)
+    return Scope(workspace, ComparedModel(name, chosen), weights, left_out, opened_by)
 
 
 def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
@@ -214,17 +212,13 @@ def _find_folder(name: str, results: Mapping[str, Evaluation], workspace: Worksp
 
 
 def _find_candidate(
-    request: CheckRequest,
-    measure: str | None,
-    workspace: Workspace,
-    model: LoadedModel | None,
-    scope: Scope,
+    request: CheckRequest, measure: str | None, model: LoadedModel | None, scope: Scope
 ) -> Candidate:
     """Evaluate the candidate, or take the evaluations that Python already has."""
     if model is None:
         given = model_of(request.candidate)
         stored = [one for one in scope.baseline.results.values() if one.folder]
-        check_scores_against_rankings(stored, workspace)
+        check_scores_against_rankings(stored, scope.workspace)
         return Candidate(given.name, given.results)
     name = candidate_name(model, request.results)
     _announce(name, scope, request.expect_same)
@@ -232,7 +226,7 @@ def _find_candidate(
     decisive = scope.weights if scope.baseline.name == PUBLISHED else scope.baseline.results
     opens = {n: opens for n, opens in scope.opened_by.items() if n in decisive}
     sides = (model, name, scope.baseline)
-    return evaluate_candidate(workspace, *sides, opens, request.results, measure)
+    return evaluate_candidate(scope.workspace, *sides, opens, request.results, measure)
 
 
 def _announce(candidate: str, scope: Scope, expect_same: bool) -> None:
@@ -314,11 +308,7 @@ def check_against(
 
 
 def _find_holes(
-    candidate: Candidate,
-    done: Check,
-    scope: Scope,
-    comparing: ComparisonSettings,
-    workspace: Workspace,
+    candidate: Candidate, done: Check, scope: Scope, comparing: ComparisonSettings
 ) -> Iterable[Holes]:
     """Return what unjudged documents can change, for each collection shared with the baseline."""
     shared = [row.name for row in done.rows if row.paired]
@@ -327,7 +317,7 @@ def _find_holes(
     label = CANDIDATE if candidate.name == scope.baseline.name else candidate.name
     models = [ComparedModel(label, candidate.results), scope.baseline]
     comparisons = compare_models(models, replace(comparing, collections=shared))
-    return find_comparison_holes(tested_pairs(comparisons, models), False, workspace)
+    return find_comparison_holes(tested_pairs(comparisons, models), False, scope.workspace)
 
 
 def _is_same_model(a: Evaluation, b: Evaluation) -> bool:

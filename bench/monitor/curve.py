@@ -33,7 +33,7 @@ def step_of(name: str) -> int:
     return int(match[0]) if match else 0
 
 
-class Selection(Record, kw_only=True):
+class Selection(Record):
     """Best checkpoint, with its comparisons.
 
     Attributes:
@@ -71,14 +71,9 @@ def select_checkpoint(
     pairs = combinations([best, *(name for name in names if name != best)], 2)
     parts = {pair: [panel.minus(*pair) for panel in panels] for pair in pairs}
     tests = adjust_p_values({pair: paired_difference(parts[pair], weights) for pair in parts})
-    return Selection(
-        best=best,
-        candidates=len(names),
-        queries=sum(len(panel.scores) for panel in panels),
-        pairs=len(tests),
-        rivals=tuple(test for test in tests.values() if test.a == best),
-        splits=tuple(dict.fromkeys(splits)),
-    )
+    rivals = tuple(test for test in tests.values() if test.a == best)
+    queries, of_splits = sum(len(panel.scores) for panel in panels), tuple(dict.fromkeys(splits))
+    return Selection(best, len(names), queries, len(tests), rivals, of_splits)
 
 
 class CurvePoint(Record):
