@@ -142,9 +142,8 @@ def build_leaderboard(
     columns = tuple(_column_of(name, labels[name], some) for name, some in by_column.items())
     measures = tuple(dict.fromkeys(name for column in columns for name in column.measures))
     if request.measure and request.measure not in measures:
-        raise BenchError(
-            f"no result has {request.measure}", f"Choose one of {', '.join(measures)}."
-        )
+        known_measures = ", ".join(measures)
+        raise BenchError(f"no result has {request.measure}", f"Choose one of {known_measures}.")
     suites = _suite_columns(columns, request.suite)
     wanted = {
         one.name: one.measures if request.every_measure else [request.measure or one.main_measure]

@@ -110,9 +110,7 @@ def _protocols_with_corpus(stored: Iterable[Evaluation]) -> dict[Protocol, Proto
     return {bare: next(iter(complete)) for bare, complete in known.items() if len(complete) == 1}
 
 
-def _priority(
-    protocol: Protocol, results: Sequence[Evaluation]
-) -> tuple[bool, bool, str, int, bytes]:
+def _priority(protocol: Protocol, results: list[Evaluation]) -> tuple[bool, bool, str, int, bytes]:
     """Return a larger value for the protocol that represents a collection.
 
     The last two values only make the choice deterministic.
@@ -305,9 +303,7 @@ def _matrices(
         yield replace(matrix, drawn=columns)
 
 
-def _rank(
-    column: str, measure: str, rows: Sequence[str], tables: Sequence[Float64Array]
-) -> RankGroups:
+def _rank(column: str, measure: str, rows: list[str], tables: list[Float64Array]) -> RankGroups:
     means, bootstrap, flipped = tables
     low, high = np.quantile(bootstrap, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
     group = assign_groups(means, flipped)

@@ -186,14 +186,11 @@ def model_of(results: Any) -> ComparedModel:
     return ComparedModel(names[0], by_collection)
 
 
-def resolve_names(
-    typed: Sequence[str], with_results: Iterable[str], workspace: Workspace
-) -> list[str]:
-    """Return the names of collections as results contain them.
+def resolve_names(typed: Sequence[str], known: set[str], workspace: Workspace) -> list[str]:
+    """Return the names of collections as results contain them, of which some are ``known``.
 
     A collection of the user is ``typed`` by the name in its results or by its folder.
     """
-    known = set(with_results)
     chosen: list[str] = []
     for name in typed:
         own = "" if name in known or is_suite(name) else name_of_user(name, workspace.data_dir)
@@ -268,11 +265,10 @@ def score_run_file(
 
 
 Evaluations = tuple[Evaluation, Evaluation]  # of two models on one collection
+Tested = tuple[Difference, Evaluations]
 
 
-def tested_pairs(
-    comparisons: Sequence[Comparison], models: Sequence[ComparedModel]
-) -> list[tuple[Difference, Evaluations]]:
+def tested_pairs(comparisons: Sequence[Comparison], models: list[ComparedModel]) -> list[Tested]:
     """Return the test of each pair of models on each collection, with both results."""
     by_name = {model.name: model.results for model in models}
     rows = chain.from_iterable(comparison.collections for comparison in comparisons)
@@ -281,10 +277,7 @@ def tested_pairs(
 
 
 def find_comparison_holes(
-    tested: Sequence[tuple[Difference, Evaluations]],
-    thorough: bool,
-    workspace: Workspace,
-    given: OpenDataset | None = None,
+    tested: list[Tested], thorough: bool, workspace: Workspace, given: OpenDataset | None = None
 ) -> Iterator[Holes]:
     """Yield what unjudged documents can change in tests, or nothing if it takes long to tell."""
     for test, results in tested if thorough or len(tested) <= QUICK_COMPARISONS else ():

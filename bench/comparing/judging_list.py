@@ -268,9 +268,7 @@ def _check_rows(rows: Sequence[_Row], dataset: Dataset) -> list[ImportedJudgemen
     if wrong:
         more = f"\nand {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
         reasons = "\n".join(wrong[:LISTED])
-        raise BenchError(
-            f"nothing was imported: {reasons}{more}", "Fix these lines, or delete them."
-        )
+        raise BenchError(f"nothing was imported: {reasons}{more}", "Fix or delete these lines.")
     if not kept:
         raise BenchError(
             "no line has a new judgement", "Fill in the columns grade and judge, or use the page."

@@ -38,9 +38,7 @@ from foundation.errors import BenchError, name_path_in_errors
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.card import Role
 
-FORMATS = (
-    "Use .npy, .npz (arrays ids and vectors), .parquet (columns id and vector) or .safetensors"
-)
+FORMATS = "Use .npy, .npz (arrays ids and vectors), .parquet (columns id, vector) or .safetensors"
 QUERY_LINES = "Write one line for each query: its id, white space and its score"
 LEAST = 4  # vectors of a role
 NAMES = ("vectors", "vector", "embeddings", "embedding")

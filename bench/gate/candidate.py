@@ -139,9 +139,7 @@ def check_published(
             rows.append(CheckRow(name=name, missing=why))
         else:
             rows += [_claim_row(claim, candidate) for claim in claims]
-    missing = [
-        row.missing if row.measure else f"{row.name}: {row.missing}" for row in rows if row.missing
-    ]
+    missing = [f"{row.name}: {row.missing}" for row in rows if row.missing]
     drifted = [row.failure for row in rows if row.failure]
     outcome: Outcome = "MISSING" if missing else "DRIFT" if drifted else "OK"
     return Check(
@@ -158,7 +156,7 @@ def _claim_row(claim: ExpectedScore, candidate: Candidate) -> CheckRow:
     value = candidate.results[claim.dataset].record.measures.get(claim.measure)
     missing = failure = ""
     if value is None:
-        missing = f"{what} was not measured"
+        missing = f"{claim.measure} was not measured"
     elif not abs(value - claim.value) <= claim.tolerance:  # true for nan, too
         failure = f"{what} differs by {value - claim.value:+.4f} (tolerance {claim.tolerance:.4f})"
     in_domain = candidate.is_in_domain(claim.dataset)

@@ -244,16 +244,15 @@ def _announce(candidate: str, scope: Scope, expect_same: bool) -> None:
         )
 
 
-def expected_effects(
-    queries: Mapping[str, int], weights: Mapping[str, float]
-) -> tuple[float, float]:
+def expected_effects(sizes: Mapping[str, int], weights: Mapping[str, float]) -> tuple[float, float]:
     """Return the mean loss that is found with 80 % power, and the smallest margin to pass.
 
-    The first assumes differences with a standard deviation of `DEVIATION`, the second none.
+    ``sizes`` are numbers of queries. The first figure assumes differences with a standard deviation
+    of `DEVIATION`, the second none.
     """
-    errors = [weight * DEVIATION / math.sqrt(queries[name]) for name, weight in weights.items()]
-    total = sum(queries[name] for name in weights)
-    unchanged = [draw_means(np.zeros(queries[name]), name) for name in sorted(weights)]
+    errors = [weight * DEVIATION / math.sqrt(sizes[name]) for name, weight in weights.items()]
+    total = sum(sizes[name] for name in weights)
+    unchanged = [draw_means(np.zeros(sizes[name]), name) for name in sorted(weights)]
     detectable = detectable_effect(math.hypot(*errors), max(1, total - len(weights)))
     return detectable, upper_bound(unchanged, [weights[name] for name in sorted(weights)])
 

@@ -146,9 +146,7 @@ def judge_stacks(
     measure, share, why = "share of equal token ids", float(np.mean(equal)), "; ".join(token_causes)
     rows = [row(name="fixed texts", measure=measure, candidate=share, failure=why)]
     for role in ROLES:
-        every = np.concatenate(
-            [each for name, each in distances.items() if name.endswith(f" {role}")]
-        )
+        every = np.concatenate([one for key, one in distances.items() if key.endswith(f" {role}")])
         name, share = f"{len(every):,} texts as a {role}", float((every <= tolerance).mean())
         rows.append(row(name=name, measure="share of equal vectors", candidate=share))
     outcome: Outcome = "DRIFT" if causes or any(each.candidate != 1 for each in rows) else "OK"
