@@ -86,14 +86,9 @@ def test_different_protocols_have_columns_of_their_own_and_the_declared_one_the_
 
 def test_of_undeclared_protocols_the_newest_has_the_plain_name_unless_it_is_not_official(tmp_path):
     for year, depth, official in ((2024, 10, True), (2025, 20, True), (2026, 30, False)):
-        store(
-            tmp_path,
-            "a",
-            "mine",
-            [0.5],
-            protocol=make_protocol("mine", depth=depth, official=official),
-            conditions={"time": f"{year}-01-01T00:00:00+00:00"},
-        )
+        protocol = make_protocol("mine", depth=depth, official=official)
+        conditions = {"time": f"{year}-01-01T00:00:00+00:00"}
+        store(tmp_path, "a", "mine", [0.5], protocol=protocol, conditions=conditions)
     columns = board_of(tmp_path).columns
     assert columns[0].protocol["depth"] == "20"
     assert {column.name for column in columns[1:]} == {

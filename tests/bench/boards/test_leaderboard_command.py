@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +37,3 @@ def test_csv_is_read_back_with_the_scores_that_were_stored(capsys, results):
         ("better", 0.625),
         ("worse", 0.375),
     ]
-
-
-@pytest.mark.parametrize("how", [{"json": True}, {"format": "json"}])
-def test_json_is_one_document_with_unrounded_scores(capsys, results, how):
-    board = json.loads(printed(capsys, results, **how))
-    (first, second) = board["rows"]
-    assert first["cells"]["one"]["scores"][MEASURE]["value"] == 0.625
-    assert second["cells"]["one"]["scores"]["R@100"]["value"] == 0.5
-    assert board["results"] == 2
