@@ -43,6 +43,7 @@ _COLUMNS = {
     6: ["query", "Q0", "document", "ignored", "score", "tag"],
 }
 _NUMBERS = ("rank", "score")
+SHOWN = 80  # characters of a line that an error shows
 _HINT = (
     "each line has the 6 columns of TREC (query Q0 document rank score tag), or all have 3 (query "
     "document score, as of Tevatron, or query document rank, as of MS MARCO) or ColBERT's 4 (query "
@@ -363,4 +364,5 @@ def _first_bad_line(content: bytes, names: list[str]) -> BenchError:
         return ""
 
     line = bisect_left(range(len(ends)), True, key=lambda line: bool(find_problem(line)))
-    return BenchError(f"line {line + 1}: {find_problem(line)}", _HINT)
+    text = content[: ends[line]].splitlines()[-1].decode(errors="replace")[:SHOWN]
+    return BenchError(f"line {line + 1}: {find_problem(line)}; the line is {text!r}", _HINT)
