@@ -344,7 +344,7 @@ class VectorRetriever:
         """Build and store the index of ``dataset``, after encoding missing documents."""
         if self.compression.rescore:
             problem = "an index has no vectors to score candidates again with"
-            raise BenchError(problem, "leave out --rescore; `bench run` has it with --index DIR")
+            raise BenchError(problem, "leave out --rescore; `bench run DATASET --index DIR` has it")
         run_preflight(dataset, self.encoder, self.store)
         stored = encode_documents(dataset, self.encoder, self.store)
         index = self.corpus_index(dataset)
