@@ -254,7 +254,7 @@ class Tower:
             )
         if not np.isfinite(vectors).all():
             problem = f"{self._recipe.model} gave a vector with NaN or infinity"
-            raise BenchError(problem, "Try --dtype float32, or another copy of the checkpoint.")
+            raise BenchError(problem, "Try --dtype float32, or the checkpoint is damaged.")
         return pending.rows, vectors
 
 
