@@ -48,9 +48,6 @@ PRODUCT_ROWS = 1 << 11  # scores of a thousand queries stay in a third-level cac
 FIRST_ROWS = 16  # per entry of the top k: they give the first threshold
 FIRST_BYTES = 16  # per query and first row: three scores and a position
 MERGED_CELLS = 1 << 16  # at a time, per thread
-# Of `convert_to_float32`: sign, exponent and mantissa after a shift by 13, and the least of them.
-HALF_BITS, HALF_SCALE, HALF_END = np.int32(-0x70002000), np.float32(2.0**112), 65_536
-SUBNORMAL = np.float32(2.0**-136)
 
 # Device files of NVIDIA, of the Windows Subsystem for Linux, and of AMD.
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
@@ -204,18 +201,12 @@ def read_tiles(vectors: Any, rows: int) -> Iterator[tuple[int, Float32Array]]:
 def convert_to_float32(vectors: TileArray, into: Float32Array) -> None:
     """Copy float16 or float32 ``vectors`` into an array of their shape.
 
-    NumPy's own conversion takes 2.5 times as long. The bits of a float16, moved to their places in
-    float32, are the number times 2**-112. NumPy converts where that fails: infinity and NaN would
-    become numbers from 65,536 on, and this thread may flush subnormal numbers to 0.
+    PyTorch converts 20 times as fast as NumPy. It is in memory if anything was encoded, and its
+    import would take longer than a small search.
     """
-    is_fast = vectors.dtype == np.float16 and SUBNORMAL * HALF_SCALE > 0
-    if is_fast:
-        bits = into.view(np.int32)
-        np.left_shift(vectors.view(np.int16), 13, out=bits, dtype=np.int32)
-        bits &= HALF_BITS
-        into *= HALF_SCALE
-        is_fast = into.min() > -HALF_END and into.max() < HALF_END
-    if not is_fast:
+    if torch := sys.modules.get("torch"):
+        torch.from_numpy(into).copy_(torch.from_numpy(vectors))
+    else:
         into[:] = vectors
 
 
