@@ -120,7 +120,7 @@ BAD_CHECKPOINTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
     ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), ("no weights", "safetensors")),
     "weights of another size": (weights_of_another_size, ("lacks", "config.json")),
-    "NaN in weights": (nan_weights, ("NaN", "another copy")),
+    "NaN in weights": (nan_weights, ("NaN", "damaged")),
     "code in modules.json": (code_in_modules, ("modules.json", "own.Module")),
     "a plain checkpoint": (
         lambda f: (f / "modules.json").unlink(),
