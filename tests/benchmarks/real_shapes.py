@@ -226,6 +226,7 @@ def brute_force(
 def race_with_faiss(work: Work, rounds: int) -> dict[str, Any]:
     """FAISS flat in memory and exact search from the disk, by turns; medians."""
     import faiss  # not needed without the race
+    import torch  # noqa: F401  (in memory after encoding, when it converts what is stored)
 
     from bench.speed.race import time_pass
 
