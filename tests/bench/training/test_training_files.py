@@ -103,7 +103,6 @@ def test_hard_negatives_of_several_systems_are_those_of_the_collection(bench, tm
 def test_a_mistake_is_found_before_torch_is_imported(bench, tmp_path):
     lines = [
         "pretrain wrong.toml --on notes.txt",
-        "pretrain texts.toml --on notes.txt --objective mml",
         "finetune wrong.toml --model start.toml --on ./mine",
         "finetune tiny.toml --model start.toml --on ./mine --negatives wrong.jsonl",
     ]
