@@ -181,11 +181,14 @@ def block_bytes(queries: int, k: int) -> int:
     return max(2 * candidates, min(BLOCK_BYTES, wanted))
 
 
-def read_tiles(vectors: Any, rows: int) -> Iterator[tuple[int, Float32Array]]:
+def read_tiles(
+    vectors: Any, rows: int, libraries: ThreadpoolController
+) -> Iterator[tuple[int, Float32Array]]:
     """Yield the first row and the vectors of tiles of `StoredVectors`, at most ``rows`` rows each.
 
     A tile is overwritten by the one after the next: clearing new memory would take a tenth of the
-    time of a search.
+    time of a search. Threads of OpenMP in ``libraries``, which keep a core busy while they wait,
+    would take as much from it, so one thread converts.
     """
     (total, dim), step = vectors.shape, min(rows, PRODUCT_ROWS)
     rows -= rows % step
@@ -193,7 +196,8 @@ def read_tiles(vectors: Any, rows: int) -> Iterator[tuple[int, Float32Array]]:
     for start, part in vectors.stored_tiles(step):
         tile, first = memory[start // rows % 2], start % rows
         end = first + len(part)
-        convert_to_float32(part, tile[first:end])
+        with libraries.limit(limits=1, user_api="openmp"):
+            convert_to_float32(part, tile[first:end])
         if end == rows or start + len(part) == total:
             yield start - first, tile[:end]
 
@@ -224,13 +228,14 @@ class CpuSearch:
         self.queries, self.norms, self.k = queries, norm_bounds(queries, "query"), k
         self.tie_rank, self.pool, self.timer = tie_rank, pool, timer
         self.top: UInt64Array = np.zeros((len(queries), k), np.uint64)
-        self._blas = ThreadpoolController()
+        self._libraries = ThreadpoolController()
         keep_freed_memory()
 
     def tiles(self, vectors: Vectors, rows: int) -> Iterator[tuple[Tile, int]]:
         """Yield tiles of at most ``rows`` rows as float32, and their numbers of rows."""
         is_stored = hasattr(vectors, "stored_tiles")
-        tiles = read_tiles(vectors, min(rows, TILE_ROWS)) if is_stored else vectors.tiles(rows)
+        few = min(rows, TILE_ROWS)
+        tiles = read_tiles(vectors, few, self._libraries) if is_stored else vectors.tiles(rows)
         for start, array in tiles:
             values = np.ascontiguousarray(array, np.float32)  # a copy of float16
             norm = float(norm_bounds(values, "document", start).max(initial=0.0))
@@ -246,7 +251,7 @@ class CpuSearch:
         # Candidates fill half of the memory of a block and scores the other half.
         fitting = BLOCK_BYTES // (2 * CANDIDATE_BYTES * max_candidates(self.k))
         step = min(max(1, fitting), MAX_QUERIES)
-        with self._blas.limit(limits=1, user_api="blas"):  # threads multiply in parallel
+        with self._libraries.limit(limits=1, user_api="blas"):  # threads multiply in parallel
             for first in range(0, len(self.queries), step):
                 _TileSearch(self, tile, slice(first, first + step)).run()
 
