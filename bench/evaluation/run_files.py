@@ -360,7 +360,7 @@ def _first_bad_line(content: bytes, names: list[str]) -> BenchError:
             if lines.strip():
                 _read_table(lines, names)
         except (pa.ArrowInvalid, BenchError) as error:
-            return str(error)
+            return re.sub(r"^(In CSV column #\d+: )?CSV ", "", str(error))
         return ""
 
     line = bisect_left(range(len(ends)), True, key=lambda line: bool(find_problem(line)))

@@ -174,7 +174,7 @@ def test_what_can_be_read_in_two_ways_is_refused_with_commands_that_decide(
         (pickle.dumps(([[1.0]], [["d"]])), "is a pickle"),
         (gzip.compress(pickle.dumps({}), mtime=0), "is a pickle"),
         (b"q a 1.5 2 3\n", "Expected 6 columns, got 5"),
-        (b"q a 1.5\nq Q0 b 1 1.5 t\n", "line 2: CSV parse error: Expected 3 columns, got 6"),
+        (b"q a 1.5\nq Q0 b 1 1.5 t\n", "line 2: parse error: Expected 3 columns, got 6"),
         (b"q a nan\n", "line 1: a score is NaN"),
         (b"q a first 1.5\n", "invalid value 'first'"),
         (b"q a 2.5\nq a 1.5\n", "line 2: document 'a' occurs twice"),
