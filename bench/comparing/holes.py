@@ -321,7 +321,7 @@ def _read_judgements(qrels: Qrels, row_of: Mapping[str, int], imported: int) -> 
 def _add_grades(
     rows: "pd.DataFrame", judged: "pd.DataFrame", keys: Mapping[str, str]
 ) -> "pd.DataFrame":
-    """Add to retrieved documents the key of their text, their grade, and that of an exact copy."""
+    """Add the text's key, the grade and the grade of an exact copy to retrieved documents."""
     rows, judged = (
         frame.assign(key=[keys.get(document, document) for document in frame["document"]])
         for frame in (rows, judged)

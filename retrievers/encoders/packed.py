@@ -468,7 +468,7 @@ def _compile_reproducibly() -> Iterator[None]:
 
     Inductor must not choose the order of sums by speed, and cuBLAS must not add in half precision.
     All networks of a process share the limit of recompilations, so it is raised. Numbers such as
-    the epsilon of a layer norm are constants: as variables, they would be traced in vain first.
+    the epsilon of a layer norm are constants. As variables, they would make Dynamo trace twice.
     """
     from torch._dynamo import config as dynamo_config  # slow to import
     from torch._inductor import config as inductor_config

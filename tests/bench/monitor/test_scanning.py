@@ -1,4 +1,4 @@
-"""Where checkpoints are looked for, and when their files change."""
+"""The search for checkpoints and for changes of their files."""
 
 import os
 import shutil
