@@ -36,9 +36,9 @@ from bench.boards.rows import (
 from bench.comparing.comparison import check_scores_against_rankings
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, compare_models
 from bench.comparing.statistics import Resampling
-from bench.evaluation.compressed_search import bytes_per_document
 from bench.evaluation.judging import mean_weights, suite_mean, suite_weights
 from bench.evaluation.result_record import Evaluation, Result
+from bench.evaluation.vector_search import bytes_per_document
 from bench.gate.candidate import Candidate
 from bench.gate.check import check_against
 from bench.gate.decision import GateSettings
@@ -317,7 +317,7 @@ def _build_row(
 def _document_bytes(result: Result) -> int | None:
     """Return the bytes of a document's vector, or of its part of a FAISS index."""
     recipe = result.recipe
-    if result.bytes_per_document or recipe is None or not recipe.dim or recipe.kind == "bm25":
+    if result.bytes_per_document or recipe is None or not recipe.dim:
         return result.bytes_per_document
     return bytes_per_document(recipe, IndexSpec.parse(result.index.partition(" (")[0]))
 

@@ -19,20 +19,15 @@ from tqdm import tqdm
 
 from bench.deploying.deployment import CollectionTest, Deployment, TestedSetting
 from bench.deploying.settings import EXACT, TESTED_SHARE, Setting, choose_sequence, make_grid
-from bench.evaluation.collection_search import (
-    FLAT,
-    EvaluationOptions,
-    LoadedModel,
-    VectorRetriever,
-    encode_documents,
-    search_device,
-)
-from bench.evaluation.compressed_search import CompressedSearch, bytes_per_document
-from bench.evaluation.exact import ArrayVectors, exact_search
+from bench.evaluation.encoding import encode_documents
+from bench.evaluation.exact import ArrayVectors, search_device
 from bench.evaluation.judging import resolve_measures, score_run
 from bench.evaluation.pipeline import OpenDataset
+from bench.evaluation.retriever import FLAT, EvaluationOptions, Retriever
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure
+from bench.evaluation.vector_retriever import VectorRetriever
+from bench.evaluation.vector_search import VectorSearch, bytes_per_document, search_in_memory
 from bench.gate.decision import LEVEL, GateSettings, draw_means, queries_needed, upper_bound
 from bench.requests.deciding import DeployRequest
 from bench.requests.evaluating import IndexRequest
@@ -43,7 +38,7 @@ from bench.speed.speed_report import Latency
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array, Int64Array
 from foundation.errors import BenchError, format_count
-from retrievers.encoders.views import View, ViewedVectors, compress
+from retrievers.encoders.views import compress
 from retrievers.index.hits import Hits, exclude_documents, recall_at_k
 from retrievers.models.card import Compression
 
@@ -68,13 +63,13 @@ def deploy(request: DeployRequest) -> Deployment:
     _check_output(request, names)
     (model,) = load_models(workspace, (request.model,), request)
     model.require_encoder()
-    whole = replace(model.model, recipe=compress(model.model.recipe, Compression()))
+    whole = replace(model.model, recipe=compress(model.recipe, Compression()))
     model = replace(model, model=whole)
     trials = [Trial(workspace, workspace.open(name), model) for name in names]
     unchanged = [draw_means(np.zeros(trial.queries), trial.dataset.name) for trial in trials]
     report = Deployment(
         model=model.name,
-        recipe=model.model.recipe,
+        recipe=model.recipe,
         measures={trial.dataset.name: trial.measure for trial in trials},
         queries={trial.dataset.name: trial.queries for trial in trials},
         margin=request.margin,
@@ -172,7 +167,7 @@ class Trial:
 
     workspace: Workspace
     opened: OpenDataset
-    model: LoadedModel
+    model: Retriever
 
     @property
     def dataset(self) -> Dataset:
@@ -197,7 +192,7 @@ class Trial:
 
     def retriever(self, setting: Setting) -> VectorRetriever:
         """Return the retriever of a setting."""
-        recipe = compress(self.model.model.recipe, setting.compression)
+        recipe = compress(self.model.recipe, setting.compression)
         loaded = replace(self.model, model=replace(self.model.model, recipe=recipe))
         options = EvaluationOptions(setting.index, self.depth, (self.measure,), recall_queries=0)
         job = self.workspace.prepare(self.opened, loaded, options)
@@ -205,7 +200,7 @@ class Trial:
 
     def search(self, setting: Setting) -> Hits:
         """Return the ranking of a setting as the protocol of the collection prescribes."""
-        return self.retriever(setting).search(self.dataset, self.depth).hits
+        return self.retriever(setting).find(self.dataset, self.depth)[0]
 
     def losses(self, hits: Hits) -> Float64Array:
         """Return the baseline's score of each query minus that of ``hits``."""
@@ -255,13 +250,10 @@ class Trial:
 
     def time_queries(self, setting: Setting) -> tuple[Latency, ...]:
         """Time the search of single queries in memory, with one thread and with all."""
-        how = setting.compression
-        without = Compression(dimensions=how.dimensions, precision=how.precision)
-        index = self.retriever(Setting(without, setting.index)).build_index(self.dataset).load()
-        recipe = compress(self.model.model.recipe, how)
-        search = CompressedSearch(self._vectors, recipe, "cpu", index).search
+        search = self._in_memory(setting).search
         texts = self.dataset.queries.texts[:TIMED_QUERIES]
-        queries = [query[None] for query in self._plain.store.queries(self._plain.encoder, texts)]
+        encoder, store = self._plain.encoder, self.workspace.store
+        queries = [query[None] for query in store.queries(encoder, texts)]
         timed = []
         for threads in dict.fromkeys((1, len(os.sched_getaffinity(0)))):
             with threadpool_limits(threads):
@@ -293,16 +285,21 @@ class Trial:
 
     @cached_property
     def _vectors(self) -> ArrayVectors:
-        stored = encode_documents(self.dataset, self._plain.encoder, self._plain.store)
+        stored = encode_documents(self.dataset, self._plain.encoder, self.workspace.store)
         return ArrayVectors(stored.rows(np.arange(len(self.dataset.corpus))))
 
     def _neighbours(self, setting: Setting, rows: Int64Array, depth: int) -> Hits:
         """Return the documents nearest to the documents ``rows``, without rescoring."""
-        retriever, chosen = self.retriever(setting), self._vectors.rows(rows)
-        view = View.of(retriever.model.recipe)
+        chosen = self._vectors.rows(rows)
         if setting.index != EXACT:
-            index = retriever.build_index(self.dataset).load()
-            return index.search(view.queries(chosen, rounded=False), depth)
-        vectors, queries = ViewedVectors(self._vectors, view), view.queries(chosen)
-        device = search_device(self.workspace.device)
-        return exact_search(vectors, queries, depth, self.dataset.corpus.tie_rank, device=device)
+            return self._in_memory(setting).search(chosen, depth)
+        recipe, device = self.retriever(setting).recipe, search_device(self.workspace.device)
+        tie_rank = self.dataset.corpus.tie_rank
+        return search_in_memory(self._vectors, recipe, device, None, tie_rank).search(chosen, depth)
+
+    def _in_memory(self, setting: Setting) -> VectorSearch:
+        """Return the search of a setting in an index of FAISS, on the CPU."""
+        how = setting.compression
+        without = Compression(dimensions=how.dimensions, precision=how.precision)
+        index = self.retriever(Setting(without, setting.index)).build_index(self.dataset).load()
+        return search_in_memory(self._vectors, compress(self.model.recipe, how), "cpu", index)

@@ -159,6 +159,13 @@ def has_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
+def search_device(device: str) -> str:
+    """Return the device of exact search: with ``auto``, a GPU if there is one."""
+    if device == "auto":
+        return "cuda" if has_gpu() else "cpu"
+    return device
+
+
 def _check_shapes(vectors: Vectors, queries: Float32Array, k: int, tie_rank: Int64Array) -> None:
     rows, dim = vectors.shape
     if queries.ndim != 2 or queries.shape[1] != dim or queries.dtype != np.float32:

@@ -21,6 +21,7 @@ import psutil
 from tqdm import tqdm
 
 from bench.evaluation.exact import block_bytes, exact_search
+from bench.evaluation.judging import drop_excluded, search_depth
 from bench.store.indexes import IndexFolder, IndexManifest
 from bench.store.shards import StoredVectors, ignore_read_only
 from datasets_cfg.dataset import Dataset
@@ -31,13 +32,12 @@ from foundation.machine import format_size
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.views import ViewedVectors
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
-from retrievers.index.hits import Hits, exclude_documents, recall_at_k, sort_canonically
+from retrievers.index.hits import Hits, recall_at_k, sort_canonically
 from retrievers.models.card import Recipe
 
 Vectors: TypeAlias = StoredVectors | ViewedVectors
 
 RECALL_DEPTHS = (10, 100, 1000)
-EVERY = slice(None)
 
 logger = logging.getLogger(__name__)
 
@@ -328,6 +328,8 @@ class IndexSearch:
         depth: depth of the rankings without self-matches.
         sampled: int64, rows of the queries on which recall is measured.
         device: device of the index.
+        exact: exact search, for the recall.
+        vectors: vectors of the documents; None if they are not needed.
     """
 
     dataset: Dataset
@@ -336,6 +338,8 @@ class IndexSearch:
     depth: int
     sampled: Int64Array
     device: str
+    exact: ExactSearch
+    vectors: Vectors | None = None
 
     @cached_property
     def recall_key(self) -> str:
@@ -352,32 +356,40 @@ class IndexSearch:
         known = not len(self.sampled) or self.index.recall(self.recall_key) is not None
         return not (self.index.exported and known)
 
-    def run(
-        self, vectors: Vectors | None, exact: ExactSearch
-    ) -> tuple[Hits, dict[str, float], str]:
-        """Return rankings with the scores of the index, its recall by depth, and its device.
+    @cached_property
+    def opened(self) -> FaissIndex:
+        """The index, loaded or built."""
+        return self.index.load_or_build(self.vectors, self.exact, self.device)
 
-        ``vectors`` are None if they are not needed. ``exact`` searches them for the recall.
-        """
-        k = min(self.depth, len(self.dataset.corpus))
+    def find(self, queries: Float32Array, depth: int) -> Hits:
+        """Return hits with the scores of the index, without self-matches."""
+        k = min(depth, len(self.dataset.corpus))
         wide = search_depth(self.dataset, k)
-        opened = self.index.load_or_build(vectors, exact, self.device)
-        found = opened.search(self.queries, wide)
-        hits = sort_canonically(found, self.dataset.corpus.tie_rank, wide)
-        ranked = apply_exclude_self(self.dataset, hits, k)
-        self._warn_if_short(ranked, min(k, len(self.dataset.corpus) - (wide - k)))
-        recall = self.index.recall(self.recall_key)
-        if recall is None and len(self.sampled) and vectors is not None:
-            truth = exact(vectors, self.queries[self.sampled], wide)
-            truth = apply_exclude_self(self.dataset, truth, k, self.sampled)
-            some = Hits(ranked.scores[self.sampled], ranked.rows[self.sampled])
-            depths = [depth for depth in RECALL_DEPTHS if depth < self.depth]
-            recall = {
-                f"recall@{depth}": float(recall_at_k(some, truth, depth).mean())
-                for depth in (*depths, self.depth)
-            }
-            self.index.remember(self.recall_key, recall)
-        return ranked, recall or {}, opened.device
+        found = self.opened.search(queries, wide)
+        ranked = sort_canonically(found, self.dataset.corpus.tie_rank, wide)
+        hits = drop_excluded(self.dataset, ranked, k)
+        self._warn_if_short(hits, min(k, len(self.dataset.corpus) - (wide - k)))
+        return hits
+
+    def recall(self, hits: Hits) -> dict[str, float]:
+        """Return the share of the true neighbours among ``hits``, by depth, stored or measured.
+
+        It is empty if it is neither known nor wanted, or without vectors.
+        """
+        known = self.index.recall(self.recall_key)
+        if known is not None or not len(self.sampled) or self.vectors is None:
+            return known or {}
+        k = min(self.depth, len(self.dataset.corpus))
+        truth = self.exact(self.vectors, self.queries[self.sampled], search_depth(self.dataset, k))
+        truth = drop_excluded(self.dataset, truth, k, self.sampled)
+        some = Hits(hits.scores[self.sampled], hits.rows[self.sampled])
+        depths = [depth for depth in RECALL_DEPTHS if depth < self.depth]
+        recall = {
+            f"recall@{depth}": float(recall_at_k(some, truth, depth).mean())
+            for depth in (*depths, self.depth)
+        }
+        self.index.remember(self.recall_key, recall)
+        return recall
 
     def _warn_if_short(self, ranked: Hits, wanted: int) -> None:
         """Warn if the index returned fewer documents than wanted."""
@@ -399,20 +411,3 @@ def sample_queries(queries: int, wanted: int | None) -> Int64Array:
     if wanted is None or wanted >= queries:
         return np.arange(queries)
     return np.sort(np.random.default_rng(0).choice(queries, wanted, replace=False))
-
-
-def search_depth(dataset: Dataset, k: int) -> int:
-    """Return the depth to search so that ``k`` documents remain without excluded ones."""
-    most = max(map(len, dataset.excluded.values()), default=0)
-    return k + bool(dataset.facts.exclude_self) + most
-
-
-def apply_exclude_self(
-    dataset: Dataset, hits: Hits, k: int, queries: Int64Array | slice = EVERY
-) -> Hits:
-    """Drop the documents that the protocol of ``dataset`` excludes for a query, such as itself.
-
-    ``hits`` are at `search_depth`, of the rows ``queries``, and ``k`` documents of each are kept.
-    """
-    excluded = dataset.excluded_rows(dataset.queries.ids)
-    return exclude_documents(hits, excluded[queries], k) if excluded.size else hits

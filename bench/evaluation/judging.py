@@ -18,10 +18,12 @@ from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
+from retrievers.index.hits import Hits, exclude_documents
 
 JUDGED = "Judged@10"
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 _DOCUMENTS_AT_ONCE = 4096
+EVERY = slice(None)
 JUDGED_BY_ANSWERS = ("Success", "RR")  # need no judgements of other documents
 
 
@@ -87,13 +89,16 @@ def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
     """Return ``run`` without the documents that ``dataset`` excludes for each query, cut at
     ``depth``.
     """
-    queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
-    kept = np.ones(len(run), dtype=bool)
+    lengths = np.diff(run.offsets)
     excluded = [
         (number, id_)
         for number, query in enumerate(run.query_ids)
         for id_ in dataset.excluded_ids(query)
     ]
+    if not excluded and (lengths <= depth).all():
+        return run
+    queries = np.repeat(np.arange(len(run.query_ids)), lengths)
+    kept = np.ones(len(run), dtype=bool)
     if excluded:
         numbers, ids = zip(*excluded, strict=True)
         positions = run.positions_of(pa.array(ids, pa.large_string()))
@@ -104,6 +109,23 @@ def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
     kept &= ranks < depth
     offsets = np.concatenate([[0], np.cumsum(kept)])[run.offsets]
     return Run(run.query_ids, offsets, run.ids, run.documents[kept], run.scores[kept])
+
+
+def search_depth(dataset: Dataset, k: int) -> int:
+    """Return the depth to search so that ``k`` documents remain without excluded ones."""
+    most = max(map(len, dataset.excluded.values()), default=0)
+    return k + bool(dataset.facts.exclude_self) + most
+
+
+def drop_excluded(
+    dataset: Dataset, hits: Hits, k: int, queries: Int64Array | slice = EVERY
+) -> Hits:
+    """Drop the documents that the protocol of ``dataset`` excludes for a query, such as itself.
+
+    ``hits`` are at `search_depth`, of the rows ``queries``, and ``k`` documents of each are kept.
+    """
+    excluded = dataset.excluded_rows(dataset.queries.ids)
+    return exclude_documents(hits, excluded[queries], k) if excluded.size else hits
 
 
 def judge(dataset: Dataset, run: Run) -> Qrels:

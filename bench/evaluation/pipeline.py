@@ -1,7 +1,7 @@
-"""Evaluation of one model on one collection: encode, search, score.
+"""Evaluation of one model on one collection: rank, apply the protocol, score.
 
-`evaluate` runs a `Job`, which `bench.runner.workspace.Workspace.prepare` has checked. A retriever
-(`bench.evaluation.collection_search`) encodes and searches.
+`evaluate` runs a `Job`, which `bench.runner.workspace.Workspace.prepare` has checked. A `Retriever`
+ranks.
 """
 
 import hashlib
@@ -16,26 +16,19 @@ from typing import Any
 
 import msgspec
 
-from bench.evaluation.collection_search import (
-    BM25Retriever,
-    EvaluationOptions,
-    LoadedModel,
-    Retriever,
-    VectorRetriever,
-    search_device,
-)
+from bench.evaluation.exact import search_device
 from bench.evaluation.judging import apply_protocol, make_protocol, resolve_measures, score_run
 from bench.evaluation.result_record import Conditions, Evaluation, Protocol, Result, Timings
+from bench.evaluation.retriever import Retriever
 from bench.evaluation.run_files import RunFile
 from bench.evaluation.runs import Run
-from bench.store.store import VectorStore
 from datasets_cfg.dataset import Dataset, all_assumptions
 from foundation.errors import BenchError
 from foundation.machine import library_version, utc_now
 from foundation.sources import PACKAGES as ALL_PACKAGES
 from foundation.sources import loaded_files
 from retrievers.encoders.protocol import PhaseTimer
-from retrievers.models.card import Card, Recipe
+from retrievers.models.card import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (
@@ -69,23 +62,14 @@ class Job:
 
     Attributes:
         opened: the collection.
-        model: the model, without the prompts of a collection.
-        options: index, depth and measures.
-        store: vector store.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        max_memory: memory limit of this process during search, in bytes; None for most of the free
-            memory.
+        model: what ranks, with its options, and without the prompts of a collection.
         measures: canonical names, the main measure first.
         memory_bytes: estimated peak memory of this process.
         stored: stored result of this evaluation, if there is one.
     """
 
     opened: OpenDataset
-    model: LoadedModel
-    options: EvaluationOptions
-    store: VectorStore
-    device: str
-    max_memory: int | None
+    model: Retriever
     measures: tuple[str, ...]
     memory_bytes: int = 0
     stored: Evaluation | None = None
@@ -98,23 +82,12 @@ class Job:
     @cached_property
     def protocol(self) -> Protocol:
         """Rules of the evaluation."""
-        return self.opened.protocol(self.options.depth)
-
-    @cached_property
-    def prompted_model(self) -> LoadedModel:
-        """The model with the prompts of this collection."""
-        return self.model.for_dataset(self.dataset.name)
+        return self.opened.protocol(self.model.options.depth)
 
     @cached_property
     def retriever(self) -> Retriever:
-        """The retriever of the model."""
-        model, encoder = self.prompted_model.model, self.prompted_model.encoder
-        if encoder is not None:
-            machine = (self.device, self.max_memory)
-            return VectorRetriever(model, encoder, self.store, self.options, *machine)
-        if self.options.from_index:
-            raise BenchError(f"{self.name} makes no vectors, so it cannot search an index")
-        return BM25Retriever(model, self.max_memory)
+        """The model with the prompts of this collection."""
+        return self.model.for_dataset(self.dataset.name)
 
     @property
     def name(self) -> str:
@@ -124,37 +97,35 @@ class Job:
     @property
     def recipe(self) -> Recipe:
         """Settings that determine the vectors."""
-        return self.prompted_model.model.recipe
+        return self.retriever.recipe
 
     @property
     def in_domain(self) -> bool:
         """True if the model was trained on the collection, or on its family."""
-        return in_domain(self.prompted_model.model.card, self.dataset.name)
+        return self.model.is_in_domain(self.dataset.name)
 
 
 def evaluate(job: Job) -> Evaluation:
-    """Run a ``job``: encode, search and score."""
+    """Run a ``job``: rank and score."""
     dataset, retriever = job.dataset, job.retriever
-    corpus = dataset.corpus
     parameters = retriever.parameters()  # may fail, so not after hours of encoding
-    searched = retriever.search(dataset, job.protocol.depth)
-    run = Run.from_hits(searched.hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
+    run, facts = retriever.search(dataset, job.protocol.depth)
     return _score_ranking(
         dataset,
-        run,
+        apply_protocol(run, dataset, job.protocol.depth),
         job.protocol,
         job.measures,
-        searched.timings,
+        facts.timings,
         model=job.name,
-        documents=len(corpus),
+        documents=len(dataset.corpus),
         index=retriever.index,
-        index_recall=searched.recall,
+        index_recall=facts.recall,
         recall_queries=retriever.recall_queries(dataset),
         in_domain=job.in_domain,
         recipe=job.recipe,
         fingerprint=job.recipe.fingerprint,
-        preflight=searched.preflight,
-        conditions=current_conditions(job.device, searched.device),
+        preflight=facts.preflight,
+        conditions=current_conditions(retriever.resources.device, facts.device),
         parameters=parameters,
         tokens_sha256=retriever.tokens_sha256,
         assumptions=all_assumptions(dataset),
@@ -237,11 +208,6 @@ def _score_ranking(
         **provenance,
     )
     return Evaluation(result, scores, run)
-
-
-def in_domain(card: Card, collection: str) -> bool:
-    """Return True if a model with ``card`` was trained on ``collection``, or on its family."""
-    return any(f"{collection}/".startswith(f"{name}/") for name in card.trained_on)
 
 
 @cache

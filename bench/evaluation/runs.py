@@ -56,9 +56,15 @@ class Run:
             tie_rank: int64 ``(N,)``, rank of each id in byte order.
 
         Raises:
-            BenchError: a score is NaN or infinite.
+            BenchError: a score is NaN or infinite, or a document repeats within a query.
         """
         filled = hits.rows >= 0
+        ordered = np.sort(hits.rows, axis=1)
+        repeated = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+        if repeated.any():
+            query, place = np.argwhere(repeated)[0]
+            doc_id = corpus_ids[int(ordered[query, place])].as_py()
+            raise _repeat_error(doc_id, query_ids[query])
         offsets = np.concatenate([[0], np.cumsum(filled.sum(axis=1))]).astype(np.int64)
         scores = round_scores(hits.scores[filled])
         ranks = tie_rank[hits.rows[filled]]
@@ -173,8 +179,11 @@ def _check_distinct(
     repeats = pairs[1:][pairs[1:] == pairs[:-1]]
     if len(repeats):
         query, document = divmod(int(repeats[0]), len(doc_ids))
-        query_id, doc_id = query_ids[query].as_py(), doc_ids[document].as_py()
-        raise BenchError(f"document {doc_id!r} occurs twice for query {query_id!r}")
+        raise _repeat_error(doc_ids[document].as_py(), query_ids[query].as_py())
+
+
+def _repeat_error(doc_id: str, query_id: str) -> BenchError:
+    return BenchError(f"document {doc_id!r} occurs twice for query {query_id!r}")
 
 
 def _one_array(strings: Strings) -> pa.Array:

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import resolve_measures
 from bench.evaluation.pipeline import evaluate
+from bench.evaluation.retriever import EvaluationOptions, Retriever
+from bench.evaluation.vector_retriever import VectorRetriever
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
 from bench.experiments.grid import Table
 from bench.experiments.report import CellScores, CheckpointScores
@@ -117,17 +118,18 @@ class EvaluateStage(ExperimentStage):
         shutil.rmtree(out / VECTORS, ignore_errors=True)
         return cost
 
-    def _load(self, name: str, chosen: EvaluateSettings) -> LoadedModel:
+    def _load(self, name: str, chosen: EvaluateSettings) -> Retriever:
         """Load a model. A view reads vectors with every pooling."""
         settings = {each: getattr(chosen, each) for each in OF_MODEL}
         trust_code, view = self.workspace.trust_code, chosen.view
         loaded = self.workspace.load(name, trust_code=trust_code, **settings)
-        if view is None or loaded.encoder is None:
+        if view is None:
             return loaded
-        stored = recipe_with_every_pooling(loaded.model.recipe)
+        stored = recipe_with_every_pooling(loaded.recipe)
         viewed = replace(loaded.model, recipe=view.recipe(stored))
         encoder = open_encoder(replace(loaded.model, recipe=stored), self.workspace.device)
-        return LoadedModel(viewed, encoder)
+        resources = self.workspace.resources
+        return VectorRetriever(model=viewed, encoder=encoder, resources=resources)
 
 
 def read_scores(task: CellTask, out: Path) -> CellScores:

@@ -16,7 +16,7 @@ import numpy as np
 from attrs import evolve
 from tqdm import tqdm
 
-from bench.evaluation.collection_search import LoadedModel
+from bench.evaluation.retriever import Retriever
 from bench.explain.evidence import CEILING, Fit, SetupEvidence, combine_fits
 from bench.explain.question import Question
 from bench.explain.setup import (
@@ -89,7 +89,7 @@ def _compare_files(model: Model, other: Model) -> Iterator[Observation]:
             yield Observation(what, "copy the tokenizer from one folder to the other")
 
 
-def _load_other(workspace: Workspace, request: ExplainRequest) -> LoadedModel | None:
+def _load_other(workspace: Workspace, request: ExplainRequest) -> Retriever | None:
     """Load the other checkpoint as its folder states, or else as the model is used."""
     if request.checkpoint is None:
         return None

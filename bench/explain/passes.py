@@ -42,7 +42,7 @@ class ForwardPasses:
     def __init__(self, model: Model, device: str = "auto", other: Model | None = None) -> None:
         recipe = model.recipe
         for each in filter(None, (model, other)):
-            if each.recipe.kind != "transformer" or each.document is None:
+            if not each.recipe.traits.is_network or each.document is None:
                 raise BenchError(f"{each.recipe.model} is not a transformer", "Name a transformer")
         if model.routing is not None:
             raise BenchError(f"{recipe.model} has routed adapters", "Name one with one adapter")

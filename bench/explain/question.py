@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from bench.evaluation.collection_search import LoadedModel
+from bench.evaluation.retriever import Retriever
 from bench.evaluation.run_files import read_run_file
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure
@@ -187,11 +187,11 @@ class Question:
         notes: what was seen without a search.
     """
 
-    model: LoadedModel
+    model: Retriever
     datasets: Sequence[Dataset]
     open_split: Callable[[str, str], Dataset]
     device: str = "auto"
-    other: LoadedModel | None = None
+    other: Retriever | None = None
     sampled_documents: int = DOCUMENTS
     sampled_queries: int = QUERIES
     lengths: Sequence[int] = LENGTHS

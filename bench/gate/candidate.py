@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.comparing.pairs import ComparedModel, differing_fields
-from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Protocol
+from bench.evaluation.retriever import EvaluationOptions, Retriever
 from bench.gate.check_record import PUBLISHED_SCORES, Check, CheckRow, Outcome
 from bench.requests.outcomes import MissingEvaluations
 from bench.result_store.find import find_results
@@ -52,13 +52,13 @@ class Candidate(ComparedModel):
         return dict(zip(queries.ids, queries.texts, strict=True)).get(query_id, "")
 
 
-def candidate_name(model: LoadedModel, results: Path) -> str:
+def candidate_name(model: Retriever, results: Path) -> str:
     """Return the name of the candidate's results.
 
     This is its own name, unless different weights or settings have ``results`` of that name. Then
     the fingerprint is appended, so that the name of a baseline never stands for two models.
     """
-    recipe = model.model.recipe
+    recipe = model.recipe
     for stored in find_results(results, model.name):
         if stored.record.fingerprint != recipe.for_dataset(stored.dataset).fingerprint:
             return f"{model.name}-{recipe.fingerprint[:DIGITS]}"
@@ -67,7 +67,7 @@ def candidate_name(model: LoadedModel, results: Path) -> str:
 
 def evaluate_candidate(
     workspace: Workspace,
-    model: LoadedModel,
+    model: Retriever,
     name: str,
     baseline: ComparedModel,
     collections: Mapping[str, str],

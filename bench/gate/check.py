@@ -32,9 +32,9 @@ from bench.comparing.pairs import (
 )
 from bench.comparing.settling import Holes
 from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
-from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.judging import mean_weights
 from bench.evaluation.result_record import Evaluation
+from bench.evaluation.retriever import Retriever
 from bench.evaluation.scoring import parse_measure
 from bench.gate.candidate import (
     PUBLISHED,
@@ -106,7 +106,7 @@ def check(request: CheckRequest) -> Check:
         model, run_file = None, _find_run_file(request)
         if isinstance(request.candidate, str | Path) and not run_file:
             (model,) = load_models(workspace, (request.candidate,), request)
-        claims = model.model.card.expected if model else ()
+        claims = model.card.expected if model else ()
         scope = _find_scope(request, workspace, claims)
         if not settings.expect_same:
             resampling.check_enough(len(scope.weights), sides=2)
@@ -212,7 +212,7 @@ def _find_folder(name: str, results: Mapping[str, Evaluation], workspace: Worksp
 
 
 def _find_candidate(
-    request: CheckRequest, measure: str | None, model: LoadedModel | None, scope: Scope
+    request: CheckRequest, measure: str | None, model: Retriever | None, scope: Scope
 ) -> Candidate:
     """Evaluate the candidate, or take the evaluations that Python already has."""
     if model is None:
@@ -376,13 +376,13 @@ def _hints_for_gaps(scope: Scope) -> Iterator[str]:
         yield f"run `{command}`, or name the collections to check with --on"
 
 
-def _explain_command(done: Check, model: LoadedModel, scope: Scope, request: CheckRequest) -> str:
+def _explain_command(done: Check, model: Retriever, scope: Scope, request: CheckRequest) -> str:
     """Return the command that looks for the cause of the difference, or "" if there is none.
 
     Only transformers have settings to vary. Of the collections that decided, the command uses the
     one with the largest difference.
     """
-    if done.outcome in ("OK", "MISSING") or model.model.recipe.kind != "transformer":
+    if done.outcome in ("OK", "MISSING") or not model.recipe.traits.is_network:
         return ""
     row = max(done.rows, key=lambda row: (bool(row.failure), abs(row.difference or 0)))
     settings, on = request.typed_settings(), scope.opened_by[row.name]
@@ -393,7 +393,7 @@ def _explain_command(done: Check, model: LoadedModel, scope: Scope, request: Che
     else:
         baseline = scope.baseline.results[row.name].record
         unchanged = row.paired and not row.paired.changed
-        if unchanged or baseline.recipe is None or baseline.recipe.kind != "transformer":
+        if unchanged or baseline.recipe is None or not baseline.recipe.traits.is_network:
             return ""
         known = baseline.model in all_cards()
         models.insert(0, baseline.model if known else f"path/to/{baseline.model}")

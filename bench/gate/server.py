@@ -73,7 +73,7 @@ def check_server(request: CheckRequest) -> Check:
     (model,) = load_models(workspace, (request.against,), use)
     dataset = workspace.dataset((request.on or ("stdlib-code",))[0])  # on every machine
     encoder = open_endpoint(request.served, request.endpoint_model, model)
-    stated, name = request.dtype or model.model.recipe.precision, encoder.recipe.model
+    stated, name = request.dtype or model.recipe.precision, encoder.recipe.model
     length = find_length(encoder, model.model)
     question = Question(
         model,
@@ -153,7 +153,7 @@ def find_length(server: EndpointEncoder, model: Model) -> ServedLength | None:
         None if the checkpoint's words are not single tokens, or the server's vectors do not depend
         on a text alone.
     """
-    if model.recipe.kind != "transformer":
+    if not model.recipe.traits.is_network:
         return None
     tokenizer = load_tokenizer(model.checkpoint)
     words = _find_words(tokenizer)

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_all_scores
 from bench.comparing.statistics import ALPHA, Resampling
-from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import common_measure
 from bench.evaluation.pipeline import OpenDataset
 from bench.evaluation.result_record import Evaluation
+from bench.evaluation.retriever import EvaluationOptions, Retriever
 from bench.monitor.curve import MEAN, Curve, CurvePoint, select_checkpoint, step_of
 from bench.requests.training import WatchRequest
 from bench.result_store.find import find_results
@@ -164,7 +164,7 @@ class Watcher:
         except (BenchError, OSError) as error:
             self.leave_out(name, str(error))
 
-    def _evaluate_all(self, name: str, loaded: LoadedModel) -> dict[str, Evaluation]:
+    def _evaluate_all(self, name: str, loaded: Retriever) -> dict[str, Evaluation]:
         loaded, found = loaded.with_name(f"{self.training}/{name}"), {}
         workspace = replace(self.workspace)  # with a store of its own, which keeps no lock
         known = find_results(self.results, loaded.name)

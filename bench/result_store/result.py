@@ -224,7 +224,7 @@ def find_stored(job: Job, out: Path) -> Evaluation | None:
 
     Damaged results are named in a warning.
     """
-    here = _comparable_conditions(current_conditions(job.device))
+    here = _comparable_conditions(current_conditions(job.model.resources.device))
     folder, results = result_folder(out, job.protocol.collection, job.name), []
     for file in sorted(folder.glob(f"*/{RESULT_FILE}")):
         try:
@@ -248,7 +248,7 @@ def find_equivalent(job: Job, results: Iterable[Evaluation]) -> Evaluation | Non
 
     If the job asks for no particular measures, the main measure is enough.
     """
-    needed = job.measures if job.options.measures is not None else job.measures[:1]
+    needed = job.measures if job.model.options.measures is not None else job.measures[:1]
     same = (stored for stored in results if _has_same_scores(job, needed, stored))
     return max(same, key=_evaluation_time, default=None)
 

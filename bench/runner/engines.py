@@ -25,8 +25,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.exact import has_gpu
+from bench.evaluation.retriever import Retriever
 from bench.runner.workspace import Workspace
 from bench.store.store import TOKENIZING, library_versions
 from datasets_cfg.corpus import Corpus
@@ -45,7 +45,7 @@ CONNECT_S = 5.0
 
 logger = logging.getLogger(__name__)
 
-Distribute = Callable[[LoadedModel], LoadedModel]
+Distribute = Callable[[Retriever], Retriever]
 TaskResult = tuple[Float32Array, Mapping[str, float], Mapping[str, int]] | Exception
 
 
@@ -201,11 +201,11 @@ class RayCluster:
         finally:
             self.ray.shutdown()
 
-    def _distribute(self, loaded: LoadedModel) -> LoadedModel:
-        if loaded.encoder is None:
-            return loaded
-        encoder = RayEncoder(self, loaded.model, loaded.encoder)
-        return LoadedModel(loaded.model, cast(Encoder, encoder))
+    def _distribute(self, loaded: Retriever) -> Retriever:
+        def wrap(encoder: Encoder) -> Encoder:
+            return cast(Encoder, RayEncoder(self, loaded.model, encoder))
+
+        return loaded.with_encoder(wrap)
 
     def submit(self, arguments: Sequence[Any]) -> Any:
         """Submit a task with these ``arguments`` and return the reference to its `TaskResult`."""

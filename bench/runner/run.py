@@ -9,27 +9,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import msgspec
 
-from bench.evaluation.collection_search import (
-    EvaluationOptions,
-    LoadedModel,
-    VectorRetriever,
-    encode_documents,
-    mean_tokens,
-    measure_speed,
-    run_preflight,
-)
+from bench.evaluation.encoding import encode_documents, run_preflight
 from bench.evaluation.judging import SuiteMean, suite_mean, suites_inner_first
 from bench.evaluation.pipeline import Job, evaluate_run
 from bench.evaluation.pipeline import evaluate as evaluate_job
 from bench.evaluation.result_record import Evaluation, Result
+from bench.evaluation.retriever import EvaluationOptions, Retriever
 from bench.evaluation.run_files import RunFile, read_run_file
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure
+from bench.evaluation.throughput import mean_tokens, measure_speed
 from bench.requests.evaluating import (
     EvaluateRequest,
     EvaluationFields,
@@ -111,7 +105,7 @@ def run(request: RunRequest, progress: RunProgress | None = None) -> RunReport:
         tasks = [
             EncodingTask(job.dataset.name, job.dataset.corpus.folder, job.model.model)
             for job in plan.jobs
-            if job.model.encoder and not job.stored
+            if job.recipe.traits.makes_vectors and not job.stored
         ]
         distribute = stack.enter_context(engine.encoding(workspace, tasks))
         evaluations = _evaluate_all(plan, distribute, request, progress)
@@ -175,10 +169,9 @@ def _estimate_costs(jobs: Iterable[Job]) -> Iterator[EncodingCost]:
             documents=len(corpus),
             memory_bytes=job.memory_bytes,
         )
-        missing = 0
-        if isinstance(retriever, VectorRetriever) and not job.stored and texts not in seen:
-            encoder, missing = retriever.encoder, retriever.missing(job.dataset)
+        missing = 0 if job.stored or texts in seen else retriever.missing(job.dataset)
         if missing:
+            encoder = retriever.require_encoder()
             if job.name not in speeds:
                 speeds[job.name] = measure_speed(encoder, corpus, PROBE_S)
             tokens = round(missing * mean_tokens(encoder, corpus))
@@ -225,7 +218,7 @@ def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Pl
     published = {
         (model.name, expected.dataset, expected.measure): expected.value
         for model in models
-        for expected in model.model.card.expected
+        for expected in model.card.expected
     }
     return _Plan(tuple(jobs), published, gaps)
 
@@ -241,7 +234,7 @@ def _expand(workspace: Workspace, names: Sequence[Any]) -> list[Any]:
     return list(unique.values())
 
 
-def _load_named_models(workspace: Workspace, request: RunRequest) -> list[LoadedModel]:
+def _load_named_models(workspace: Workspace, request: RunRequest) -> list[Retriever]:
     """Load the models under their names in results."""
     name, count = request.name, len(request.model)
     if name and count > 1:
@@ -391,8 +384,7 @@ def index(request: IndexRequest) -> IndexManifest:
     model.require_encoder()
     options = EvaluationOptions(index=spec)
     job = workspace.prepare(workspace.open(request.dataset), model, options)
-    retriever, corpus = cast(VectorRetriever, job.retriever), job.dataset.corpus
-    built = retriever.build_index(job.dataset)
+    corpus, built = job.dataset.corpus, job.retriever.build_index(job.dataset)
     manifest = msgspec.structs.replace(built.checked(), recipe=job.recipe)
     with replace_folder(request.out) as unfinished:
         for path in built.folder.iterdir():

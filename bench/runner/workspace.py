@@ -8,14 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import numpy as np
 
-from bench.evaluation.collection_search import EvaluationOptions, LoadedModel
 from bench.evaluation.judging import check_relevant, mean_weights, resolve_measures
+from bench.evaluation.kinds import open_retriever
 from bench.evaluation.pipeline import Job, OpenDataset
 from bench.evaluation.result_record import Evaluation
+from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever
+from bench.evaluation.vector_retriever import VectorRetriever
 from bench.requests.evaluating import EvaluationFields
 from bench.requests.fields import FolderFields, ModelFields
 from bench.result_store.result import (
@@ -53,8 +56,7 @@ from retrievers.encoders.external import (
     wrap_encoder,
 )
 from retrievers.encoders.tokens import probe_texts
-from retrievers.encoders.transformer import SharedNetworks, open_encoder
-from retrievers.encoders.views import compress
+from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.card import card_names
 from retrievers.models.locate import is_card, is_url
 from retrievers.models.resolve import (
@@ -99,6 +101,11 @@ class Workspace:
     def store(self) -> VectorStore:
         """Stored vectors."""
         return VectorStore(self.vectors_dir)
+
+    @property
+    def resources(self) -> Resources:
+        """What searches may use."""
+        return Resources(self.store, self.device, self.max_memory)
 
     @property
     def vectors_dir(self) -> Path:
@@ -217,10 +224,8 @@ class Workspace:
             for name, dataset in zip(self.expand_names(typed), self.datasets(typed), strict=True)
         }
 
-    def load(
-        self, name: str, networks: SharedNetworks | None = None, **settings: Any
-    ) -> LoadedModel:
-        """Load a model with its encoder. Weights are read at the first text.
+    def load(self, name: str, networks: SharedNetworks | None = None, **settings: Any) -> Retriever:
+        """Load a model. Weights are read at the first text.
 
         The vectors of fixed texts are stored when a server is first used, and compared each time.
 
@@ -236,25 +241,25 @@ class Workspace:
         if name in (*dataset_names(), *suite_names()) and not Path(name).exists():
             problem = f"{name} is a collection or suite, but a model is needed here"
             raise BenchError(problem, "Run `bench list models` for the names of models.")
-        model = resolve_model(name, **settings)
-        if model.recipe.kind == "bm25":
-            return LoadedModel(model, None)
-        encoder = open_encoder(model, self.device, networks=networks)
-        recipe = compress(encoder.recipe, model.recipe.compression)  # with the dimension
-        model = replace(model, recipe=recipe)
-        if isinstance(encoder, EndpointEncoder):
-            now = encoder.server.encode_queries(probe_texts())
-            if is_url(name):
-                check_norms(model.recipe, now, settings.get("like"))
-            server = encoder.server.recipe
-            fact = self.store.remember(server, "probe", lambda: {"vectors": now.tolist()})
-            check_same_server(model.recipe.model, np.array(fact["vectors"], np.float32), now)
-        return LoadedModel(model, encoder)
+        retriever = open_retriever(resolve_model(name, **settings), self.resources, networks)
+        if retriever.recipe.traits.is_remote:
+            self._check_server(retriever, settings.get("like") if is_url(name) else "")
+        return retriever
+
+    def _check_server(self, model: Retriever, like: str | None) -> None:
+        """Raise if a server changed since it was first used, or if norms leave its use open."""
+        encoder = cast(EndpointEncoder, model.require_encoder())
+        now = encoder.server.encode_queries(probe_texts())
+        if like != "":
+            check_norms(model.recipe, now, like)
+        server = encoder.server.recipe
+        fact = self.store.remember(server, "probe", lambda: {"vectors": now.tolist()})
+        check_same_server(model.name, np.array(fact["vectors"], np.float32), now)
 
     def prepare(
         self,
         dataset: OpenDataset,
-        model: LoadedModel,
+        model: Retriever,
         options: EvaluationOptions = DEFAULTS,
         out: Path | None = None,
         known: Iterable[Evaluation] | None = None,
@@ -265,17 +270,14 @@ class Workspace:
         with the same scores, from any machine, in ``known``.
 
         Raises:
-            BenchError: a measure that cannot be computed, a model or index that does not fit, too
-                little memory, or a known result that contradicts itself.
+            BenchError: a measure that cannot be computed, an option that the model does not honour,
+                a model or index that does not fit, too little memory, or a known result that
+                contradicts itself.
         """
-        recipe = model.model.recipe
-        measures = resolve_measures(
-            dataset.dataset, options.measures, options.depth, recipe.compression.rescore
-        )
-        job = Job(dataset, model, options, self.store, self.device, self.max_memory, measures)
-        if model.encoder and recipe.kind == "python" and recipe.files:
-            for role in ("query", "document"):  # its code may read files that are not hashed
-                self.store.check_drift(model.encoder, role)
+        rescore = model.recipe.compression.rescore
+        measures = resolve_measures(dataset.dataset, options.measures, options.depth, rescore)
+        job = Job(dataset, model.configured(options, self.resources), measures)
+        job.model.check_unchanged()
         stored = find_equivalent(job, known or ())
         if stored:
             warn_unchecked([check_stored_values(stored, job.dataset)])
@@ -308,7 +310,7 @@ def open_workspace(request: FolderFields) -> Workspace:
 
 def load_models(
     workspace: Workspace, names: Sequence[Any], fields: EvaluationFields | ModelFields
-) -> list[LoadedModel]:
+) -> list[Retriever]:
     """Load models, which share the network of a common base, or wrap Python objects.
 
     ``like`` applies only to models without a card, and ``endpoint_model`` only to URLs, if there
@@ -322,7 +324,7 @@ def load_models(
     only_cards, has_url = all(map(is_card, typed)), any(map(is_url, typed))
     for model in names:
         if not isinstance(model, str | Path):
-            models.append(_wrap_object(model, fields))
+            models.append(_wrap_object(model, fields, workspace.resources))
             continue
         name = str(model)
         without = {"like"} if is_card(name) and not only_cards else set()
@@ -331,7 +333,7 @@ def load_models(
     return models
 
 
-def open_endpoint(url: str, endpoint_model: str | None, model: LoadedModel) -> EndpointEncoder:
+def open_endpoint(url: str, endpoint_model: str | None, model: Retriever) -> EndpointEncoder:
     """Return an encoder that sends texts of ``model`` to a server, to compare their vectors.
 
     The host of the ``url`` is its name. ``endpoint_model`` is the name of the model on the server;
@@ -339,15 +341,17 @@ def open_endpoint(url: str, endpoint_model: str | None, model: LoadedModel) -> E
     """
     card = card_of_endpoint(
         url,
-        endpoint_model or model.model.recipe.checkpoint or model.name,
+        endpoint_model or model.recipe.checkpoint or model.name,
         name=url.partition("://")[2].partition("/")[0],
-        prompts=model.model.card.prompts,
-        title_join="none" if model.model.card.title_join == "none" else "space",
+        prompts=model.card.prompts,
+        title_join="none" if model.card.title_join == "none" else "space",
     )
     return EndpointEncoder(resolve_endpoint(card).recipe, card).with_dimension()
 
 
-def _wrap_object(model: Any, fields: EvaluationFields | ModelFields) -> LoadedModel:
+def _wrap_object(
+    model: Any, fields: EvaluationFields | ModelFields, resources: Resources
+) -> Retriever:
     """Wrap a Python object that encodes, and raise if a setting of cards is given."""
     name = fields.name if isinstance(fields, EvaluationFields) else ""
     if not name or not isinstance(fields, EvaluationFields):
@@ -359,8 +363,8 @@ def _wrap_object(model: Any, fields: EvaluationFields | ModelFields) -> LoadedMo
         raise BenchError(problem, "set it on the object itself")
     wrapped, encoder = wrap_encoder(model, name, fields.fingerprint, fields.similarity)
     compression = read_compression(**fields.compression_settings())
-    wrapped = replace(wrapped, recipe=compress(wrapped.recipe, compression))
-    return LoadedModel(wrapped, encoder)
+    recipe = msgspec.structs.replace(wrapped.recipe, compression=compression)
+    return VectorRetriever.of(replace(wrapped, recipe=recipe), encoder, resources)
 
 
 _opened_once = cache(Workspace.dataset)

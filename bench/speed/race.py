@@ -161,7 +161,7 @@ def check_installed(tools: Sequence[str]) -> None:
 def check_raceable(model: Model) -> None:
     """Raise if sentence-transformers cannot use ``model`` as its recipe does."""
     recipe, checkpoint = model.recipe, model.document
-    is_single = recipe.kind == "transformer" and model.query is None and recipe.adapter is None
+    is_single = recipe.traits.is_network and model.query is None and recipe.adapter is None
     if checkpoint is None or not is_single:
         problem = "it is not one transformer"
     elif recipe.title_join != "space" or recipe.pooling not in ST_POOLING:

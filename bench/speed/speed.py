@@ -16,22 +16,17 @@ import numpy as np
 from tqdm import tqdm
 
 from bench import __version__
-from bench.evaluation.collection_search import (
-    encode_documents,
-    mean_tokens,
-    measure_speed,
-    search_device,
-    truncated_lengths,
-)
-from bench.evaluation.compressed_search import (
-    CompressedSearch,
+from bench.evaluation.encoding import encode_documents
+from bench.evaluation.exact import ArrayVectors, exact_search, search_device
+from bench.evaluation.index_search import check_index_fits, default_budget
+from bench.evaluation.pipeline import current_conditions
+from bench.evaluation.throughput import mean_tokens, measure_speed, truncated_lengths
+from bench.evaluation.vector_search import (
     build_index,
     bytes_per_document,
     rescoring_bytes,
+    search_in_memory,
 )
-from bench.evaluation.exact import ArrayVectors, exact_search
-from bench.evaluation.index_search import check_index_fits, default_budget
-from bench.evaluation.pipeline import current_conditions
 from bench.requests.evaluating import SpeedRequest
 from bench.runner.workspace import Workspace, load_models, open_workspace
 from bench.speed.peers import OPENVINO_HINTS, SCORES
@@ -176,8 +171,7 @@ def _check_tools(request: SpeedRequest, parts: tuple[str, ...]) -> None:
 def _benchmarked_model(request: SpeedRequest, workspace: Workspace) -> BenchmarkedModel:
     """Load the model to benchmark and check that it encodes."""
     (loaded,) = load_models(workspace, (request.model,), request)
-    if loaded.encoder is None:
-        raise BenchError(f"{loaded.name} does not encode", "choose another --model")
+    encoder, source = loaded.require_encoder().for_dataset(SOURCE), workspace.dataset(SOURCE)
     device, threads = "cpu", len(os.sched_getaffinity(0))
     if loaded.model.document is not None:
         import torch
@@ -187,12 +181,11 @@ def _benchmarked_model(request: SpeedRequest, workspace: Workspace) -> Benchmark
         device, threads = str(pick_device(request.device)), torch.get_num_threads()
     if OPENVINO in request.against and device != "cpu":
         raise BenchError(f"{OPENVINO} runs on the CPU, not on {device}", "add --device cpu")
-    if OPENVINO in request.against and loaded.model.recipe.dtype not in OPENVINO_HINTS:
-        problem = f"{OPENVINO} does not compute in {loaded.model.recipe.dtype}"
+    if OPENVINO in request.against and loaded.recipe.dtype not in OPENVINO_HINTS:
+        problem = f"{OPENVINO} does not compute in {loaded.recipe.dtype}"
         raise BenchError(problem, "choose --dtype float32, bfloat16 or int8")
     if request.against:
         check_raceable(loaded.model)
-    encoder, source = loaded.encoder.for_dataset(SOURCE), workspace.dataset(SOURCE)
     return BenchmarkedModel(request, loaded.model, encoder, device, threads, source)
 
 
@@ -295,7 +288,7 @@ def measure_latencies(target: BenchmarkedModel) -> tuple[Latency, ...]:
     documents = encoder.encode_documents([""] * len(texts), texts)
     k = min(LATENCY_K, len(documents))
     device, recipe = search_device(target.device), target.model.recipe
-    searching = CompressedSearch(ArrayVectors(documents), recipe, device)
+    searching = search_in_memory(ArrayVectors(documents), recipe, device)
     encoding, finding = [], []
     texts = [*queries[:WARM_UP_QUERIES], *queries]
     for text in tqdm(texts, desc="latency", unit=" queries", mininterval=1):
@@ -331,7 +324,7 @@ def compare_indexes(
         if spec.needs_faiss:
             build_s, index = time_call(partial(build_index, whole, recipe, spec, device))
             size = _measure_saved_bytes(index) + rows * rescoring_bytes(recipe)
-        searching = CompressedSearch(whole, recipe, device, index)
+        searching = search_in_memory(whole, recipe, device, index)
         find = partial(searching.search, queries, k)
         hits: Hits = sort_canonically(find(), ranks, k)
         rates = [len(queries) / time_call(find)[0] for _ in range(repeats)]

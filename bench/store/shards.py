@@ -467,7 +467,7 @@ def read_shards(folder: Path, tokens_sha256: str) -> Iterator[tuple[Shard, UInt6
 
 def rows_per_shard(recipe: Recipe) -> int:
     """Return the number of texts of a new shard of ``recipe``."""
-    if recipe.kind == "endpoint":
+    if recipe.traits.is_remote:
         return ENDPOINT_SHARD_ROWS
     return SHARD_ROWS if recipe.dtype == "float32" else HALF_SHARD_ROWS
 

@@ -228,7 +228,7 @@ class VectorStore:
             with timer.phase("write"):
                 write_shard(folder, role, side, batch, vectors)
 
-        overlap = side.kind != "endpoint"  # so that a kill repeats a single shard of requests
+        overlap = not side.traits.is_remote  # so that a kill repeats a single shard of requests
         return ShardEncoder(folder, prepare, keep, advance, overlap).encode(plan.missing)
 
     def _recipe_folder(self, recipe: Recipe) -> Path:

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from bench.evaluation.collection_search import encode_documents, search_bm25, search_device
-from bench.evaluation.index_search import (
-    ExactSearch,
-    apply_exclude_self,
-    default_budget,
-    search_depth,
-)
+from bench.evaluation.bm25_retriever import search_bm25
+from bench.evaluation.encoding import encode_documents
+from bench.evaluation.exact import search_device
+from bench.evaluation.index_search import ExactSearch, default_budget
+from bench.evaluation.judging import drop_excluded, search_depth
 from bench.requests import training as requests
 from bench.runner.workspace import Workspace, open_workspace
 from bench.store.store import VectorStore
@@ -240,7 +238,7 @@ class CorpusSearch:
             lowest = np.full(len(split.positives), np.inf, np.float32)
         else:
             hits, lowest = self._with_vectors(split, model, search_depth(dataset, depth))
-        return MinedHits(apply_exclude_self(dataset, hits, depth), lowest)
+        return MinedHits(drop_excluded(dataset, hits, depth), lowest)
 
     def _with_vectors(
         self, split: TrainSplit, model: Model, depth: int

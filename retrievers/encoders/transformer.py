@@ -5,7 +5,7 @@ order. The order of work depends on the list of texts alone, so that the same li
 machine gives the same bytes. torch is imported with the weights, at the first call.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -77,15 +77,13 @@ def open_encoder(
     Raises:
         BenchError: the model has no vectors (BM25), or the code of the user is unfit.
     """
-    model = replace(model, recipe=model.recipe.uncompressed)
-    if model.recipe.kind == "bm25":
-        raise BenchError(f"{model.card.name} makes no vectors")
-    if model.recipe.kind == "python" and (model.document or model.recipe.encoder):
-        return open_object(model, device)
-    if model.recipe.kind == "hashing":
-        return HashingEncoder(model.recipe)
-    if model.recipe.kind == "endpoint":
-        return EndpointEncoder(model.recipe, model.card).with_dimension()
+    opener = OPENERS.get(model.recipe.kind)
+    if opener is None:
+        raise BenchError(f"{model.card.name} makes no vectors", "Use a model that encodes texts.")
+    return opener(replace(model, recipe=model.recipe.uncompressed), device, networks)
+
+
+def _open_transformer(model: Model, device: str, networks: SharedNetworks | None) -> Encoder:
     if model.routing is None or model.adapter is None:
         return TransformerEncoder(model, device, networks)
     networks, timer = networks or SharedNetworks(), PhaseTimer()
@@ -95,6 +93,15 @@ def open_encoder(
         for part in (None, *folders)
     )
     return RoutedEncoder(model.recipe, base, parts, model.adapter / ROUTER)
+
+
+# By kind of model; a kind without vectors is not listed.
+OPENERS: Mapping[str, Callable[[Model, str, SharedNetworks | None], Encoder]] = {
+    "transformer": _open_transformer,
+    "hashing": lambda model, *_: HashingEncoder(model.recipe),
+    "python": lambda model, device, _: open_object(model, device),
+    "endpoint": lambda model, *_: EndpointEncoder(model.recipe, model.card).with_dimension(),
+}
 
 
 class TransformerEncoder(Encoder):

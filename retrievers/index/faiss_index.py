@@ -573,3 +573,10 @@ def _spec_error(text: str, why: str) -> BenchError:
         f"cannot read the index {text!r}: {why}",
         "write flat, or a FAISS factory string and its parameters: IVF4096,PQ64?nprobe=64&seed=0",
     )
+
+
+def faiss_device(device: str) -> str:
+    """Return the device of FAISS for ``device``: a GPU if this FAISS supports it, else the CPU."""
+    if device == "cpu" or not getattr(import_faiss(), "get_num_gpus", lambda: 0)():
+        return "cpu"
+    return "cuda" if device == "auto" else device

@@ -18,6 +18,7 @@ import msgspec
 from foundation.errors import BenchError
 from foundation.files import replace_file
 from foundation.records import SUFFIX, Record, TomlFiles
+from retrievers.models.kinds import KINDS, Kind, KindName
 
 Pooling = Literal["none", "cls", "mean", "last", "pooler"]
 # Poolings that one forward pass serves, in the order in which they are stored.
@@ -192,7 +193,7 @@ class Recipe(Usage, kw_only=True):
     """
 
     model: str
-    kind: Literal["transformer", "hashing", "bm25", "python", "endpoint"]
+    kind: KindName
     dim: int
     checkpoint: str = ""
     revision: str = ""
@@ -212,9 +213,19 @@ class Recipe(Usage, kw_only=True):
 
     def __post_init__(self) -> None:
         """Mark settings that a Python object does not state."""
-        if self.kind == "python" and not self.encoder and self.pooling == "none":
+        if not self.traits.is_stated and not self.encoder and self.pooling == "none":
             for name, value in UNKNOWN_SETTINGS.items():
                 msgspec.structs.force_setattr(self, name, value)
+
+    @property
+    def traits(self) -> Kind:
+        """Properties of the kind."""
+        return KINDS[self.kind]
+
+    @property
+    def is_network(self) -> bool:
+        """True for a transformer of this program, whose settings are fields of the recipe."""
+        return self.traits.is_network and not self.encoder
 
     @property
     def fingerprint(self) -> str:
@@ -229,7 +240,7 @@ class Recipe(Usage, kw_only=True):
         if self.files and not self.encoder:
             names |= {"checkpoint", "revision", "query_checkpoint", "query_revision"}
         fields = msgspec.structs.asdict(self)
-        if self.kind == "python" and (self.encoder or not self.files):
+        if not self.traits.is_stated and (self.encoder or not self.files):
             fields |= {name: defaults[name] for name in PYTHON_OBJECT_FACTS}
             names |= {*USAGE_ADDED_LATER}
         facts = {name: value for name, value in fields.items() if name not in names}
@@ -386,7 +397,7 @@ class Card(Usage, kw_only=True):
     parameters: int = 0
     dim: int = 0
     dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    kind: Literal["transformer", "hashing", "bm25", "python", "endpoint"] = "transformer"
+    kind: KindName = "transformer"
     checkpoint: str = ""
     revision: str = BRANCH
     query_checkpoint: str = ""
@@ -438,19 +449,28 @@ class Card(Usage, kw_only=True):
         """True if the checkpoint was not trained for retrieval, from the start of its warning."""
         return self.warning.startswith("pre-trained only")
 
+    @property
+    def traits(self) -> Kind:
+        """Properties of the kind."""
+        return KINDS[self.kind]
+
+    @property
+    def is_network(self) -> bool:
+        """True for a transformer of this program, whose settings are fields of the card."""
+        return self.traits.is_network and not self.encoder
+
     def _check_usable(self) -> None:
-        transformer = self.kind == "transformer" and not self.encoder
-        if transformer and not self.checkpoint:
+        if self.is_network and not self.checkpoint:
             raise ValueError("a transformer needs a checkpoint")
-        if transformer and self.pooling == "none":
+        if self.is_network and self.pooling == "none":
             raise ValueError("a transformer needs a pooling: cls, mean, last or pooler")
-        if transformer and self.options:
+        if self.is_network and self.options:
             raise ValueError("options belong to hashing, bm25 and endpoints")
-        if self.kind == "endpoint":
+        if self.traits.is_remote:
             self._check_endpoint()
         elif self.url or self.endpoint_model:
             raise ValueError('url and endpoint_model belong to kind = "endpoint"')
-        if self.similarity == "cos" and not self.normalize and self.kind != "bm25":
+        if self.similarity == "cos" and not self.normalize and self.traits.makes_vectors:
             raise ValueError("similarity cos needs normalize = true: scores are inner products")
 
     def _check_endpoint(self) -> None:

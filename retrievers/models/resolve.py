@@ -163,17 +163,26 @@ def resolve_model(
     card, base = resolve_card(model, like, endpoint_model)
     if card.missing:
         raise BenchError(f"{card.name} cannot be used: {card.missing}", card.source)
-    changes: dict[str, Any] = {
-        "dtype": None if dtype == "int8" else dtype,
+    optional = {
+        "dtype": dtype,
+        "adapter": adapter,
+        "query_prompt": query_prompt,
         "max_query_tokens": max_query_tokens,
         "max_document_tokens": max_document_tokens,
+        "dimensions": dimensions,
+        "rescore": rescore,
     }
-    given = {name: value for name, value in changes.items() if value is not None}
-    card = replace_fields(card, given)
+    given = {name: value for name, value in optional.items() if value is not None}
+    stored = {"store_dtype": store_dtype, "precision": precision}
+    given |= {name: value for name, value in stored.items() if value != "float32"}
+    card.traits.check_options(card.name, given)
+    names = {"max_query_tokens", "max_document_tokens", *(["dtype"] if dtype != "int8" else [])}
+    changes = {name: given[name] for name in names & given.keys()}
+    card = replace_fields(card, changes)
     if query_prompt is not None:
         card = with_query_prompt(card, query_prompt)
-    if card.encoder or card.kind == "python":
-        _check_object_settings(card, given)
+    if card.encoder or not card.traits.is_stated:
+        _check_object_settings(card, changes)
     if adapter:
         card = with_adapter(card, Path(adapter))
     if card.warning:
@@ -186,9 +195,6 @@ def resolve_model(
         store_dtype=store_dtype,
         compression=read_compression(dimensions, precision, rescore),
     )
-    if recipe.kind == "bm25" and recipe.compression != Compression():
-        options = "--dimensions, --precision and --rescore"
-        raise BenchError(f"{card.name} makes no vectors to compress", f"Leave out {options}.")
     if dtype == "int8":
         _check_int8(recipe)
         recipe = msgspec.structs.replace(recipe, backend="int8-calibrated")
@@ -199,13 +205,11 @@ def _resolve_kind(card: Card, base: Path, trust_code: bool) -> Model:
     """Resolve a card, whose paths are relative to ``base``, by the kind of its encoder."""
     if card.encoder:
         return _resolve_code(card, base, trust_code)
-    if card.kind == "python":
+    if not card.traits.is_stated:
         return _resolve_library_folder(card, base, trust_code)
-    if card.kind == "endpoint":
+    if card.traits.is_remote:
         return resolve_endpoint(card)
-    if card.kind == "transformer":
-        return _resolve_transformer(card, base)
-    return Model(card, _make_recipe(card))
+    return _resolve_transformer(card, base) if card.is_network else Model(card, _make_recipe(card))
 
 
 def read_compression(
@@ -273,7 +277,7 @@ def _declared_card(place: Place) -> Card:
 
 def _card_like(card: Card, checkpoint: str) -> Card:
     """Return a card for another checkpoint, without facts about the card's own."""
-    if card.kind != "transformer" or card.encoder:
+    if not card.is_network:
         problem = f"--like {card.name}: its card does not describe a transformer checkpoint"
         raise BenchError(problem, "see `python -m bench list models`")
     if card.query_checkpoint:
@@ -283,7 +287,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
     root = locate_checkpoint(checkpoint, base=Path.cwd(), with_weights=False)
     # ANCE's weights state a classifier, and its card a stage instead.
     stated = read_card(root, checkpoint, may_classify=bool(card.stages))
-    if stated is not None and stated.kind == "python":
+    if stated is not None and not stated.traits.is_stated:
         raise BenchError(f"--like {card.name} does not apply: {stated.warning}", "Leave it out.")
     if stated is not None and not stated.pretrained_only:
         _check_like(card, stated, root)
@@ -361,8 +365,6 @@ def _explain_missing_settings(folder: Path, typed: str) -> BenchError:
 
 def with_query_prompt(card: Card, text: str) -> Card:
     """Return the card with one prompt for the queries of all datasets."""
-    if card.kind == "bm25":
-        raise BenchError(f"{card.name} puts no prompt before queries", "Leave out query_prompt.")
     datasets = {
         name: Prompts(query=text, document=prompts.document)
         for name, prompts in card.prompts.datasets.items()
@@ -373,7 +375,7 @@ def with_query_prompt(card: Card, text: str) -> Card:
 
 def with_adapter(card: Card, folder: Path) -> Card:
     """Return the card of a base with the adapter in ``folder`` attached."""
-    if card.kind != "transformer" or card.encoder:
+    if not card.is_network:
         problem = f"{card.name} is not a transformer, so no adapter can be attached"
         raise BenchError(problem, "Leave out --adapter, or give the model that it was trained on.")
     name = adapter_name(folder)
@@ -503,7 +505,7 @@ def _describe_source(
 def _make_recipe(card: Card, **fields: Any) -> Recipe:
     """Return the recipe that ``card`` states, with other ``fields`` that files determine."""
     dim = card.options.get("dim", 0)
-    if not isinstance(dim, int) or dim < (1 if card.kind == "hashing" else 0):
+    if not isinstance(dim, int) or dim < card.traits.fewest_dimensions:
         raise BenchError(
             f"card {card.name}: options.dim is the dimension of its vectors, 1 or more"
         )
@@ -518,7 +520,7 @@ def _make_recipe(card: Card, **fields: Any) -> Recipe:
         "options": dict(card.options),
         **card.usage,
     }
-    if card.kind != "transformer" or card.encoder:
+    if not card.is_network:
         for name in TRANSFORMER_FIELDS:
             del stated[name]
     return Recipe(**{**stated, **fields})
@@ -561,7 +563,7 @@ def count_parameters(model: Model) -> Parameters | None:
     """
     if model.recipe.encoder:
         return None
-    if model.recipe.kind in ("python", "endpoint") and model.document is None:
+    if model.recipe.traits.is_opaque and model.document is None:
         return Parameters(model.card.parameters) if model.card.parameters else None
     towers = [tower for tower in (model.document, model.query) if tower is not None]
     network = sum(
@@ -576,7 +578,7 @@ def count_parameters(model: Model) -> Parameters | None:
 def _check_int8(recipe: Recipe) -> None:
     """Raise if the model of ``recipe`` cannot run in int8 on this processor."""
     needs = {
-        f"{recipe.model} is not a transformer that int8 can run": recipe.kind == "transformer",
+        f"{recipe.model} is not a transformer that int8 can run": recipe.traits.is_network,
         "int8 does not support adapters": recipe.adapter is None,
         f"int8 needs float32 weights, not {recipe.dtype}": recipe.dtype == "float32",
         "int8 overflows on this CPU (no VNNI)": has_vnni(),

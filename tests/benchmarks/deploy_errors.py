@@ -18,7 +18,7 @@ from scipy import optimize
 
 from bench.deploying.deploy import Trial
 from bench.deploying.settings import TESTED_SHARE, Setting, choose_sequence, make_grid
-from bench.evaluation.compressed_search import bytes_per_document
+from bench.evaluation.vector_search import bytes_per_document
 from bench.gate.decision import LEVEL, draw_means
 from bench.runner.workspace import Workspace
 from foundation.files import cache_folder

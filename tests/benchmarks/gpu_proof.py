@@ -45,7 +45,7 @@ import numpy as np
 import psutil
 from tabulate import tabulate
 
-from bench.evaluation.collection_search import encode_documents
+from bench.evaluation.encoding import encode_documents
 from bench.evaluation.exact import ArrayVectors, exact_search
 from bench.evaluation.pipeline import current_conditions
 from bench.evaluation.result_record import Result

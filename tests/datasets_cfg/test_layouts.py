@@ -15,8 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from bench.evaluation.index_search import apply_exclude_self, search_depth
-from bench.evaluation.judging import apply_protocol
+from bench.evaluation.judging import apply_protocol, drop_excluded, search_depth
 from bench.evaluation.runs import Run
 from datasets_cfg.catalogue import facts_for, suite_for
 from datasets_cfg.dataset import Dataset, all_assumptions, verify_dataset
@@ -303,7 +302,7 @@ def test_excluded_documents_leave_ranking_and_run_as_in_brights_own_program(brig
     depth = search_depth(bright, 20)
     rows = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
     hits = Hits(np.take_along_axis(scores, rows, axis=1), rows)
-    kept = apply_exclude_self(bright, hits, 20)
+    kept = drop_excluded(bright, hits, 20)
     run = Run.from_hits(hits, bright.queries.ids, bright.corpus.ids, bright.corpus.tie_rank)
     cut = apply_protocol(run, bright, 20)
     ids = bright.corpus.ids.to_pylist()

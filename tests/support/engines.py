@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench.evaluation.collection_search import LoadedModel
 from bench.evaluation.pipeline import OpenDataset
+from bench.evaluation.retriever import Retriever
 from bench.runner.engines import EncodingTask
 from bench.runner.workspace import Workspace
 from bench.store.shards import SHARD_ROWS
@@ -49,7 +49,7 @@ class Bed:
     def __init__(self, folder: Path, collection: Path, model: str) -> None:
         self.workspace = Workspace(cache_dir=folder / "cache", device="cpu")
         self.opened: OpenDataset = self.workspace.open(str(collection))
-        self.model: LoadedModel = self.workspace.load(model)
+        self.model: Retriever = self.workspace.load(model)
         self.encoder = self.model.for_dataset(self.opened.name).encoder
         assert self.encoder is not None
         self.corpus = self.opened.dataset.corpus

@@ -15,7 +15,7 @@ OF_OTHERS = {"--head", "--help"}  # options of other programs, and of all comman
 # What several commands reach, `check` among them, which has the fewest options.
 SHARED = (
     "bench/gate/",
-    "bench/evaluation/collection_search.py",
+    "bench/evaluation/encoding.py",
     "bench/runner/workspace.py",
     "foundation/",
     "retrievers/models/",

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from bench.evaluation.collection_search import PREFLIGHT_DOCUMENTS
+from bench.evaluation.encoding import PREFLIGHT_DOCUMENTS
 from bench.result_store.result import RESULT_FILE, load
 from retrievers.encoders.external import BATCH_TEXTS
 from retrievers.encoders.preflight import ENCODED_ALONE

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bench.evaluation.collection_search import EvaluationOptions
 from bench.evaluation.pipeline import evaluate
+from bench.evaluation.retriever import EvaluationOptions
 from bench.runner.workspace import Workspace
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.index.hits import Hits, multiply_by_similarity, sort_canonically
@@ -20,7 +20,7 @@ def evaluated(tmp_path, name, options, facts=FACTS):
         write_collection(folder, facts=facts)
     workspace = Workspace(tmp_path / "cache")
     loaded = workspace.load(name)
-    return evaluate(workspace.prepare(workspace.open(str(folder)), loaded, options)), loaded.encoder
+    return evaluate(workspace.prepare(workspace.open(str(folder)), loaded, options)), loaded
 
 
 def rankings(evaluation):
@@ -31,7 +31,8 @@ def rankings(evaluation):
 
 
 def test_every_score_is_that_of_bm25_times_the_inner_product(tmp_path):
-    found, encoder = evaluated(tmp_path, "hashing", PRODUCT)
+    found, loaded = evaluated(tmp_path, "hashing", PRODUCT)
+    encoder = loaded.require_encoder()
     words, _ = evaluated(tmp_path, "bm25", EvaluationOptions(depth=4, measures=()))
     by_words, products = rankings(words), rankings(found)
     assert any(by_words.values())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bench as api
-from bench.evaluation.compressed_search import bytes_per_document
+from bench.evaluation.vector_search import bytes_per_document
 from bench.result_store.find import find_named
 from bench.result_store.result import load
 from bench.store.indexes import INDEXES, MANIFEST_FILE, IndexFolder

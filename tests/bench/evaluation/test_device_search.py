@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 
 from bench.evaluation import certificate, device_search, exact
 from bench.evaluation.certificate import proposal_error
-from bench.evaluation.collection_search import search_device
 from bench.evaluation.device_search import DeviceSearch, DeviceTile
-from bench.evaluation.exact import ArrayVectors, exact_search
+from bench.evaluation.exact import ArrayVectors, exact_search, search_device
 from foundation.errors import BenchError
 from retrievers.index.hits import Hits
 from tests.support.collections import Bench, write_collection

@@ -1,0 +1,34 @@
+"""The retriever of each kind of model."""
+
+from collections.abc import Mapping
+
+from bench.evaluation.bm25_retriever import BM25Retriever
+from bench.evaluation.retriever import Resources, Retriever
+from bench.evaluation.vector_retriever import VectorRetriever
+from retrievers.encoders.transformer import SharedNetworks
+from retrievers.models.kinds import KindName
+from retrievers.models.resolve import Model
+
+RETRIEVERS: Mapping[KindName, type[Retriever]] = {
+    "transformer": VectorRetriever,
+    "hashing": VectorRetriever,
+    "python": VectorRetriever,
+    "endpoint": VectorRetriever,
+    "bm25": BM25Retriever,
+}
+
+
+def open_retriever(
+    model: Model, resources: Resources, networks: SharedNetworks | None = None
+) -> Retriever:
+    """Open what ranks with a resolved model, by its kind. Weights are read at the first text.
+
+    Args:
+        model: resolved model.
+        resources: store, device and memory of its searches.
+        networks: networks shared by adapters of the same base.
+
+    Raises:
+        BenchError: the model cannot be used.
+    """
+    return RETRIEVERS[model.recipe.kind].open(model, resources, networks)

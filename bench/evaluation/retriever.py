@@ -1,0 +1,209 @@
+"""What ranks: `Retriever`, of which each kind of model has one subclass.
+
+`bench.evaluation.kinds` lists the kinds. Everything else calls the methods here and never asks
+which kind a model is.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from bench.evaluation.result_record import Timings
+from bench.evaluation.runs import Run
+from bench.store.indexes import IndexFolder
+from bench.store.store import VectorStore
+from datasets_cfg.dataset import Dataset
+from foundation.errors import BenchError
+from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.transformer import SharedNetworks
+from retrievers.encoders.views import View
+from retrievers.index.faiss_index import IndexSpec
+from retrievers.models.card import Card, Recipe, replace_fields
+from retrievers.models.read_checkpoint import Parameters
+from retrievers.models.resolve import Model, count_parameters
+
+FLAT = IndexSpec.parse("flat")
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """Settings of an evaluation that neither the collection nor the model decides.
+
+    Attributes:
+        index: index to search; ``flat`` is exact search, and ``bm25`` multiplies BM25's scores by
+            the similarities of the documents that BM25 finds.
+        depth: documents per query; None for the collection's.
+        measures: measures besides the main one; None for the collection's.
+        view: how vectors are made from those of an encoder that stores every pooling.
+        recall_queries: number of queries on which the recall of an index is measured; None for all.
+        from_index: folder of an exported index to search; None for an index of the store.
+    """
+
+    index: IndexSpec = FLAT
+    depth: int | None = None
+    measures: tuple[str, ...] | None = None
+    view: View | None = None
+    recall_queries: int | None = None
+    from_index: Path | None = None
+
+    @property
+    def of_vectors(self) -> list[str]:
+        """Names of the options that only vectors honour and that are not at their defaults."""
+        used = {"index": self.index != FLAT or self.from_index, "view": self.view}
+        return [name for name, is_given in used.items() if is_given]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a search may use.
+
+    Attributes:
+        store: vector store.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        max_memory: memory limit of this process in bytes; None for most of the free memory.
+    """
+
+    store: VectorStore
+    device: str = "auto"
+    max_memory: int | None = None
+
+
+@dataclass(frozen=True)
+class SearchFacts:
+    """How a ranking was computed.
+
+    Attributes:
+        timings: seconds of each stage.
+        device: device that searched.
+        recall: see `bench.evaluation.result_record.Result.index_recall`.
+        preflight: checks of the model on a sample.
+    """
+
+    timings: Timings
+    device: str = "cpu"
+    recall: dict[str, float] = field(default_factory=dict)
+    preflight: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retriever(ABC):
+    """A model that ranks the documents of a collection.
+
+    Attributes:
+        model: the resolved model.
+        resources: store, device and memory of its searches.
+        options: settings of the evaluation.
+    """
+
+    model: Model
+    resources: Resources
+    options: EvaluationOptions = EvaluationOptions()
+
+    @classmethod
+    @abstractmethod
+    def open(
+        cls, model: Model, resources: Resources, networks: SharedNetworks | None = None
+    ) -> Self:
+        """Return the retriever of a resolved model. Weights are read at the first text."""
+
+    @property
+    def card(self) -> Card:
+        """Facts stated about the model."""
+        return self.model.card
+
+    @property
+    def recipe(self) -> Recipe:
+        """Everything that determines the rankings, but for the options."""
+        return self.model.recipe
+
+    @property
+    def name(self) -> str:
+        """Name of the model in results."""
+        return self.card.name
+
+    def with_name(self, name: str) -> Self:
+        """Return this model with another ``name`` in results, such as a training's."""
+        recipe = msgspec.structs.replace(self.recipe, model=name)
+        card = replace_fields(self.card, {"name": name})
+        return replace(self, model=replace(self.model, card=card, recipe=recipe))
+
+    def configured(self, options: EvaluationOptions, resources: Resources) -> Self:
+        """Return this model with other options and resources.
+
+        Raises:
+            BenchError: the kind of the model does not honour an option.
+        """
+        self.recipe.traits.check_options(self.name, options.of_vectors)
+        return replace(self, options=options, resources=resources)
+
+    def for_dataset(self, collection: str) -> Self:
+        """Return this model with the prompts of ``collection``. Loaded weights are shared."""
+        return replace(self, model=self.model.for_dataset(collection))
+
+    def require_encoder(self) -> Encoder:
+        """Return the encoder, or raise a `BenchError` if the model makes no vectors."""
+        raise self._no_vectors()
+
+    def with_encoder(self, wrap: Callable[[Encoder], Encoder]) -> Self:
+        """Return this model with a wrapped encoder, if it has one."""
+        return self
+
+    def build_index(self, dataset: Dataset) -> IndexFolder:
+        """Build and store the index of ``dataset``, or raise a `BenchError` without vectors."""
+        raise self._no_vectors()
+
+    def _no_vectors(self) -> BenchError:
+        return BenchError(f"{self.name} makes no vectors", "Use a model that encodes texts.")
+
+    def is_in_domain(self, collection: str) -> bool:
+        """Return True if the model was trained on ``collection``, or on its family."""
+        return any(f"{collection}/".startswith(f"{name}/") for name in self.card.trained_on)
+
+    @property
+    def index(self) -> str:
+        """Index in results; "" for a model that searches none."""
+        return ""
+
+    @property
+    def tokens_sha256(self) -> str:
+        """Digest of the token ids of fixed texts; "" without a tokenizer."""
+        return ""
+
+    @property
+    def bytes_per_document(self) -> int | None:
+        """Bytes that a search reads of each document, on average; None without vectors."""
+        return None
+
+    def recall_queries(self, dataset: Dataset) -> int | None:
+        """Return the number of queries on which recall is measured, or None for all or no index."""
+        return None
+
+    def parameters(self) -> Parameters | None:
+        """Return the parameters of the model, or None if they are unknown."""
+        return count_parameters(self.model)
+
+    def check_unchanged(self) -> None:  # noqa: B027
+        """Raise a `BenchError` if what ranks differs from its first use, as far as is known."""
+
+    def missing(self, dataset: Dataset) -> int:
+        """Return the number of documents of ``dataset`` that a search encodes first."""
+        return 0
+
+    @abstractmethod
+    def check(self, dataset: Dataset, depth: int) -> int:
+        """Estimate the peak memory of searching ``dataset`` to ``depth``, in bytes.
+
+        Raises:
+            BenchError: the search is impossible, or needs too much memory.
+        """
+
+    @abstractmethod
+    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchFacts]:
+        """Rank at least the best ``depth`` documents of each query of ``dataset``.
+
+        The caller drops documents that the protocol excludes, and cuts longer rankings.
+        """

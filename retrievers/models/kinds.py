@@ -1,0 +1,79 @@
+"""Kinds of model: what a card may state about each, and which options it honours.
+
+A card and a recipe name their kind. Code that depends on the kind asks the properties here, and
+never compares names. To add a kind, see *Extension points* in the documentation.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from foundation.errors import BenchError
+
+KindName = Literal["transformer", "hashing", "bm25", "python", "endpoint"]
+# Options of whatever has vectors, as fields of requests.
+OF_VECTORS = frozenset({"store_dtype", "dimensions", "precision", "rescore", "index", "view"})
+OF_TEXTS = frozenset({"max_query_tokens", "max_document_tokens", "query_prompt"})
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of model.
+
+    Attributes:
+        title: how messages describe it, after the name of a model.
+        honours: options that change the rankings of such a model. `check_options` refuses others.
+        makes_vectors: whether texts become vectors.
+        is_network: whether its card states the pooling, layers and lengths of a transformer.
+        is_stated: whether its recipe determines its vectors. Otherwise an object does, of which the
+            fields of `Usage` are descriptions.
+        is_opaque: whether its parameters are not in files that can be counted.
+        is_remote: whether texts are sent to a server.
+        fewest_dimensions: smallest allowed value of its option ``dim``.
+    """
+
+    title: str
+    honours: frozenset[str] = OF_VECTORS
+    makes_vectors: bool = True
+    is_network: bool = False
+    is_stated: bool = True
+    is_opaque: bool = False
+    is_remote: bool = False
+    fewest_dimensions: int = 0
+
+    def check_options(self, model: str, given: Iterable[str]) -> None:
+        """Raise a `BenchError` if options would change nothing.
+
+        Args:
+            model: name of the model, for the message.
+            given: names of the options with another value than their default.
+        """
+        if ignored := sorted({*given} - self.honours):
+            options = ", ".join(name.replace("_", "-") for name in ignored)
+            raise BenchError(
+                f"{model} {self.title}: {options} would change nothing",
+                f"Leave out {options}, or run {model} in a command of its own.",
+            )
+
+
+KINDS: dict[KindName, Kind] = {
+    "transformer": Kind(
+        "is a transformer",
+        honours=OF_VECTORS | OF_TEXTS | {"dtype", "adapter"},
+        is_network=True,
+    ),
+    "hashing": Kind("hashes words", honours=OF_VECTORS | OF_TEXTS, fewest_dimensions=1),
+    "bm25": Kind("ranks by words and has no vectors", honours=frozenset(), makes_vectors=False),
+    "python": Kind(
+        "is encoded by code of its own",
+        honours=OF_VECTORS | {"dtype", "query_prompt"},
+        is_stated=False,
+        is_opaque=True,
+    ),
+    "endpoint": Kind(
+        "is encoded by a server",
+        honours=OF_VECTORS | {"query_prompt"},
+        is_opaque=True,
+        is_remote=True,
+    ),
+}
