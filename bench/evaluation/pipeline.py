@@ -102,7 +102,7 @@ class Job:
     @property
     def in_domain(self) -> bool:
         """True if the model was trained on the collection, or on its family."""
-        return self.model.is_in_domain(self.dataset.name)
+        return self.model.card.is_in_domain(self.dataset.name)
 
 
 def evaluate(job: Job) -> Evaluation:

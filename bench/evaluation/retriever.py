@@ -159,10 +159,6 @@ class Retriever(ABC):
     def _no_vectors(self) -> BenchError:
         return BenchError(f"{self.name} makes no vectors", "Use a model that encodes texts.")
 
-    def is_in_domain(self, collection: str) -> bool:
-        """Return True if the model was trained on ``collection``, or on its family."""
-        return any(f"{collection}/".startswith(f"{name}/") for name in self.card.trained_on)
-
     @property
     def index(self) -> str:
         """Index in results; "" for a model that searches none."""

@@ -459,6 +459,10 @@ class Card(Usage, kw_only=True):
         """True for a transformer of this program, whose settings are fields of the card."""
         return self.traits.is_network and not self.encoder
 
+    def is_in_domain(self, collection: str) -> bool:
+        """Return True if the model was trained on ``collection``, or on its family."""
+        return any(f"{collection}/".startswith(f"{name}/") for name in self.trained_on)
+
     def _check_usable(self) -> None:
         if self.is_network and not self.checkpoint:
             raise ValueError("a transformer needs a checkpoint")

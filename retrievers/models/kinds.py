@@ -14,6 +14,7 @@ KindName = Literal["transformer", "hashing", "bm25", "python", "endpoint"]
 # Options of whatever has vectors, as fields of requests.
 OF_VECTORS = frozenset({"store_dtype", "dimensions", "precision", "rescore", "index", "view"})
 OF_TEXTS = frozenset({"max_query_tokens", "max_document_tokens", "query_prompt"})
+SET_BY_NAME = OF_TEXTS | {"store_dtype"}  # on the command line by --set NAME=VALUE
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,13 @@ class Kind:
         """Raise a `BenchError` if options would change nothing.
 
         Args:
-            model: name of the model, for the message.
+            model: name of the model.
             given: names of the options with another value than their default.
         """
         if ignored := sorted({*given} - self.honours):
-            options = ", ".join(name.replace("_", "-") for name in ignored)
-            raise BenchError(
-                f"{model} {self.title}: {options} would change nothing",
-                f"Leave out {options}, or run {model} in a command of its own.",
-            )
+            options = ", ".join(name if name in SET_BY_NAME else f"--{name}" for name in ignored)
+            problem = f"{options} cannot be set for {model}, which {self.title}"
+            raise BenchError(problem, "Leave it out, or run the model in a command of its own.")
 
 
 KINDS: dict[KindName, Kind] = {

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from bench.cli.main import run_command
-from bench.evaluation.pipeline import in_domain
 from datasets_cfg.dataset import Dataset, all_assumptions, take_first_queries
 from retrievers.models.card import Prompts, load_card
 from retrievers.models.resolve import resolve_model, with_query_prompt
@@ -57,7 +56,7 @@ def test_a_limited_run_has_the_prompts_and_the_training_data_of_its_collection()
     by_collection = {"beir/quora": Prompts(query="of quora: ")}
     recipe = msgspec.structs.replace(recipe, dataset_prompts=by_collection)
     assert recipe.for_dataset(name).prompts.query == "of quora: "
-    assert in_domain(load_card("bge-base"), name)
+    assert load_card("bge-base").is_in_domain(name)
 
 
 def test_a_query_prompt_takes_the_place_of_those_by_collection_and_leaves_documents():

@@ -91,8 +91,11 @@ def test_a_server_that_changed_is_refused_until_its_vectors_are_removed(bench, d
         (["--model", "http://127.0.0.1:9", "--endpoint-model", "m"], "does not answer"),
         (["--model", "http://localhost/v1"], "--endpoint-model NAME"),
         (["--model", "hashing", "--endpoint-model", "m"], "not a URL"),
-        (["--model", "URL", "--endpoint-model", "m", "--dtype", "int8"], "int8"),
-        (["--model", "URL", "--endpoint-model", "m", "--set", "max_query_tokens=9"], "decides"),
+        (["--model", "URL", "--endpoint-model", "m", "--dtype", "int8"], "--dtype"),
+        (
+            ["--model", "URL", "--endpoint-model", "m", "--set", "max_query_tokens=9"],
+            "max_query_tokens",
+        ),
         (["--model", "URL", "--endpoint-model", "m", "--adapter", "x"], "adapter"),
         (["--model", "URL", "--endpoint-model", "m", "--like", "dpr-nq"], "title_join"),
     ],

@@ -186,7 +186,7 @@ def test_all_options_of_models_and_searches_are_tried_here():
 @pytest.mark.parametrize("option", GIVEN)
 def test_an_option_changes_the_fingerprint_or_is_refused_by_name(bed, option):
     if option not in KINDS[bed.kind].honours:
-        with pytest.raises(BenchError, match=option.replace("_", "-")):
+        with pytest.raises(BenchError, match=f"{option} cannot be set for"):
             bed.load(**{option: GIVEN[option]})
     elif option == "adapter":
         with pytest.raises(BenchError, match="missing-adapter"):
@@ -208,7 +208,7 @@ def test_an_option_of_the_search_is_honoured_or_refused_by_name(bed, option):
         job = bed.job(SEARCHES[option])
         assert job.model.options == SEARCHES[option]
     else:
-        with pytest.raises(BenchError, match=option):
+        with pytest.raises(BenchError, match=f"{option} cannot be set for"):
             bed.job(SEARCHES[option])
 
 

@@ -101,7 +101,7 @@ def test_indexes_are_measured_on_a_named_collection_with_a_figure(options, tmp_p
 @pytest.mark.parametrize(
     ("words", "model", "said"),
     [
-        ((), "bm25", "bm25 does not encode"),
+        ((), "bm25", "bm25 makes no vectors"),
         (("stdlib-code", "--index", "bm25"), "hashing", "bm25 is not an index"),
         (("stdlib-code", "--index", "IVF"), "hashing", "IVF"),
         (("--index", "Flat"), "hashing", "not on 0"),

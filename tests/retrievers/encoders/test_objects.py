@@ -187,7 +187,7 @@ def test_weights_that_are_missing_are_refused(plain: Path, tmp_path: Path) -> No
     [
         ({"max_query_tokens": 9}, "max_query_tokens cannot be set for st"),
         ({"max_document_tokens": 9}, "max_document_tokens cannot be set for st"),
-        ({"adapter": "an-adapter"}, "st is not a transformer"),
+        ({"adapter": "an-adapter"}, "adapter cannot be set for st"),
         ({"dtype": "int8"}, "st is not a transformer that int8 can run"),
         ({"like": "minilm"}, "--like minilm does not apply: .*weightedmean is not supported"),
     ],

@@ -334,8 +334,8 @@ def test_int8_refuses_unsupported_networks(tmp_path: Path, folder: Path) -> None
         tmp_path / "half.toml", checkpoint=str(folder), pooling="cls", dtype="bfloat16"
     )
     refused: list[tuple[str, dict[str, Any], str]] = [
-        ("hashing", {}, "not a transformer that int8 can run"),
-        ("bm25", {}, "not a transformer that int8 can run"),
+        ("hashing", {}, "dtype cannot be set for hashing"),
+        ("bm25", {}, "dtype cannot be set for bm25"),
         (str(half), {}, "needs float32 weights, not bfloat16"),
         ("minilm", {"adapter": str(tmp_path / "lora")}, "int8 does not support adapters"),
     ]
