@@ -6,8 +6,7 @@
 - `pipeline`: `OpenDataset`, `Job` and `evaluate`; `evaluate_run` scores an existing ranking.
 - `retriever`: `Retriever`, what ranks, with its `EvaluationOptions`. `kinds` lists its subclasses,
   `vector_retriever` and `bm25_retriever`. Their ``search(dataset, depth)`` returns a `Run`.
-- `encoding`: the preflight of an encoder, and encoding with the vector store. `throughput` measures
-  its speed.
+- `encoding`: the preflight of an encoder, encoding with the vector store, and its speed.
 - `vector_search`: the steps of a search of vectors, from queries to scored candidates.
 - `index_search`: exact search within the available memory, and FAISS indexes. `exact` searches
   on the CPU, `device_search` on a GPU, and `certificate` has the arithmetic of both.

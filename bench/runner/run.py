@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from bench.evaluation.encoding import encode_documents, run_preflight
+from bench.evaluation.encoding import encode_documents, mean_tokens, measure_speed, run_preflight
 from bench.evaluation.judging import SuiteMean, suite_mean, suites_inner_first
 from bench.evaluation.pipeline import Job, evaluate_run
 from bench.evaluation.pipeline import evaluate as evaluate_job
@@ -23,7 +23,6 @@ from bench.evaluation.retriever import EvaluationOptions, Retriever
 from bench.evaluation.run_files import RunFile, read_run_file
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure
-from bench.evaluation.throughput import mean_tokens, measure_speed
 from bench.requests.evaluating import (
     EvaluateRequest,
     EvaluationFields,

@@ -16,11 +16,15 @@ import numpy as np
 from tqdm import tqdm
 
 from bench import __version__
-from bench.evaluation.encoding import encode_documents
+from bench.evaluation.encoding import (
+    encode_documents,
+    mean_tokens,
+    measure_speed,
+    truncated_lengths,
+)
 from bench.evaluation.exact import ArrayVectors, exact_search, search_device
 from bench.evaluation.index_search import check_index_fits, default_budget
 from bench.evaluation.pipeline import current_conditions
-from bench.evaluation.throughput import mean_tokens, measure_speed, truncated_lengths
 from bench.evaluation.vector_search import (
     build_index,
     bytes_per_document,

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from bench.evaluation.throughput import mean_tokens, measure_speed
+from bench.evaluation.encoding import mean_tokens, measure_speed
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.readers.reader import Document
 from retrievers.encoders.transformer import open_encoder

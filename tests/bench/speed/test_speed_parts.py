@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluation.throughput import truncated_lengths
+from bench.evaluation.encoding import truncated_lengths
 from bench.speed.speed import (
     compare_indexes,
     make_documents,
