@@ -1,4 +1,4 @@
-"""Encoding of a collection into the vector store, checks of its encoder on a sample, and its speed."""
+"""Encoding of a collection into the vector store, and checks and the speed of its encoder."""
 
 import time
 from collections.abc import Sequence
