@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bench.comparing.comparison import ComparisonReport
     from bench.comparing.judging_list import JudgeReport
     from bench.comparing.pairs import Comparison
+    from bench.cutoffs.cutoff_record import ScoreCutoff
     from bench.deploying.deployment import Deployment
     from bench.evaluation.result_record import Evaluation
     from bench.experiments.report import Report
@@ -258,6 +259,21 @@ def deploy(request: deciding.DeployRequest) -> "Deployment":
     from bench.deploying.deploy import deploy
 
     return deploy(request)
+
+
+@takes(deciding.CutoffRequest)
+def cutoff(request: deciding.CutoffRequest) -> "ScoreCutoff":
+    """Find the score below which to return nothing, like ``bench cutoff``.
+
+    Returns:
+        The lowest score to return in ``cutoff``, or None, and what it does in ``collections``.
+
+    Raises:
+        BenchError: wrong input.
+    """
+    from bench.cutoffs.cutoff import cutoff
+
+    return cutoff(request)
 
 
 @takes(deciding.JudgeRequest)

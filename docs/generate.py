@@ -27,6 +27,7 @@ from bench.comparing.judging_list import JudgeReport
 from bench.comparing.pairs import Comparison
 from bench.comparing.settling import Holes
 from bench.comparing.statistics import Resampling
+from bench.cutoffs.cutoff_record import ScoreCutoff
 from bench.deploying.deployment import Deployment
 from bench.evaluation.judging import SuiteMean
 from bench.evaluation.result_record import Conditions, Protocol, Result, Timings
@@ -81,6 +82,7 @@ DOCUMENTS: dict[str, Any] = {
     "check": Check,
     "judge": JudgeReport,
     "deploy": Deployment,
+    "cutoff": ScoreCutoff,
     "explain": Answer,
     "leaderboard": Leaderboard,
     "pretrain": {"": PretrainResult, **LOSSES},

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.boards.leaderboard_record import Leaderboard
 from bench.comparing.statistics import Difference
+from bench.cutoffs.cutoff_record import ScoreCutoff
 from bench.deploying.deployment import Deployment
 from bench.experiments.grid import AxisResult
 from bench.experiments.report import Report, RowResult
@@ -353,6 +354,39 @@ def draw_deployment(done: Deployment, path: Path) -> None:
         legend_below(figure, 3, entries)
 
     save(path, (8.4, 4.2), fill)
+
+
+def draw_cutoff(done: ScoreCutoff, path: Path) -> None:
+    """Draw the kept share of each cut-off, down to its bound, against what still returns something.
+
+    The chosen cut-off is a star.
+    """
+
+    def fill(figure: "Figure") -> None:
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], color=GREY, lw=1, ls=":")
+        for place, one in enumerate(done.collections):
+            colour = COLOURS[place % len(COLOURS)]
+            returning = [point.returning for point in one.curve]
+            kept, proved = ([getattr(p, name) for p in one.curve] for name in ("kept", "proved"))
+            axes.plot(returning, kept, color=colour, lw=1.5, label=one.name)
+            axes.fill_between(returning, proved, kept, color=colour, alpha=0.15, lw=0)
+            axes.axhline(one.keep, color=colour, lw=1, ls="--")
+            if one.silent:
+                axes.plot(1 - one.silent.value, one.kept, "*", color=colour, ms=14, zorder=4)
+        axes.set_xlabel("queries without an answer that return something")
+        axes.set_ylabel(f"relevant documents of the first {done.at} that remain")
+        axes.set_title(f"{done.model}: what a cut-off keeps, and what it lets through")
+        axes.set(xlim=(0, 1), ylim=(0, 1.03))
+        entries = [
+            legend_entry("chosen cut-off", marker="*", color=INK, ms=11),
+            legend_entry("down to the 95 % bound", marker="s", color=INK, alpha=0.15, ms=9),
+            legend_entry("share to keep", color=INK, linestyle="--"),
+            legend_entry("as much lost as silenced", color=GREY, linestyle=":"),
+        ]
+        legend_below(figure, 3, entries)
+
+    save(path, (6.4, 5.0), fill)
 
 
 def _point_style(place: int) -> dict[str, Any]:

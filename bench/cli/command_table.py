@@ -50,6 +50,7 @@ BY_NAME: dict[str, Any] = {
     "changed": parse.NonNegativeInt,
     "device": parse.Device,
     "every": parse.Duration,
+    "like_cutoff": Annotated[str | None, Parameter(metavar="MODEL=SCORE")],
     "max_memory": parse.Size | None,
     "older_than": Annotated[parse.NonNegativeInt | None, Parameter(metavar="DAYS")],
     "recall_queries": parse.NonNegativeInt | None,
@@ -57,6 +58,7 @@ BY_NAME: dict[str, Any] = {
     "rescore": Annotated[str | None, Parameter(metavar="N|N:int8")],
     "run": parse.LocalPath,
     "stop_after": parse.Duration | None,
+    "without_answer": Annotated[parse.LocalPath | None, Parameter(metavar="FILE")],
     "workers": parse.WorkerNumber | None,
 }
 WRITTEN = ("out", "results", "write")  # fields that are one folder to write
@@ -235,6 +237,7 @@ FIGURE = "Also draw {} into this file: .pdf, .svg or .png."
 FIGURE_OF_INDEXES = FIGURE.format("queries per second against the recall of indexes")
 FIGURE_OF_COSTS = FIGURE.format("scores against encoding speed and bytes per document")
 FIGURE_OF_SETTINGS = FIGURE.format("the loss of each tested setting against its bytes and its time")
+FIGURE_OF_CUTOFFS = FIGURE.format("what each cut-off keeps against what it lets through")
 DRY_RUN = "Show the documents to encode, the expected time and the memory; evaluate nothing."
 
 COMMANDS: dict[str, Command] = {
@@ -305,6 +308,14 @@ COMMANDS: dict[str, Command] = {
         "deciding.deploy",
         output={"figure": FIGURE_OF_SETTINGS, "json": ""},
         named=("on",),
+    ),
+    "cutoff": Command(
+        deciding.CutoffRequest,
+        DECIDE,
+        "deciding.cutoff",
+        output={"figure": FIGURE_OF_CUTOFFS, "json": ""},
+        named=("on",),
+        only_if={"keep": {"like_cutoff": False}},
     ),
     "explain": Command(
         deciding.ExplainRequest, DECIDE, "deciding.explain", kinds={"published": Words}

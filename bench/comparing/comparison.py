@@ -5,6 +5,7 @@ both rankings.
 """
 
 import math
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -42,6 +43,7 @@ from datasets_cfg.dataset import Dataset, name_of_user, open_remembered
 from foundation.errors import BenchError
 from foundation.files import hash_records
 from foundation.records import Record
+from retrievers.models.locate import is_card
 
 TOP = 5  # documents shown from each ranking
 JUDGED = 10  # relevant documents shown for a query
@@ -246,6 +248,20 @@ def _unique_names(entrants: Sequence[_Entrant]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{each.typed} ({chr(97 + number)})" for number, each in enumerate(entrants)]
+
+
+def find_run_file(model: Any, settings: Sequence[str]) -> Path | None:
+    """Return the path of a ``model`` that is a run file, or None.
+
+    ``settings`` are options of models that were typed. They would have no effect on a run file.
+    """
+    path = Path(model) if isinstance(model, str | Path) else Path()
+    if path.is_dir() or not path.exists() or is_card(str(path)) or path.suffix == ".py":
+        return None
+    if settings:
+        problem = f"{shlex.join(settings)} has no effect on the run file {path}"
+        raise BenchError(problem, "Leave it out.")
+    return path
 
 
 def score_run_file(

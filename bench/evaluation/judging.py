@@ -73,6 +73,12 @@ def resolve_measures(
     return tuple(dict.fromkeys(measure.name for measure in measures))
 
 
+def lowest_relevant_grade(dataset: Dataset) -> int:
+    """Return the lowest relevant grade of ``dataset``, which its measures state: 2 on TREC-DL."""
+    measures = (dataset.facts.main_measure, *dataset.facts.measures)
+    return max(parse_measure(name).rel for name in measures)
+
+
 def check_relevant(dataset: Dataset) -> None:
     """Raise a `BenchError` if no relevant document of ``dataset`` is in its corpus."""
     relevant = dict.fromkeys(document for _, document, grade in dataset.qrels if grade > 0)

@@ -10,6 +10,7 @@ scores 0. A query of the run without judgements does not count, and is reported.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from bench.evaluation.runs import Run
 from datasets_cfg.readers.reader import Qrels
-from foundation.arrays import BoolArray, Float64Array, Int64Array
+from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError, closest_names
 
 LISTING = "python -m bench list measures"
@@ -316,6 +317,27 @@ def tie_bounds(
     orders = _break_ties(table, last, -1), _break_ties(table, first, 1)
     low, high = (float(np.mean(_NATIVE[parsed.kind](parsed, order))) for order in orders)
     return low, high
+
+
+def relevance_matrix(
+    run: Run, qrels: Qrels, rel: int, queries: Sequence[str] | None = None
+) -> tuple[Float32Array, BoolArray]:
+    """Return the score of each ranked document, and whether its grade is at least ``rel``.
+
+    Both are ``(queries, longest ranking)``, with the queries of `score`. Beyond the end of a
+    ranking there are -inf and False.
+    """
+    table = _match_qrels(run, qrels, queries)
+    number = {query_id: place for place, query_id in enumerate(table.query_ids)}
+    relevant = np.zeros(len(run), dtype=bool)
+    relevant[table.hit_rows[table.judged.hit_grade >= rel]] = True
+    shape = len(table.query_ids), int(table.judged.retrieved.max())
+    matrices = np.full(shape, -np.inf, dtype=np.float32), np.zeros(shape, dtype=bool)
+    for query_id, (start, end) in zip(run.query_ids, pairwise(run.offsets.tolist()), strict=True):
+        if query_id in number:
+            for matrix, column in zip(matrices, (run.scores, relevant), strict=True):
+                matrix[number[query_id], : end - start] = column[start:end]
+    return matrices
 
 
 class _MatchedRun(NamedTuple):

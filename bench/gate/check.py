@@ -18,6 +18,7 @@ from attrs import evolve
 from bench.comparing.comparison import (
     check_scores_against_rankings,
     find_comparison_holes,
+    find_run_file,
     model_of,
     open_evaluated_dataset,
     score_run_file,
@@ -56,7 +57,6 @@ from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.dataset import name_of_user
 from foundation.errors import BenchError, format_names
 from retrievers.models.card import ExpectedScore, all_cards
-from retrievers.models.locate import is_card
 
 CANDIDATE = "the candidate"  # its name in messages, which the baseline may share
 SUSPICIOUS_GAIN = 0.1  # gain on a collection that hardly any new model brings
@@ -103,7 +103,7 @@ def check(request: CheckRequest) -> Check:
     comparing = ComparisonSettings(measure, resampling=resampling)
     with RecordedWarnings() as recorded:
         workspace = open_workspace(request)
-        model, run_file = None, _find_run_file(request)
+        model, run_file = None, find_run_file(request.candidate, request.typed_settings())
         if isinstance(request.candidate, str | Path) and not run_file:
             (model,) = load_models(workspace, (request.candidate,), request)
         claims = model.card.expected if model else ()
@@ -133,18 +133,6 @@ def check(request: CheckRequest) -> Check:
         explain=_explain_command(done, model, scope, request) if model else "",
         holes=tuple(map(str, holes)),
     )
-
-
-def _find_run_file(request: CheckRequest) -> Path | None:
-    """Return the path of a candidate that is a run file, or None."""
-    path = Path(request.candidate) if isinstance(request.candidate, str | Path) else Path()
-    if path.is_dir() or not path.exists() or is_card(str(path)) or path.suffix == ".py":
-        return None
-    if ignored := request.typed_settings():
-        raise BenchError(
-            f"{shlex.join(ignored)} has no effect on the run file {path}", "Leave it out."
-        )
-    return path
 
 
 def _score_run_file(path: Path, measure: str | None, scope: Scope) -> Evaluation:

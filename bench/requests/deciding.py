@@ -164,6 +164,45 @@ class DeployRequest(MismatchFields, ModelFields, HardwareFields, FolderFields):
 
 
 @frozen(kw_only=True, slots=False)
+class CutoffRequest(MismatchFields, CompressionFields, HardwareFields, FolderFields):
+    """Find the score below which to return nothing, with a proof of what remains.
+
+    The answer is the highest cut-off that, over new queries like those of the collections, keeps a
+    share of the relevant documents that a search returns (95 % confidence). What it does to queries
+    without an answer is measured on the same queries, after their relevant documents were taken out
+    of the rankings. Exit codes: 0 a cut-off is proved and silences queries without an answer, 3 the
+    queries are too few, or the scores hardly separate, 2 bad input.
+
+    Attributes:
+        model: Model: a name (see `list models`), card file, folder, Hub id, path/to/file.py:NAME,
+            or a run file of one collection.
+        on: Collections, suites or folders (a suite of your own is a TOML file). The proof must hold
+            on each.
+        keep: Share of the relevant documents that must remain, in the mean over queries with a
+            relevant document among the first ``at``.
+        at: Number of documents that a search returns.
+        like_cutoff: Another model, or its run file, and its cut-off, as MODEL=SCORE: find the
+            cut-off of the first model that keeps as much on these queries, instead of a share.
+        without_answer: File of queries that have no answer in the collections, one a line.
+        split: Split whose queries and judgements are used. Default: the collection's.
+
+    Examples:
+        python -m bench cutoff minilm --on beir/scifact
+        python -m bench cutoff minilm --on beir/scifact beir/nfcorpus --keep .9 --at 5
+        python -m bench cutoff minilm --on beir/scifact --without-answer off-topic.txt
+        python -m bench cutoff minilm --on beir/scifact --like-cutoff bm25=12.5
+    """
+
+    model: str = field(kw_only=False, converter=str)
+    on: tuple[str, ...] = field(kw_only=False, converter=to_names)
+    keep: float = 0.95
+    at: int = 10
+    like_cutoff: str | None = None
+    without_answer: Path | None = field(default=None, converter=to_optional_path)
+    split: str | None = None
+
+
+@frozen(kw_only=True, slots=False)
 class LeaderboardRequest(ResamplingFields, FolderFields):
     """Show stored results side by side, as a table or as a page.
 

@@ -11,7 +11,13 @@ import pytest
 import bench
 from bench.cli.command_table import COMMANDS
 from bench.cli.main import parse_command
-from bench.requests.deciding import CheckRequest, CompareRequest, DeployRequest, LeaderboardRequest
+from bench.requests.deciding import (
+    CheckRequest,
+    CompareRequest,
+    CutoffRequest,
+    DeployRequest,
+    LeaderboardRequest,
+)
 from bench.requests.evaluating import EvaluateRequest, RunRequest, ScoreRequest
 from bench.requests.fields import CARD_SETTINGS
 from bench.requests.training import AblateRequest, FinetuneRequest, PretrainRequest
@@ -34,6 +40,10 @@ DOORS = [
     (
         "deploy m --on x y --margin .02 --limit-bytes 9 --limit-ms .5 --write w " + SHARED,
         DeployRequest("m", ["x", "y"], margin=0.02, limit_bytes=9, limit_ms=0.5, write="w"),
+    ),
+    (
+        "cutoff m --on x y --like-cutoff o=.3 --at 5 --without-answer f --split s " + SHARED,
+        CutoffRequest("m", ["x", "y"], like_cutoff="o=.3", at=5, without_answer="f", split="s"),
     ),
     (
         "leaderboard --results o --suite beir --measure P@1 --published all " + SHARED,

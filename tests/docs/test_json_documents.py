@@ -50,6 +50,7 @@ def check(document: Any, kind: Any) -> None:
         ("index", ("{tiny}", "--model", "hashing", "--index", "Flat", "--out", "{out}/index")),
         ("compare", ("hashing", "bm25", "--changed", "1", "--results", "{out}")),
         ("check", ("hashing", "--baseline", "bm25", "--on", "{tiny}", "--results", "{out}")),
+        ("cutoff", ("hashing", "--on", "{tiny}", "--like-cutoff", "bm25=1")),
         ("leaderboard", ("--results", "{out}")),
         ("list", ("grids",)),
         ("list models", ()),

@@ -1,4 +1,4 @@
-"""``compare``, ``check``, ``deploy``, ``judge``, ``explain``, ``leaderboard`` and ``export``."""
+"""``compare``, ``check``, ``deploy``, ``cutoff``, ``judge``, ``explain`` and others that decide."""
 
 import sys
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from bench.boards.leaderboard_record import Leaderboard
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import as_json, print_result
 from bench.comparing import comparison, judging_list
+from bench.cutoffs import cutoff as cutoff_case
 from bench.deploying import deploy as deploy_case
 from bench.explain import explain as explain_case
 from bench.gate import check as check_case
@@ -20,12 +21,13 @@ from foundation.files import replace_file
 from reports.check import answer_text, junit
 from reports.check import markdown as check_markdown
 from reports.comparison import changes_table, comparison_table, holes_text, legend
+from reports.cutoff import cutoff_text
 from reports.deploy import deployment_text
 from reports.judging import report_text, write_list
 from reports.latex import board_latex, comparison_latex
 from reports.leaderboard import markdown as board_markdown
 from reports.leaderboard import page, scores
-from reports.plots import draw_costs, draw_deployment
+from reports.plots import draw_costs, draw_cutoff, draw_deployment
 from reports.training import forgetting_markdown
 
 
@@ -90,6 +92,15 @@ def deploy(request: deciding.DeployRequest, output: OutputOptions) -> int:
         settings = " ".join(f"--{name} {value}" for name, value in facts.items() if value)
         command = f"python -m bench run {request.on[0]} --model {request.model}"
         print(f"{command} --index {request.write} {settings}", file=sys.stderr)
+    return done.exit_code
+
+
+def cutoff(request: deciding.CutoffRequest, output: OutputOptions) -> int:
+    """Print the cut-off and what it does. The exit code says whether it is proved and useful."""
+    done = cutoff_case.cutoff(request)
+    if output.figure and done.collections:
+        draw_cutoff(done, output.figure)
+    print_result(output.json, done, cutoff_text(done))
     return done.exit_code
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluation.runs import Run
-from bench.evaluation.scoring import score, tie_bounds
+from bench.evaluation.scoring import relevance_matrix, score, tie_bounds
 from datasets_cfg.readers.reader import Qrels
 from foundation.errors import BenchError
 from tests.support.examples import with_examples
@@ -183,3 +183,16 @@ def test_a_measure_that_its_provider_cannot_compute_is_refused_by_name():
     with pytest.raises(BenchError, match="cannot compute Accuracy of this run") as error:
         score(run, qrels, ["Accuracy"])  # the share of pairs in order, where there is no pair
     assert "--measure" in error.value.hint
+
+
+def test_relevance_matrix_has_the_scores_and_grades_of_each_ranking():
+    run = Run.from_rows(
+        ["b", "b", "b", "a", "unjudged"], ["x", "y", "z", "y", "x"], [1.0, 3.0, 2.0, 5.0, 9.0]
+    )
+    qrels = Qrels(("a", "b", "b", "c"), ("y", "y", "z", "x"), np.array([1, 1, 2, 2], np.int32))
+    scores, relevant = relevance_matrix(run, qrels, rel=2)
+    inf = np.inf
+    assert scores.tolist() == [[5, -inf, -inf], [3, 2, 1], [-inf] * 3]
+    assert relevant.tolist() == [[False] * 3, [False, True, False], [False] * 3]
+    _, relevant = relevance_matrix(run, qrels, rel=1)
+    assert relevant.tolist() == [[True, False, False], [True, True, False], [False] * 3]

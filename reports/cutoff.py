@@ -1,0 +1,118 @@
+"""Text of a cut-off: whether scores separate, the answer in a sentence, and its figures."""
+
+from collections.abc import Iterator
+from decimal import ROUND_FLOOR, Context
+
+from bench.cutoffs.cutoff_record import CollectionCutoff, ScoreCutoff, Share
+from foundation.errors import format_count, format_names
+from reports import format as fmt
+from reports.table import Column, Table, escape
+
+DIGITS = 5  # of a cut-off; it is rounded down, which keeps more
+
+
+def cutoff_text(done: ScoreCutoff) -> str:
+    """Return the answer and a table of what it does on each collection."""
+    return "\n\n".join(_parts(done))
+
+
+def _parts(done: ScoreCutoff) -> Iterator[str]:
+    if done.cutoff is None:
+        yield escape(_refusal(done))
+        return
+    yield from map(escape, _warning(done))
+    yield escape(_answer(done, done.cutoff))
+    old = [(done.like.model, one) for one in done.like.collections] if done.like else []
+    yield _table([*old, *((done.model, one) for one in done.collections)])
+    yield escape(" ".join(_legend(done)))
+
+
+def _refusal(done: ScoreCutoff) -> str:
+    """Return why no cut-off is proved, and what would be needed."""
+    rank = f" among the first {done.at}" if done.searched else ""
+    queries = ", ".join(f"{count:,} on {name}" for name, count in done.queries.items())
+    needed = "more than ten million" if done.needed is None else f"{done.needed:,}"
+    return (
+        f"No cut-off of {done.model} is proved. Keeping {_percent(done.keep)} needs {needed} "
+        f"queries with a relevant document{rank}, even if nothing is lost. Found: {queries}."
+    )
+
+
+def _warning(done: ScoreCutoff) -> Iterator[str]:
+    """Yield what the cut-off costs on each collection where scores do not separate."""
+    for one in done.collections:
+        if one.separates:
+            continue
+        given = "given " * (one.silent_given is not None)
+        cost = f"the rankings of {one.name} are too short to tell"
+        if silent := one.unanswerable:
+            share = _percent(round(1 - silent.value, 2))
+            cost = f"{share} of the {given}queries without an answer still return something"
+        yield f"Scores of {done.model} hardly separate on {one.name}: {cost}."
+
+
+def _answer(done: ScoreCutoff, cutoff: float) -> str:
+    """Return the cut-off and its promise."""
+    answer = f"Return documents that score {rounded_down(cutoff)} or more"
+    documents = f"of the relevant documents among the first {done.at}"
+    if done.like:
+        old = f"{done.like.model} at {done.like.cutoff:g}"
+        return f"{answer}: on these queries, as many {documents} remain as with {old}."
+    names = format_names([one.name for one in done.collections])
+    return (
+        f"{answer}: at least {_percent(done.keep)} {documents} remain, in the mean over new "
+        f"queries like those of {names} (95 % confidence)."
+    )
+
+
+def _percent(share: float | None) -> str:
+    """Format a share: ``97.5 %``."""
+    return f"{100 * (share or 0):g} %"
+
+
+def rounded_down(cutoff: float) -> str:
+    """Format a cut-off with so few digits that it can be typed, and never above it."""
+    context = Context(prec=DIGITS, rounding=ROUND_FLOOR)
+    return str(context.create_decimal_from_float(cutoff))
+
+
+def _table(rows: list[tuple[str, CollectionCutoff]]) -> str:
+    """Return a table with a row for each model and collection."""
+    columns: list[Column[tuple[str, CollectionCutoff]]] = [
+        Column("model", lambda row: row[0], fmt.short_text),
+        Column("collection", lambda row: row[1].name, fmt.short_text),
+        Column("queries", lambda row: row[1].queries, fmt.count),
+        Column("kept", lambda row: row[1].kept, fmt.score),
+        Column("at least", lambda row: row[1].proved, fmt.score),
+        Column("silent", lambda row: row[1].silent, _share),
+        Column("silent, given", lambda row: row[1].silent_given, _share),
+        Column("overlap", lambda row: row[1].overlap, _whole_percent),
+    ]
+    return Table(rows, columns).drop_empty().markdown()
+
+
+def _whole_percent(share: float) -> str:
+    """Format a share for a column: ``37 %``."""
+    return f"{100 * share:.0f} %"
+
+
+def _share(share: Share) -> str:
+    """Format a share with its interval: ``4 % [2, 7]``."""
+    return f"{_whole_percent(share.value)} [{100 * share.low:.0f}, {100 * share.high:.0f}]"
+
+
+def _legend(done: ScoreCutoff) -> Iterator[str]:
+    """Yield what the columns mean."""
+    yield (
+        f"Queries: with a relevant document among the first {done.at}. Kept: mean share of these "
+        "documents that remain; at least: its 95 % bound. Silent: queries without an answer that "
+        "return nothing, with a 95 % interval. They are the same queries after all relevant "
+        "documents were taken out of their rankings."
+    )
+    if any(one.silent_given for one in done.collections):
+        yield "Given: those of the file."
+    yield "Overlap: queries whose best other document scores higher than the best relevant one."
+    for one in done.collections:
+        if one.too_short:
+            queries = format_count(one.too_short, "query", "queries")
+            yield f"The run is too short to take the relevant documents of {queries} out."
