@@ -29,11 +29,10 @@ import numpy as np
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, DriftError, first_line, import_package, wrap_errors
 from foundation.sources import load_name
-from retrievers.encoders.preflight import BATCH_TOLERANCE, UNIT_TOLERANCE
+from retrievers.encoders.preflight import UNIT_TOLERANCE
 from retrievers.encoders.protocol import Callback, Encoder, join, join_documents, scale_to_unit
-from retrievers.encoders.tokens import probe_texts
 from retrievers.models.card import Card, Dtype, Prompts, Recipe, Role, Similarity
-from retrievers.models.read_settings import POOLING, check_similarity, find_code
+from retrievers.models.read_settings import POOLING, check_similarity
 from retrievers.models.resolve import Model
 
 BATCH = 256  # texts for one call of a user's function
@@ -278,7 +277,9 @@ def open_object(model: Model, device: str) -> PythonEncoder:
     if model.document is None:
         made, similarity = _make_object(model.card.encoder, device), None
     else:
-        made, similarity = _load_folder(model, device), stated.similarity
+        from retrievers.encoders.library import load_folder
+
+        made, similarity = load_folder(model, device), stated.similarity
         model.check_unchanged()
     _, encoder = wrap_encoder(made, model.card.name, similarity=similarity)
     shared = {name: getattr(stated, name) for name in SHARED}
@@ -306,36 +307,6 @@ def _make_object(encoder: str, device: str) -> Any:
         return made
     with wrap_errors(f"{name} failed", FIX_ENCODER):
         return made(**arguments)
-
-
-def _load_folder(model: Model, device: str) -> Any:
-    """Load a folder by sentence-transformers, twice: weights that it lacks would be random."""
-    import torch
-    from sentence_transformers import SentenceTransformer
-
-    from retrievers.encoders.device import pick_device
-    from retrievers.models.loading import silence_transformers
-
-    root, dtype, texts = model.checkpoint.root, getattr(torch, model.card.dtype), probe_texts()[:8]
-    settings: dict[str, Any] = {"device": str(pick_device(device)), "local_files_only": True}
-    settings["trust_remote_code"] = bool(find_code(root))
-    # A folder's own settings could ask for a pickle, or another precision.
-    settings["model_kwargs"] = {"weights_only": True, "dtype": dtype}
-    prompts, vectors = msgspec.structs.asdict(model.recipe.prompts), []
-    opened: Any = None
-    failure = wrap_errors(f"sentence-transformers on {root} failed", FIX_ENCODER)
-    with torch.random.fork_rng(devices=[]), failure, silence_transformers():
-        for seed in (0, 1):
-            torch.manual_seed(seed)
-            del opened  # one at a time in memory
-            opened = SentenceTransformer(str(root), **settings).to(dtype)
-            opened.prompts = {**opened.prompts, **prompts}
-            vectors.append([opened.encode_query(texts), opened.encode_document(texts)])
-    before, now = (np.array(sides, np.float32) for sides in vectors)
-    if not np.abs(before - now).max() <= BATCH_TOLERANCE[model.card.dtype] * np.abs(now).max():
-        problem = f"{root} lacks weights: loaded twice, it gives different vectors"
-        raise BenchError(problem, "Check that its configuration belongs to its weights.")
-    return opened
 
 
 _WORD = re.compile(r"\w+")

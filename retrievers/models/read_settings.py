@@ -58,7 +58,7 @@ LEGACY_POOLING = {
 }
 RETRIEVAL_PROMPTS = ("query", "document")
 STAGE_MODULES: dict[str, StageKind] = {"Dense": "dense", "LayerNorm": "layer-norm"}
-# Of the transformer's settings; sentence-transformers reads the first file that is there.
+# Of the transformer's settings; sentence-transformers reads the first file that states any.
 TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -97,19 +97,34 @@ class _File(msgspec.Struct, frozen=True):
     """Settings that another program wrote, which may have further fields."""
 
 
-class _Module(_File, frozen=True):
+class Module(_File, frozen=True):
+    """Entry of ``modules.json``: the module's folder and class."""
+
     path: str
     type: str
 
     @property
-    def name(self) -> str:
+    def kind(self) -> str:
+        """Name of the module's class."""
         return self.type.rpartition(".")[2]
 
 
-class _Requirement(_File, frozen=True):
+M = TypeVar("M", bound=Module)
+
+
+class _KnownModule(Module, frozen=True, forbid_unknown_fields=True):
+    """A module whose entry has no setting that changes vectors."""
+
+    name: str = ""
+    idx: int = 0
+    kwargs: Annotated[list[str], msgspec.Meta(max_length=0)] = []
+
+
+class _Requirement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Versions of a library, with the reason."""
 
     specifier: str
+    reason: str = ""
 
 
 class _Settings(_File, frozen=True):
@@ -122,12 +137,21 @@ class _Settings(_File, frozen=True):
     requirements: dict[str, str | _Requirement] = {}
 
 
-class _Modality(_File, frozen=True):
+class _KnownSettings(_Settings, frozen=True, forbid_unknown_fields=True):
+    """Settings without a field that a later version may have added."""
+
+    default_prompt_name: str | None = None
+    version: dict[str, Any] = msgspec.field(name="__version__", default={})
+
+
+class _Modality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     method: Literal["forward"] = "forward"
     method_output_name: Literal["last_hidden_state"] = "last_hidden_state"
 
 
-class _Modalities(_File, frozen=True):
+class _Modalities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Kinds of input. A model with ``message`` reads each text through its chat template."""
+
     text: _Modality = _Modality()
 
 
@@ -138,7 +162,7 @@ class _Transformer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     do_lower_case: bool | None = None
     transformer_task: Literal["feature-extraction"] = "feature-extraction"
     modality_config: _Modalities = _Modalities()
-    module_output_name: str | None = None
+    module_output_name: Literal["token_embeddings"] | None = None
     unpad_inputs: bool | None = None
     processing_kwargs: Annotated[dict[str, Any], msgspec.Meta(max_length=0)] | None = None
     tokenizer_name_or_path: Literal[""] | None = None
@@ -178,6 +202,23 @@ class StageFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def activation(self) -> str:
         """Name of the activation of a dense stage."""
         return self.activation_function.rpartition(".")[2].lower()
+
+
+class _Normalize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``config.json`` of a module for length 1, which version 6 writes."""
+
+    module_input_name: Literal["sentence_embedding"] = "sentence_embedding"
+    module_output_name: Literal["sentence_embedding"] | None = "sentence_embedding"
+
+
+class _Dropout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``config.json`` of a dropout module, which does nothing when texts are encoded."""
+
+    dropout: float = 0.0
+
+
+# Modules whose files are read only to find out whether they have unknown settings.
+PLAIN_MODULES: Mapping[str, Any] = MappingProxyType({"Normalize": _Normalize, "Dropout": _Dropout})
 
 
 class _TokenizerConfig(_File, frozen=True):
@@ -261,19 +302,21 @@ def is_st_folder(folder: Path) -> bool:
 
 def lacks_normalize(folder: Path) -> bool:
     """Return whether sentence-transformers saved ``folder`` without a module for length 1."""
-    names = {module.name for module in _read_modules(folder)} if is_st_folder(folder) else ()
+    names = {module.kind for module in _read_modules(folder, Module)} if is_st_folder(folder) else ()
     return bool(names) and "Normalize" not in names
 
 
 def find_inner_folder(folder: Path) -> str:
     """Return the path of the transformer in ``folder``: empty, or nested in old folders."""
-    if (folder / "config.json").exists() or not is_st_folder(folder):
+    if not is_st_folder(folder):
         return ""
-    first = next(iter(_read_modules(folder)), None)
-    if first is None or first.name != "Transformer":
-        raise BenchError(f"{folder / 'modules.json'} does not begin with a Transformer")
-    resolve_inside(folder, first.path)
-    return first.path
+    first = next(iter(_read_modules(folder, Module)), None)
+    if first is not None and first.kind == "Transformer":
+        resolve_inside(folder, first.path)
+        return first.path
+    if (folder / "config.json").exists():
+        return ""
+    raise BenchError(f"{folder / 'modules.json'} does not begin with a Transformer")
 
 
 def read_card(folder: Path, typed: str, *, may_classify: bool = False) -> Card | None:
@@ -300,8 +343,8 @@ def read_card(folder: Path, typed: str, *, may_classify: bool = False) -> Card |
 
 def _make_library_card(folder: Path, reason: BenchError) -> Card:
     """Return the card of a folder that sentence-transformers encodes for the ``reason``."""
-    settings = _read_settings(folder)
-    for module in read_json(folder / "modules.json", list[_Module]):
+    settings = _read_settings(folder, _Settings)
+    for module in read_json(folder / "modules.json", list[Module]):
         resolve_inside(folder, module.path)
     version = library_version("sentence-transformers")
     if not version:
@@ -327,10 +370,10 @@ def _shared_fields(folder: Path, settings: _Settings, normalize: bool) -> dict[s
     }
 
 
-def _read_settings(folder: Path) -> _Settings:
+def _read_settings(folder: Path, kind: type[_Settings]) -> _Settings:
     """Read settings of the whole model, whose requirements are met and whose products rank."""
     path = folder / "config_sentence_transformers.json"
-    settings = _read_if_present(path, _Settings)
+    settings = _read_if_present(path, kind)
     _check_requirements(folder, settings.requirements)
     check_similarity(str(path), settings.similarity_fn_name)
     return settings
@@ -406,18 +449,24 @@ def list_files(folder: Path) -> list[Path]:
 
 def read_st_folder(folder: Path) -> Card:
     """Read the modules, prompts, lengths and text processing of ``folder`` as a card."""
-    # Dropout is an identity when texts are encoded.
-    modules = [module for module in _read_modules(folder) if module.name != "Dropout"]
-    names = [module.name for module in modules]
+    every = _read_modules(folder, _KnownModule)
+    modules = [module for module in every if module.kind != "Dropout"]
+    names = [module.kind for module in modules]
     stages = modules[2 : len(modules) - (names[-1:] == ["Normalize"])]
     known = names[:2] == ["Transformer", "Pooling"]
-    if not known or not {stage.name for stage in stages} <= STAGE_MODULES.keys():
+    if len({module.name or module for module in every}) < len(every):
+        raise BenchError(f"{folder / 'modules.json'} gives two modules one name")
+    if not known or not {stage.kind for stage in stages} <= STAGE_MODULES.keys():
         problem = f"{folder}: the modules {' > '.join(names)} are not supported"
         raise BenchError(problem, "supported: Transformer, Pooling, Dense, LayerNorm, Normalize")
-    settings, normalize = _read_settings(folder), names[-1] == "Normalize"
+    settings, normalize = _read_settings(folder, _KnownSettings), names[-1] == "Normalize"
     if settings.truncate_dim and normalize and settings.similarity_fn_name == "dot":
         problem = f"{folder}: truncate_dim = {settings.truncate_dim} after Normalize needs cosine"
         raise BenchError(problem, "Remove truncate_dim to use all dimensions.")
+    for module in every:
+        if module.kind in PLAIN_MODULES:
+            path = resolve_inside(folder, module.path) / "config.json"
+            _read_if_present(path, PLAIN_MODULES[module.kind])
     for stage in stages:
         read_stage_file(resolve_inside(folder, stage.path))
     inner = resolve_inside(folder, modules[0].path)
@@ -427,7 +476,7 @@ def read_st_folder(folder: Path) -> Card:
     return Card(
         **_shared_fields(folder, settings, normalize),
         pooling=_read_pooling(resolve_inside(folder, modules[1].path) / "config.json"),
-        stages=tuple(CardStage(kind=STAGE_MODULES[s.name], folder=s.path) for s in stages),
+        stages=tuple(CardStage(kind=STAGE_MODULES[s.kind], folder=s.path) for s in stages),
         max_query_tokens=length,
         max_document_tokens=length,
         dimensions=settings.truncate_dim,
@@ -519,9 +568,9 @@ def read_stage_file(folder: Path) -> StageFile:
     return read_json(folder / "config.json", StageFile, WRITE_A_CARD)
 
 
-def _read_modules(folder: Path) -> list[_Module]:
+def _read_modules(folder: Path, kind: type[M]) -> list[M]:
     path = folder / "modules.json"
-    modules = read_json(path, list[_Module])
+    modules: list[M] = read_json(path, list[kind])  # type: ignore[valid-type]
     for module in modules:
         if module.type.partition(".")[0] != "sentence_transformers":
             problem = f"{path} names {module.type!r}, which is not from sentence-transformers"
@@ -543,8 +592,22 @@ def _read_pooling(path: Path) -> Pooling:
     return POOLING[modes[0]]
 
 
+def find_transformer_file(folder: Path) -> Path | None:
+    """Return the file of a transformer's settings: the first in ``folder`` that is not empty."""
+    paths = (folder / name for name in TRANSFORMER_FILES)
+    return next((path for path in paths if lexists(path) and read_object(path)), None)
+
+
+def is_known_module(module: Module, path: Path) -> bool:
+    """Return whether the settings of ``module`` in the file ``path`` are those that all have."""
+    try:
+        return module.kind in PLAIN_MODULES and bool(read_json(path, PLAIN_MODULES[module.kind]))
+    except BenchError:
+        return False
+
+
 def _read_transformer(folder: Path) -> _Transformer:
-    path = next((folder / name for name in TRANSFORMER_FILES if lexists(folder / name)), None)
+    path = find_transformer_file(folder)
     return read_json(path, _Transformer, WRITE_A_CARD) if path else _Transformer()
 
 

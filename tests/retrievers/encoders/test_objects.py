@@ -5,6 +5,7 @@ The oracle is a `SentenceTransformer` of the same folder, asked by ``encode_quer
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -118,11 +119,97 @@ def test_settings_that_are_not_known_here_go_to_sentence_transformers(
     settings = {
         "length": ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 5}}}),
         "padding": ("tokenizer_config.json", {"padding_side": "left"}),
+        "new": ("config_sentence_transformers.json", {"pooled_twice": False}),
     }
     for name, (file, changes) in settings.items():
         folder = save(plain, tmp_path / name)
         change(folder / file, **changes)
         assert assert_agrees(folder).dim == WIDTH
+
+
+def save_mean(plain: Path, folder: Path, *more: Any) -> Path:
+    """Mean pooling, which is read here, and a similarity that does not hide lengths."""
+    modules = [transformer(plain), pooling(), *more]
+    model = sentence_transformers.SentenceTransformer(
+        modules=modules, device="cpu", prompts=PROMPTS, similarity_fn_name="dot"
+    )
+    model.save(str(folder))
+    return folder
+
+
+def test_texts_of_a_model_with_a_chat_template_are_read_through_it(
+    plain: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(plain, tmp_path / "chat")
+    template = "{% for each in messages %}river {{ each['content'] }} stone{% endfor %}"
+    change(tmp_path / "chat" / "tokenizer_config.json", chat_template=template)
+    folder = save_mean(tmp_path / "chat", tmp_path / "st")
+    assert assert_agrees(folder).kind == "python"
+    assert "sentence_bert_config.json: unknown field 'message' in modality_config" in caplog.text
+
+
+UNKNOWN: dict[str, Any] = {
+    "modules.json": lambda modules: modules[1].update(kwargs=["task"]),
+    "config_sentence_transformers.json": lambda settings: settings.update(pooled_twice=True),
+    "sentence_bert_config.json": lambda settings: settings.update(processor_kwargs={}),
+    "2_Dropout/config.json": lambda settings: settings.update(dropout="half"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_no_key_or_value_of_a_configuration_is_dropped(
+    plain: Path, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = save_mean(plain, tmp_path / "st", parts.Dropout())
+    ordinary = resolve_model(str(folder)).recipe
+    assert ordinary.kind == "transformer"
+    content = json.loads((folder / name).read_text())
+    UNKNOWN[name](content)
+    (folder / name).write_text(json.dumps(content))
+    assert resolve_model(str(folder)).recipe.kind == "python"
+    assert f"encodes it, since {folder / name}" in caplog.text
+    if name != "2_Dropout/config.json":  # which no version could read
+        assert_agrees(folder)
+
+
+NAMES: list[dict[str, str]] = [
+    {"module_input_name": "token_embeddings"},
+    {"module_input_name": "sentence_embedding", "module_output_name": "other"},
+]
+
+
+@pytest.mark.parametrize("names", NAMES, ids=str)
+def test_a_normalize_that_leaves_the_sentence_embedding_changes_no_length(
+    plain: Path, tmp_path: Path, names: dict[str, str]
+) -> None:
+    """Version 6 writes the names, and version 5 would ignore them."""
+    folder, path = save_mean(plain, tmp_path / "st", parts.Normalize()), "2_Normalize/config.json"
+    before = resolve_model(str(folder)).recipe
+    both = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
+    tiny.write_json(folder / path, both)
+    assert resolve_model(str(folder)).recipe.fingerprint == before.fingerprint
+    tiny.write_json(folder / path, names)
+    if sentence_transformers.__version__ >= "6":
+        assert assert_agrees(folder).kind == "python"
+        lengths = np.linalg.norm(oracle(folder)[0], axis=1)
+        assert (lengths > 2).all()
+        return
+    with pytest.raises(BenchError, match=r"does not read module_input_name.*2_Normalize") as caught:
+        open_encoder(resolve_model(str(folder)), "cpu")
+    assert "Install the version" in caught.value.hint
+
+
+def test_the_transformer_is_read_in_the_folder_that_modules_name(
+    plain: Path, tmp_path: Path
+) -> None:
+    """A folder that holds a second network in its main folder."""
+    folder = save_mean(plain, tmp_path / "st")
+    shutil.copytree(folder, folder / "0_Transformer", ignore=shutil.ignore_patterns("1_*", "modules.json"))
+    tiny.write_bert(folder, seed=9)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    tiny.write_json(folder / "modules.json", modules)
+    assert assert_agrees(folder).kind == "transformer"
 
 
 def test_scores_are_those_of_the_object_in_python(plain: Path, tmp_path: Path) -> None:

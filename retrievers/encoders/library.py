@@ -1,0 +1,101 @@
+"""Folders that sentence-transformers itself encodes, since a setting is not read here."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import sentence_transformers
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import import_from_string
+
+from foundation.errors import BenchError, wrap_errors
+from foundation.records import read_json, read_object
+from retrievers.encoders.device import pick_device
+from retrievers.encoders.preflight import BATCH_TOLERANCE
+from retrievers.encoders.tokens import probe_texts
+from retrievers.models.loading import silence_transformers
+from retrievers.models.read_settings import (
+    Module,
+    find_code,
+    find_transformer_file,
+    is_known_module,
+)
+from retrievers.models.resolve import Model
+
+FIX_FOLDER = "Fix the folder and run again."
+CHECK_CONFIG = "Check that its configuration belongs to its weights."
+# Names of the transformer's settings in versions before 5, which later ones rename.
+OLD_NAMES = ("model_args", "tokenizer_args", "config_args")
+ROUTER = "router_config.json"
+
+
+def load_folder(model: Model, device: str) -> SentenceTransformer:
+    """Load a folder twice, since weights that it lacks would be random.
+
+    Raises:
+        BenchError: the folder cannot be loaded, lacks weights, or states a setting that this
+            version of sentence-transformers does not read.
+    """
+    root, dtype, texts = model.checkpoint.root, getattr(torch, model.card.dtype), probe_texts()[:8]
+    settings: dict[str, Any] = {"device": str(pick_device(device)), "local_files_only": True}
+    settings["trust_remote_code"] = bool(find_code(root))
+    # A folder's own settings could ask for a pickle, or another precision.
+    settings["model_kwargs"] = {"weights_only": True, "dtype": dtype}
+    prompts, vectors = msgspec.structs.asdict(model.recipe.prompts), []
+    opened: Any = None
+    failure = wrap_errors(f"sentence-transformers on {root} failed", FIX_FOLDER)
+    with torch.random.fork_rng(devices=[]), failure, silence_transformers():
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            del opened  # one at a time in memory
+            opened = SentenceTransformer(str(root), **settings).to(dtype)
+            opened.prompts = {**opened.prompts, **prompts}
+            vectors.append([opened.encode_query(texts), opened.encode_document(texts)])
+    _refuse_unread_keys(root)
+    before, now = (np.array(sides, np.float32) for sides in vectors)
+    if not np.abs(before - now).max() <= BATCH_TOLERANCE[model.card.dtype] * np.abs(now).max():
+        problem = f"{root} lacks weights: loaded twice, it gives different vectors"
+        raise BenchError(problem, CHECK_CONFIG)
+    return opened
+
+
+def _refuse_unread_keys(root: Path) -> None:
+    """Raise if a module's file has a key that its class in sentence-transformers ignores."""
+    version = sentence_transformers.__version__
+    for folder, module in _list_modules(root):
+        if not module.type.startswith("sentence_transformers."):
+            continue  # its own code decides
+        kind: Any = import_from_string(module.type)
+        path = _find_file(folder, kind)
+        is_its_own = kind.config_keys or folder != root  # the main folder has others' files, too
+        if path is None or not is_its_own or is_known_module(module, path):
+            continue
+        stated = read_object(path)
+        stated = stated["parameters"] if path.name == ROUTER else stated
+        known = {*kind.config_keys, *kind.config_key_renames, *OLD_NAMES}
+        known |= {*inspect.signature(kind).parameters}
+        if unread := sorted(set(stated) - known):
+            problem = f"sentence-transformers {version} does not read {', '.join(unread)} in {path}"
+            raise BenchError(problem, "Install the version that the folder was saved with.")
+
+
+def _list_modules(root: Path) -> Iterator[tuple[Path, Module]]:
+    """Yield the folder and entry of each module, those of a router's routes included."""
+    for module in read_json(root / "modules.json", list[Module]):
+        folder = root / module.path
+        yield folder, module
+        if (folder / ROUTER).is_file():
+            types: Mapping[str, str] = read_object(folder / ROUTER)["types"]
+            yield from ((folder / path, Module(path, kind)) for path, kind in types.items())
+
+
+def _find_file(folder: Path, kind: Any) -> Path | None:
+    """Return the file of settings that a module of the class ``kind`` has in ``folder``."""
+    if kind.__name__ == "Transformer":
+        return find_transformer_file(folder)
+    path: Path = folder / kind.config_file_name
+    return path if path.is_file() else None
