@@ -158,7 +158,8 @@ class ForwardPasses:
         if len(new):
             missing = tokens.take(new)
             budget = CUDA_TOKENS if tower.is_asynchronous else CPU_TOKENS
-            batches = list(plan_batches(missing.lengths, budget, tower.is_packed))
+            mixable = tower.mixable_length
+            batches = list(plan_batches(missing.lengths, budget, tower.is_packed, mixable))
             for rows, states in tower.vectors(missing, batches):
                 for row, state in zip(rows.tolist(), states, strict=True):
                     known[names[new[row]]] = state.copy()

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import sentence_transformers
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import import_from_string
+from transformers import PreTrainedModel
 
 from foundation.errors import BenchError, wrap_errors
 from foundation.records import read_json, read_object
 from retrievers.encoders.device import pick_device
 from retrievers.encoders.preflight import BATCH_TOLERANCE
 from retrievers.encoders.tokens import probe_texts
+from retrievers.encoders.tower import keep_frequencies
 from retrievers.models.loading import silence_transformers
+from retrievers.models.positions import mixable_length
 from retrievers.models.read_settings import (
     Module,
     find_code,
@@ -53,6 +57,7 @@ def load_folder(model: Model, device: str) -> SentenceTransformer:
             torch.manual_seed(seed)
             del opened  # one at a time in memory
             opened = SentenceTransformer(str(root), **settings).to(dtype)
+            _encode_one_by_one(opened)
             opened.prompts = {**opened.prompts, **prompts}
             vectors.append([opened.encode_query(texts), opened.encode_document(texts)])
     _refuse_unread_keys(root)
@@ -61,6 +66,16 @@ def load_folder(model: Model, device: str) -> SentenceTransformer:
         problem = f"{root} lacks weights: loaded twice, it gives different vectors"
         raise BenchError(problem, CHECK_CONFIG)
     return opened
+
+
+def _encode_one_by_one(opened: SentenceTransformer) -> None:
+    """Encode texts one by one if rotary frequencies depend on the longest text of a batch."""
+    networks = [part for part in opened.modules() if isinstance(part, PreTrainedModel)]
+    if all(mixable_length(network.config.to_dict()) is None for network in networks):
+        return
+    keep_frequencies(opened)
+    for name in ("encode_query", "encode_document"):
+        setattr(opened, name, partial(getattr(opened, name), batch_size=1))
 
 
 def _refuse_unread_keys(root: Path) -> None:

@@ -87,7 +87,8 @@ def preflight(
     if difference > (tolerance := BATCH_TOLERANCE[recipe.dtype]):
         warnings.append(
             f"a document alone and in a batch differ by {difference:.1e} of its length "
-            f"(usual for {recipe.dtype}: below {tolerance:.0e}): padding may leak in"
+            f"(usual for {recipe.dtype}: below {tolerance:.0e}): the other texts of a batch change "
+            "it, by padding that is not masked or by rotary frequencies of the longest text"
         )
     stop = [
         f"{role}: {number} of {measured.count} vectors {what}"

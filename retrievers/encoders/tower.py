@@ -5,8 +5,9 @@ It imports torch and transformers, so it is imported when vectors are first need
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,17 @@ from retrievers.encoders.token_workers import TokenWorkers
 from retrievers.encoders.tokens import TextTokenizer, Tokens, load_tokenizer, probe_texts
 from retrievers.models.card import Recipe, StoredPooling
 from retrievers.models.loading import load_network, load_stage
-from retrievers.models.read_checkpoint import Checkpoint, check_adapter_unchanged
+from retrievers.models.read_checkpoint import (
+    Checkpoint,
+    check_adapter_unchanged,
+    is_length_dependent,
+)
 
 FEW_TOKENS = 128  # which one thread computes in some tens of milliseconds
+EQUAL_LENGTHS = (
+    "%s: beyond %s tokens, its rotary frequencies depend on the longest text of a batch, so texts "
+    "of different lengths share none"
+)
 MANY_TEXTS = 8_192  # so many keep a GPU busy for longer than workers take to start
 
 
@@ -58,6 +67,9 @@ class Tower:
         timer: collects seconds by phase and the number of tokens.
         load: returns the network; None reads it from the checkpoint.
         change: called with the loaded network before its layers are fused.
+
+    Attributes:
+        mixable_length: longest text in tokens that others may share a batch with; None if all may.
     """
 
     def __init__(
@@ -80,6 +92,10 @@ class Tower:
             check_adapter_unchanged(adapter, recipe.adapter, checkpoint)
         change(network)
         network = network.to(device)
+        self.mixable_length = checkpoint.mixable_length
+        if is_length_dependent(checkpoint, recipe.max_tokens):
+            logger.warning(EQUAL_LENGTHS, recipe.model, self.mixable_length)
+            keep_frequencies(network)
         packed = None if adapter is not None else self._pack(network)
         self._padding = int(self.tokenizer.pad_token_id or 0)
         self._encoder = packed or PaddedEncoder(network, device, self._padding)
@@ -265,6 +281,26 @@ class _PendingBatch:
     rows: Int64Array
     vectors: torch.Tensor
     landed: torch.cuda.Event | None
+
+
+def keep_frequencies(network: torch.nn.Module) -> None:
+    """Let each forward pass of ``network`` begin with the rotary frequencies of its configuration.
+
+    Those of the kinds ``dynamic`` and ``longrope`` are a state, which the longest text so far
+    changes: for later texts, and for other threads.
+    """
+    for module in network.modules():
+        if "Rotary" in type(module).__name__:
+            module.forward = partial(_forward_copy, module, type(module).forward)
+
+
+def _forward_copy(module: Any, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call ``forward`` on a copy of ``module`` with buffers of its own."""
+    own = copy(module)
+    own._buffers = {
+        name: None if value is None else value.clone() for name, value in module._buffers.items()
+    }
+    return forward(own, *args, **kwargs)
 
 
 class PaddedEncoder:

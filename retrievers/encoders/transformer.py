@@ -199,7 +199,7 @@ class TransformerEncoder(Encoder):
         rows = [distinct.setdefault(text, len(distinct)) for text in segments]
         tokens = tower.tokenize(list(distinct), max_tokens)
         budget = CUDA_TOKENS if tower.is_asynchronous else CPU_TOKENS
-        batches = list(plan_batches(tokens.lengths, budget, tower.is_packed))
+        batches = list(plan_batches(tokens.lengths, budget, tower.is_packed, tower.mixable_length))
         return PreparedTexts(tower, tokens, batches, np.array(rows, np.int64))
 
 
@@ -281,7 +281,10 @@ class _Towers:
 
 
 def plan_batches(
-    lengths: Int64Array, tokens_per_batch: int, packed: bool = False
+    lengths: Int64Array,
+    tokens_per_batch: int,
+    packed: bool = False,
+    mixable_length: int | None = None,
 ) -> Iterator[Int64Array]:
     """Yield the rows of each batch, longest texts first. A longer text is a batch of its own.
 
@@ -289,6 +292,7 @@ def plan_batches(
         lengths: int64 ``(n,)``, tokens of each text.
         tokens_per_batch: most tokens of a batch.
         packed: count tokens without padding; otherwise each text as long as the batch's longest.
+        mixable_length: tokens beyond which a batch has texts of one length; None for no such limit.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = lengths[order].cumsum()
@@ -300,6 +304,8 @@ def plan_batches(
             stop = int(np.searchsorted(ends, most, side="right"))
         else:
             stop = start + tokens_per_batch // max(1, first)
+        if mixable_length is not None and first > mixable_length:
+            stop = min(stop, int(np.searchsorted(-lengths[order], -first, side="right")))
         stop = max(start + 1, stop)
         yield order[start:stop]
         start = stop

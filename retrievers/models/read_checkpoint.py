@@ -17,12 +17,12 @@ from foundation.errors import BenchError, wrap_errors
 from foundation.files import check_not_lfs_pointer, resolve_inside, sha256_of_file
 from foundation.records import Record, read_json, read_object
 from retrievers.models.card import AdapterIdentity, AdapterKind, CardAdapter
+from retrievers.models.positions import mixable_length, position_limit
 from retrievers.models.read_settings import (
     COPY_AGAIN,
     find_inner_folder,
     is_st_folder,
     list_files,
-    position_limit,
     read_config,
     refuse_own_code,
 )
@@ -116,12 +116,23 @@ class Checkpoint:
         return self.root.name if self.root.parent.name == "snapshots" else ""
 
     @property
+    def mixable_length(self) -> int | None:
+        """Longest text in tokens that others may share a batch with; None if all may."""
+        return mixable_length(self.config)
+
+    @property
     def hidden_width(self) -> int:
         """Width of token vectors, or of a DPR encoder's projection."""
         width = next(filter(None, map(self.config.get, WIDTHS)), None)
         if not isinstance(width, int) or isinstance(width, bool) or width < 1:
             raise BenchError(f"{self.folder / 'config.json'} states no hidden size")
         return width
+
+
+def is_length_dependent(checkpoint: Checkpoint, max_tokens: int) -> bool:
+    """Return whether texts of ``max_tokens`` have rotary frequencies of their own."""
+    mixable = checkpoint.mixable_length
+    return mixable is not None and max_tokens > mixable
 
 
 def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint:

@@ -26,6 +26,7 @@ from foundation.machine import library_version
 from foundation.records import read_json, read_object
 from retrievers.models.card import (
     CARD_FILE,
+    MAX_TOKENS,
     Card,
     CardPrompts,
     CardStage,
@@ -35,17 +36,13 @@ from retrievers.models.card import (
     TruncationSide,
     load_card,
 )
+from retrievers.models.positions import position_limit, stated_positions
 
 # Keys of classes, the classes that need no permission, and keys of code or files outside a folder.
 CLASS_KEYS = ("type", "tokenizer_class", "activation_function")
 LIBRARY_CLASS = re.compile(r"(sentence_transformers|torch\.nn)(\.\w+)+")
 AUTO_MAP, TOKENIZER_PATH = "auto_map", "tokenizer_name_or_path"
 COPY_AGAIN = "copy or download the checkpoint again"
-# Position 0 of these architectures is pad_token_id + 1, so that many positions cannot be used.
-OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
-# Attention by relative distance: the length is not bounded by a table of positions.
-UNBOUNDED = ("t5", "mt5")
-ROTARY = re.compile(r"(global_|local_)?rope_\w+|rotary_pct")  # fields of networks without a table
 POOLING: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 ST_POOLING: Mapping[str, str] = MappingProxyType({ours: mode for mode, ours in POOLING.items()})
 LEGACY_POOLING = {
@@ -63,8 +60,7 @@ TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-NO_LIMIT = 1_000_000  # tokens; transformers writes 1e30 where a tokenizer has no limit
-DEFAULT_LENGTH = 512  # tokens, where nothing states any
+NO_LIMIT = MAX_TOKENS  # transformers writes 1e30 where a tokenizer has no limit
 # Tokenizers that apply do_lower_case. The others, such as RoBERTa's, keep it and ignore it.
 LOWER_CASING = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
 WORD_PIECES = "vocab.txt"
@@ -259,27 +255,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_object(path, COPY_AGAIN)
 
 
-def position_limit(config: Mapping[str, Any]) -> int | None:
-    """Return the longest input in tokens of a model with ``config``, or None without a limit.
-
-    Rotary positions are computed, and DeBERTa's distances are clipped.
-    """
-    is_rotary = any(map(ROTARY.fullmatch, config)) or (
-        config.get("position_embedding_type") in ("rotary", "rope")
-    )
-    has_table = not is_rotary and config.get("position_biased_input") is not False
-    return stated_positions(config) if has_table else None
-
-
-def stated_positions(config: Mapping[str, Any]) -> int | None:
-    """Return the length in tokens that a model with ``config`` was made for, or None."""
-    kind, limit = config.get("model_type"), config.get("max_position_embeddings")
-    if kind in UNBOUNDED or not isinstance(limit, int):
-        return None
-    pad = config.get("pad_token_id", 1)
-    return limit - (pad if isinstance(pad, int) else 1) - 1 if kind in OFFSET_POSITIONS else limit
-
-
 def _refuse_other_kinds(folder: Path, typed: str, saved_by_st: bool) -> None:
     """Raise if ``folder`` holds a sparse, late-interaction or cross-encoder model."""
     names = SETTINGS_FILES[:2] if saved_by_st else SETTINGS_FILES[1:]
@@ -302,7 +277,9 @@ def is_st_folder(folder: Path) -> bool:
 
 def lacks_normalize(folder: Path) -> bool:
     """Return whether sentence-transformers saved ``folder`` without a module for length 1."""
-    names = {module.kind for module in _read_modules(folder, Module)} if is_st_folder(folder) else ()
+    names = (
+        {module.kind for module in _read_modules(folder, Module)} if is_st_folder(folder) else ()
+    )
     return bool(names) and "Normalize" not in names
 
 
@@ -482,7 +459,10 @@ def read_st_folder(folder: Path) -> Card:
         dimensions=settings.truncate_dim,
         truncation_side=tokenizer.truncation_side,
         lower_case=bool(transformer.do_lower_case) and not tokenizer.lower_cases,
-        warning="; ".join(_find_warnings(settings, normalize)),
+        warning="; ".join(
+            _find_warnings(settings, normalize)
+            + _find_length_warnings(length, transformer.max_seq_length)
+        ),
     )
 
 
@@ -509,7 +489,7 @@ def _find_length(inner: Path, stated: int | None, tokenizers: int | None) -> int
     config = read_config(inner) if (inner / "config.json").is_file() else {}
     limit = position_limit(config) if stated else stated_positions(config)
     known = [n for n in (stated or tokenizers, limit) if n is not None and n < NO_LIMIT]
-    length = min(known, default=DEFAULT_LENGTH)
+    length = min(known, default=NO_LIMIT)
     if length < 1:
         raise BenchError(f"{inner / 'config.json'} has no positions for texts")
     return length
@@ -528,6 +508,15 @@ def _find_warnings(settings: _Settings, normalize: bool) -> list[str]:
             "others, write a card"
         )
     return warnings
+
+
+def _find_length_warnings(length: int, stated: int | None) -> list[str]:
+    if stated is not None and stated > length:
+        cut = f"its network reads at most {length:,} tokens, at which texts are cut"
+        return [f"max_seq_length is {stated:,}, but {cut}"]
+    if length == NO_LIMIT:
+        return ["it states no length, so texts are never cut, as in sentence-transformers"]
+    return []
 
 
 def warn_of_contradictions(card: Card, root: Path, inner: Path) -> None:

@@ -46,6 +46,7 @@ from retrievers.models.read_checkpoint import (
     adapter_name,
     count_file_parameters,
     identify_adapter,
+    is_length_dependent,
     read_checkpoint,
     read_library_folder,
     read_routing,
@@ -444,6 +445,8 @@ def _transformer_recipe(
         of_query["query_checkpoint"], of_query["query_revision"] = _describe_source(
             card.query_checkpoint, card.query_revision, base, query
         )
+    if is_length_dependent(document, card.max_tokens):
+        of_query["options"] = {"rotary_frequencies": "of each text"}
     width = document.hidden_width
     stages = read_stages(card.stages, document.root, width)
     return _make_recipe(

@@ -29,8 +29,8 @@ from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.card import BRANCH
 from retrievers.models.loading import HEAD_ATTRIBUTES, read_weights
 from retrievers.models.locate import locate_checkpoint, locate_model
+from retrievers.models.positions import stated_positions
 from retrievers.models.read_checkpoint import HEADS, HEADS_FILE, Checkpoint, read_checkpoint
-from retrievers.models.read_settings import stated_positions
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.objective import Objective
 from retrievers.training.preset import Scratch, Start

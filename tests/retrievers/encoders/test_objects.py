@@ -204,7 +204,9 @@ def test_the_transformer_is_read_in_the_folder_that_modules_name(
 ) -> None:
     """A folder that holds a second network in its main folder."""
     folder = save_mean(plain, tmp_path / "st")
-    shutil.copytree(folder, folder / "0_Transformer", ignore=shutil.ignore_patterns("1_*", "modules.json"))
+    shutil.copytree(
+        folder, folder / "0_Transformer", ignore=shutil.ignore_patterns("1_*", "modules.json")
+    )
     tiny.write_bert(folder, seed=9)
     modules = json.loads((folder / "modules.json").read_text())
     modules[0]["path"] = "0_Transformer"
