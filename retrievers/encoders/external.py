@@ -37,6 +37,7 @@ from retrievers.models.resolve import Model
 
 BATCH = 256  # texts for one call of a user's function
 PROBE = "probe"
+SENTENCE = "sentence_embedding"
 FIX_ENCODER = "Fix the encoder and run again; stored vectors are not encoded again."
 
 # Fields of a recipe that an object does not state.
@@ -158,9 +159,10 @@ def wrap_encoder(
     queries, documents = _find_functions(encoder)
     own_similarity = getattr(encoder, "similarity_fn_name", None)
     own_similarity = getattr(own_similarity, "value", own_similarity)  # of an Enum
-    if similarity is None:
+    if similarity is None and not (own_similarity == "euclidean" and _ends_at_length_1(encoder)):
         check_similarity(name, own_similarity)
-    stated: Similarity = similarity or ("cos" if own_similarity == "cosine" else "dot")
+    is_cosine = own_similarity in ("cosine", "euclidean")
+    stated: Similarity = similarity or ("cos" if is_cosine else "dot")
     settings = _read_settings(encoder)
     own = getattr(encoder, "parameters", None)
     parameters = own() if hasattr(encoder, "encode_query") and callable(own) else ()
@@ -191,6 +193,14 @@ def wrap_encoder(
     if tokenizer is None:
         return Model(card, recipe), PythonEncoder(recipe, label, queries, documents)
     return Model(card, recipe), CountingEncoder(recipe, label, queries, documents, tokenizer)
+
+
+def _ends_at_length_1(encoder: Any) -> bool:
+    """Return whether a SentenceTransformer's vectors have length 1, so that distances rank so."""
+    *_, last = encoder
+    names = {getattr(last, f"module_{side}_name", SENTENCE) for side in ("input", "output")}
+    is_whole = getattr(encoder, "truncate_dim", None) is None
+    return is_whole and type(last).__name__ == "Normalize" and names == {SENTENCE}
 
 
 def _read_settings(encoder: Any) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Checks of a model on a sample, before hours are spent on a collection.
 
-Vectors that are not finite, or zero, stop the evaluation. Warnings, with figures, name causes of
-wrong or low scores: vectors that hardly differ, or lack unit length under cosine similarity;
-truncated texts; tokens that the tokenizer does not know; a vector that depends on the rest of its
-batch. If most tokens are unknown, or a batch's vectors are in another order than its texts, the
-evaluation stops, too.
+Vectors that are not finite, or zero though their text is not empty, stop the evaluation. Warnings,
+with figures, name causes of wrong or low scores: vectors that hardly differ, or lack unit length
+under cosine similarity; truncated texts; tokens that the tokenizer does not know; a vector that
+depends on the rest of its batch. If most tokens are unknown, or a batch's vectors are in another
+order than its texts, the evaluation stops, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -78,11 +78,19 @@ def preflight(
     cut = _cut_share(encoder, "count_document_tokens", recipe.max_document_tokens, titles, texts)
     documents = measure_vectors(vectors, cut)
     cut = _cut_share(encoder, "count_query_tokens", recipe.max_query_tokens, queries)
-    questions = measure_vectors(encoder.encode_queries(queries), cut)
+    asked = encoder.encode_queries(queries)
+    questions = measure_vectors(asked, cut)
+    joined = [title + text for title, text in zip(titles, texts, strict=True)]
+    empty = {"documents": _count_empty(vectors, joined), "queries": _count_empty(asked, queries)}
     difference, mixed_up = _compare_alone(encoder, titles, texts, vectors)
     facts = {"documents": documents, "queries": questions}
     warnings = [
         line for role, measured in facts.items() for line in _find_warnings(role, measured, encoder)
+    ]
+    warnings += [
+        f"{role}: {number} empty texts have the vector 0, and rank as a product of 0 does"
+        for role, number in empty.items()
+        if number
     ]
     if difference > (tolerance := BATCH_TOLERANCE[recipe.dtype]):
         warnings.append(
@@ -95,7 +103,7 @@ def preflight(
         for role, measured in facts.items()
         for what, number in {
             "have NaN or infinite values": measured.not_finite,
-            "are zero": measured.zero,
+            "are zero": measured.zero - empty[role],
         }.items()
         if number
     ]
@@ -120,6 +128,12 @@ def preflight(
         warnings=tuple(warnings),
         unknown=unknown,
     )
+
+
+def _count_empty(vectors: Float32Array, texts: Sequence[str]) -> int:
+    """Count the ``vectors`` of length 0 of texts without a character."""
+    pairs = zip(vectors, texts, strict=True)
+    return sum(not (vector.any() or text.strip()) for vector, text in pairs)
 
 
 def measure_vectors(vectors: Float32Array, truncated: float | None = None) -> VectorStatistics:

@@ -53,17 +53,10 @@ def load_tokenizer(
         BenchError: it cannot be loaded, has only a slow form, or is not the one in
             ``tokenizer.json``, which depends on the version of transformers.
     """
-    from tokenizers import normalizers
-    from transformers import AutoTokenizer
-
-    options = {"use_fast": True, "trust_remote_code": False, "local_files_only": True}
-    load = partial(AutoTokenizer.from_pretrained, str(checkpoint.folder), **options)
     try:
-        tokenizer = load()
-        stated = _read_special_tokens(checkpoint.folder)
-        if stated["add_eos_token"] and tokenizer("a")["input_ids"][-1] != tokenizer.eos_token_id:
-            tokenizer = load(**stated)  # transformers 5 ignores the file
-        tokenizer("a", "b")  # a missing special token is only missed when it is needed
+        tokenizer = _build_tokenizer(checkpoint.folder, lower_case)
+    except BenchError:
+        raise
     except BaseException as error:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):  # a panic of Rust is no Exception
             raise
@@ -71,16 +64,31 @@ def load_tokenizer(
         hint = CLASS_HINT if has_file else "Save it again next to the weights."
         problem = f"the tokenizer in {checkpoint.folder} cannot be loaded: {first_line(error)}"
         raise BenchError(problem, hint) from error
+    tokenizer.padding_side, tokenizer.truncation_side = "right", truncation_side
+    return tokenizer
+
+
+def _build_tokenizer(folder: Path, lower_case: bool) -> Any:
+    """Build the tokenizer in ``folder`` by transformers, and compare it with its file."""
+    from tokenizers import normalizers
+    from transformers import AutoTokenizer
+
+    options = {"use_fast": True, "trust_remote_code": False, "local_files_only": True}
+    load = partial(AutoTokenizer.from_pretrained, str(folder), **options)
+    tokenizer = load()
+    stated = _read_special_tokens(folder)
+    if stated["add_eos_token"] and tokenizer("a")["input_ids"][-1] != tokenizer.eos_token_id:
+        tokenizer = load(**stated)  # transformers 5 ignores the file
+    tokenizer("a", "b")  # a missing special token is only missed when it is needed
     if not tokenizer.is_fast:
-        raise BenchError(f"the tokenizer in {checkpoint.folder} has no fast form")
-    stored = _read_stored_tokenizer(tokenizer, checkpoint.folder)
+        raise BenchError(f"the tokenizer in {folder} has no fast form")
+    stored = _read_stored_tokenizer(tokenizer, folder)
     for backend in (tokenizer.backend_tokenizer, stored):
         if lower_case and backend:
             steps = [backend.normalizer] if backend.normalizer else []
             backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
     if stored:
-        _compare_tokenizers(tokenizer, stored, checkpoint.folder)
-    tokenizer.padding_side, tokenizer.truncation_side = "right", truncation_side
+        _compare_tokenizers(tokenizer, stored, folder)
     return tokenizer
 
 

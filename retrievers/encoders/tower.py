@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +153,11 @@ class Tower:
                 raise BenchError(problem, f"Set both lengths to {special + 1} or more.")
         with self._clock.phase("tokenise"):
             is_long = self.is_asynchronous and len(segments) >= MANY_TEXTS
-            return (self._token_workers if is_long else self.text_tokenizer)(segments, max_tokens)
+            used = self._token_workers if is_long else self.text_tokenizer
+            tokens = used(segments, max_tokens)
+        if not tokens.lengths.all():
+            _note_empty(self._recipe.model, self.tokenizer.convert_ids_to_tokens(self._padding))
+        return tokens
 
     @cached_property
     def _token_workers(self) -> TokenWorkers:
@@ -281,6 +285,11 @@ class _PendingBatch:
     rows: Int64Array
     vectors: torch.Tensor
     landed: torch.cuda.Event | None
+
+
+@cache  # note only once
+def _note_empty(model: str, token: str) -> None:
+    logger.warning("%s: a text without tokens gets the vector of the token %s", model, token)
 
 
 def keep_frequencies(network: torch.nn.Module) -> None:

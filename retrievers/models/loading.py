@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,25 @@ logger = logging.getLogger(__name__)
 HEAD_ATTRIBUTES = {
     "bert": "cls",
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), "lm_head"),
+}
+# Module and class of the encoder of networks that have a decoder, too. Other kinds, such as BART,
+# are used whole, as in sentence-transformers.
+ENCODERS = {
+    "t5": ("transformers", "T5EncoderModel"),
+    "mt5": ("transformers", "MT5EncoderModel"),
+    "umt5": ("transformers", "UMT5EncoderModel"),
+    "longt5": ("transformers", "LongT5EncoderModel"),
+    "switch_transformers": ("transformers", "SwitchTransformersEncoderModel"),
+    "prophetnet": ("transformers", "ProphetNetEncoder"),
+    "blenderbot": ("transformers.models.blenderbot.modeling_blenderbot", "BlenderbotEncoder"),
+    "blenderbot-small": (
+        "transformers.models.blenderbot_small.modeling_blenderbot_small",
+        "BlenderbotSmallEncoder",
+    ),
+    "m2m_100": ("transformers.models.m2m_100.modeling_m2m_100", "M2M100Encoder"),
+    "pegasus": ("transformers.models.pegasus.modeling_pegasus", "PegasusEncoder"),
+    "pegasus_x": ("transformers.models.pegasus_x.modeling_pegasus_x", "PegasusXEncoder"),
+    "marian": ("transformers.models.marian.modeling_marian", "MarianEncoder"),
 }
 # Weights that matter only if the pooler pools.
 POOLER = re.compile(r"(^|\.)pooler\.|position_ids")
@@ -124,8 +144,8 @@ def _network_class(checkpoint: Checkpoint) -> Any:
     import transformers
 
     kind = checkpoint.config.get("model_type")
-    if kind in ("t5", "mt5"):
-        return transformers.T5EncoderModel if kind == "t5" else transformers.MT5EncoderModel
+    if kind in ENCODERS:
+        return getattr(import_module(ENCODERS[kind][0]), ENCODERS[kind][1])
     if kind == "dpr":
         named = checkpoint.config.get("architectures") or [""]
         question = "Question" in named[0]

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from foundation.errors import wrap_errors
+from foundation.errors import BenchError, wrap_errors
+from foundation.machine import library_version
 
 CHECK_CONFIG = "Check model_type and the values in it."
 # Position 0 of these architectures is pad_token_id + 1, so that many positions cannot be used.
@@ -17,6 +18,9 @@ POSITIONS = "max_position_embeddings"  # every architecture's name for its lengt
 GROWING = ("m2m_100", "xglm")
 ENDS_OF_BIASES = {"mpt": "max_seq_len"}
 ROTARY = re.compile(r"(global_|local_)?rope_\w+|rotary_pct")  # fields of networks without a table
+ROTARY_BY_KIND = ("esm", "granitemoe", "granitemoehybrid", "granitemoeshared")  # if they state it
+ROTARY_KINDS = ("rotary", "rope", "nope")
+RELATIVE = ("relative_key", "relative_key_query")
 ROPE_FIELDS = ("rope_parameters", "rope_scaling")
 ROPE_TYPE = ("rope_type", "type")
 # Kinds of rotary positions whose frequencies are the same for texts of every length.
@@ -36,13 +40,31 @@ def position_limit(config: Mapping[str, Any]) -> int | None:
     return stated_positions(config) if has_table else None
 
 
+def check_position_kind(config: Mapping[str, Any], source: object) -> None:
+    """Raise if transformers would ignore the kind of positions in ``config``, read from ``source``.
+
+    It ignores a value that it does not know, and the network then reads no positions at all.
+    """
+    kind, stated = config.get("model_type"), config.get("position_embedding_type")
+    is_rotary = any(map(ROTARY.fullmatch, config)) or kind in ROTARY_BY_KIND
+    known = ["absolute", *RELATIVE, *(ROTARY_KINDS if is_rotary else ())]
+    version = library_version("transformers")
+    if stated in RELATIVE and version.partition(".")[0] >= "5":
+        problem = f"{source}: transformers {version} ignores position_embedding_type {stated!r}"
+        raise BenchError(problem, "Install transformers 4: pip install 'transformers<5'")
+    if stated is not None and stated not in known:
+        problem = f"{source}: unknown position_embedding_type {stated!r}"
+        raise BenchError(problem, f"Write one of {', '.join(known)}.")
+
+
 def stated_positions(config: Mapping[str, Any]) -> int | None:
     """Return the length in tokens that a model with ``config`` was made for, or None."""
     kind = config.get("model_type")
     own = ENDS_OF_BIASES.get(str(kind), POSITIONS)
     limit = config[own] if own in config else _default_positions(config)
-    if not isinstance(limit, int) or limit == -1:  # XLNet's sign of no limit
+    if not isinstance(limit, int | float) or limit == -1:  # XLNet's sign of no limit
         return None
+    limit = int(limit)
     pad = config.get("pad_token_id", 1)
     return limit - (pad if isinstance(pad, int) else 1) - 1 if kind in OFFSET_POSITIONS else limit
 

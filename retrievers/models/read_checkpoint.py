@@ -17,7 +17,7 @@ from foundation.errors import BenchError, wrap_errors
 from foundation.files import check_not_lfs_pointer, resolve_inside, sha256_of_file
 from foundation.records import Record, read_json, read_object
 from retrievers.models.card import AdapterIdentity, AdapterKind, CardAdapter
-from retrievers.models.positions import mixable_length, position_limit
+from retrievers.models.positions import check_position_kind, mixable_length, position_limit
 from retrievers.models.read_settings import (
     COPY_AGAIN,
     find_inner_folder,
@@ -145,6 +145,7 @@ def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint
         problem = f"{folder} holds an adapter, not a model"
         raise BenchError(problem, f"give its base as the model, and add --adapter {folder}")
     config = read_config(folder)
+    check_position_kind(config, folder / "config.json")
     refuse_own_code(folder)
     weights = find_weights(folder)
     files = [folder / "config.json", *weight_files(folder, weights), *_tokenizer_files(folder)]

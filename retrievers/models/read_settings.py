@@ -352,8 +352,17 @@ def _read_settings(folder: Path, kind: type[_Settings]) -> _Settings:
     path = folder / "config_sentence_transformers.json"
     settings = _read_if_present(path, kind)
     _check_requirements(folder, settings.requirements)
-    check_similarity(str(path), settings.similarity_fn_name)
+    is_unit = settings.truncate_dim is None and _ends_at_length_1(folder)
+    if not (settings.similarity_fn_name == "euclidean" and is_unit):
+        check_similarity(str(path), settings.similarity_fn_name)
     return settings
+
+
+def _ends_at_length_1(folder: Path) -> bool:
+    """Return whether the last module scales vectors to length 1."""
+    *_, last = read_json(folder / "modules.json", list[Module])
+    path = resolve_inside(folder, last.path) / "config.json"
+    return last.kind == "Normalize" and (not path.exists() or is_known_module(last, path))
 
 
 def check_similarity(name: str, similarity: object) -> None:
@@ -499,6 +508,8 @@ def _find_warnings(settings: _Settings, normalize: bool) -> list[str]:
     prompts = settings.prompts or {}
     unused = [name for name in prompts if prompts[name] and name not in RETRIEVAL_PROMPTS]
     warnings = [] if settings.similarity_fn_name or normalize else [COSINE_ASSUMED]
+    if settings.similarity_fn_name == "euclidean":
+        warnings.append("at length 1, its euclidean distance ranks as cosine does, which is used")
     if cut := settings.truncate_dim:
         warnings.append(f"truncate_dim = {cut}, so {cut} dimensions are searched by default")
     if unused:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import bench
 from foundation.errors import BenchError, DriftError
+from retrievers.encoders.preflight import preflight
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models import resolve
 from retrievers.models.resolve import resolve_model
@@ -298,6 +299,45 @@ def test_a_distance_does_not_rank_here(plain: Path, tmp_path: Path, similarity: 
     data = write_collection(tmp_path / "sixty", *SIXTY, facts='name = "sixty"\n')
     with pytest.raises(BenchError, match=f"states {similarity} similarity, but"):
         bench.evaluate(model, data, name="object", cache_dir=tmp_path / "cache")
+
+
+def test_a_distance_of_vectors_of_length_1_ranks_as_cosine(
+    plain: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = write_collection(tmp_path / "sixty", *SIXTY, facts='name = "sixty"\n')
+    folder = save_mean(plain, tmp_path / "st", parts.Normalize())
+    cosine = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    change(folder / "config_sentence_transformers.json", similarity_fn_name="euclidean")
+    recipe = resolve_model(str(folder)).recipe
+    assert (recipe.kind, recipe.similarity) == ("transformer", "cos")
+    assert "its euclidean distance ranks as cosine does" in caplog.text
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    distances = -model.similarity(model.encode_query(TEXTS[:3]), model.encode_document(TEXTS))
+    encoder = open_encoder(resolve_model(str(folder)), "cpu")
+    documents = encoder.encode_documents([""] * len(TEXTS), TEXTS)
+    products = encoder.encode_queries(TEXTS[:3]) @ documents.T
+    np.testing.assert_allclose(2 - 2 * products, distances.numpy() ** 2, atol=1e-4)
+    results = [
+        bench.evaluate(each, data, name="object", cache_dir=tmp_path / "cache")
+        for each in (model, cosine)
+    ]
+    assert results[0].measures == results[1].measures
+    for change_back in ({"similarity_fn_name": "manhattan"}, {"truncate_dim": 8}):
+        settings = {"similarity_fn_name": "euclidean", **change_back}
+        change(folder / "config_sentence_transformers.json", **settings)
+        with pytest.raises(BenchError, match="similarity, but"):
+            resolve_model(str(folder))
+
+
+def test_a_static_model_may_give_an_empty_text_the_vector_0(plain: Path, tmp_path: Path) -> None:
+    folder = save(plain, tmp_path / "st", "static", prompts={}, similarity_fn_name="dot")
+    encoder = open_encoder(resolve_model(str(folder)), "cpu")
+    texts = [*tiny.SENTENCES, "", " "]
+    found = preflight(encoder, [""] * len(texts), texts, ["", *tiny.SENTENCES])
+    assert (found.stop, found.documents.zero, found.queries.zero) == ((), 2, 1)
+    assert any("documents: 2 empty texts have the vector 0" in line for line in found.warnings)
+    assert any("queries: 1 empty texts" in line for line in found.warnings)
+    assert preflight(encoder, ["river"], [""], tiny.SENTENCES).stop == ()
 
 
 OWN_MODULE = """

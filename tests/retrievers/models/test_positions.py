@@ -11,7 +11,9 @@ import pytest
 import torch
 import transformers
 
+from foundation.errors import BenchError
 from retrievers.models.positions import ENDS_OF_BIASES, OFFSET_POSITIONS
+from retrievers.models.read_checkpoint import read_checkpoint
 from retrievers.models.read_settings import read_st_folder
 from tests.support import tiny_checkpoints as tiny
 
@@ -54,7 +56,9 @@ def write_folder(folder: Path, model_max_length: int | None) -> Path:
 def default_config(name: str) -> dict[str, Any] | None:
     """The configuration of an architecture, or None if it needs others."""
     try:
-        config: dict[str, Any] = json.loads(transformers.CONFIG_MAPPING[name]().to_json_string())
+        config: dict[str, Any] = json.loads(
+            transformers.CONFIG_MAPPING[name].from_dict({}).to_json_string()
+        )
     except Exception:
         return None
     return config
@@ -81,3 +85,60 @@ def test_the_length_is_that_of_sentence_transformers_for_every_architecture(
             theirs = min(theirs, found)
         assert found == min(theirs, 1_000_000), name
     assert seen > 300
+
+
+KINDS = ["relative", "Absolute", "rotary", "alibi", ""]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_positions_of_an_unknown_kind_are_refused(tmp_path: Path, kind: str) -> None:
+    """transformers would read no positions at all."""
+    tiny.write_bert(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    tiny.write_json(path, config | {"position_embedding_type": "absolute"})
+    read_checkpoint(tmp_path)
+    tiny.write_json(path, config | {"position_embedding_type": kind})
+    with pytest.raises(BenchError, match=f"unknown position_embedding_type '{kind}'") as caught:
+        read_checkpoint(tmp_path)
+    assert "Write one of absolute" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
+def test_relative_positions_need_a_version_that_reads_them(tmp_path: Path, kind: str) -> None:
+    tiny.write_bert(tmp_path)
+    path = tmp_path / "config.json"
+    tiny.write_json(path, json.loads(path.read_text()) | {"position_embedding_type": kind})
+    if transformers.__version__ < "5":
+        assert read_checkpoint(tmp_path).position_limit == 64
+        return
+    with pytest.raises(BenchError, match=f"ignores position_embedding_type '{kind}'"):
+        read_checkpoint(tmp_path)
+
+
+LENGTHS: list[tuple[dict[str, Any], int]] = [
+    ({"model_type": "gpt2", "n_positions": 96}, 96),
+    ({"model_type": "gpt2"}, 1024),
+    ({"model_type": "ctrl", "n_positions": 96}, 96),
+    ({"model_type": "t5", "n_positions": 96}, 1_000_000),
+    ({"model_type": "bloom", "seq_length": 96}, 1_000_000),
+    ({"model_type": "xlnet"}, 1_000_000),
+    ({"model_type": "mpt", "max_seq_len": 96}, 96),
+    ({"model_type": "ibert", "max_position_embeddings": 96, "pad_token_id": 1}, 94),
+    ({"model_type": "no-such-model"}, 1_000_000),
+]
+
+
+@pytest.mark.parametrize(("config", "length"), LENGTHS, ids=str)
+def test_the_length_is_found_under_each_architectures_name(
+    tmp_path: Path, config: dict[str, Any], length: int
+) -> None:
+    folder = write_folder(tmp_path, None)
+    tiny.write_json(folder / "config.json", config)
+    found = read_st_folder(folder)
+    assert (found.max_query_tokens, found.max_document_tokens) == (length, length)
+    assert ("texts are never cut" in found.warning) == (length == 1_000_000)
+    tiny.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 128})
+    found, fits = read_st_folder(folder), length >= 128
+    assert found.max_document_tokens == (128 if fits else length)
+    assert (f"reads at most {length} tokens" in found.warning) == (not fits)

@@ -59,6 +59,14 @@ def test_options_of_the_configuration_explain_a_difference(
     load_tokenizer(read_checkpoint(folder))
 
 
+@pytest.mark.skipif(transformers.__version__ < "5", reason="version 4 adds what is missing")
+def test_a_class_that_cannot_be_built_from_the_vocabulary_is_an_error(folder: Path) -> None:
+    tiny.write_json(folder / "tokenizer_config.json", {"tokenizer_class": "GemmaTokenizer"})
+    with pytest.raises(BenchError, match="cannot be loaded: Unk token `<unk>` not found") as error:
+        load_tokenizer(read_checkpoint(folder))
+    assert "PreTrainedTokenizerFast" in error.value.hint
+
+
 def test_a_class_of_its_own_kind_loads_any_tokenizer(folder: Path) -> None:
     unigram().save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"}
