@@ -1,5 +1,6 @@
 """Lengths of texts that a network can read, from its ``config.json``."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -83,8 +84,14 @@ def _default_positions(config: Mapping[str, Any]) -> object:
     if alias in config:
         return config[alias]
     parts = {name: part for name, part in config.items() if name.endswith("_config")}
+    parts = json.loads(json.dumps(parts), object_hook=_decode_float)
     with wrap_errors(f"config.json is not one of a {kind}", CHECK_CONFIG):
         return getattr(made_by.from_dict(parts), POSITIONS, None)
+
+
+def _decode_float(item: dict[str, Any]) -> Any:
+    """Return the number that transformers writes as an object, such as infinity."""
+    return float(item["__float__"]) if item.keys() == {"__float__"} else item
 
 
 def mixable_length(config: Mapping[str, Any]) -> int | None:

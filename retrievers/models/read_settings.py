@@ -440,8 +440,6 @@ def read_st_folder(folder: Path) -> Card:
     names = [module.kind for module in modules]
     stages = modules[2 : len(modules) - (names[-1:] == ["Normalize"])]
     known = names[:2] == ["Transformer", "Pooling"]
-    if len({module.name or module for module in every}) < len(every):
-        raise BenchError(f"{folder / 'modules.json'} gives two modules one name")
     if not known or not {stage.kind for stage in stages} <= STAGE_MODULES.keys():
         problem = f"{folder}: the modules {' > '.join(names)} are not supported"
         raise BenchError(problem, "supported: Transformer, Pooling, Dense, LayerNorm, Normalize")
@@ -449,10 +447,7 @@ def read_st_folder(folder: Path) -> Card:
     if settings.truncate_dim and normalize and settings.similarity_fn_name == "dot":
         problem = f"{folder}: truncate_dim = {settings.truncate_dim} after Normalize needs cosine"
         raise BenchError(problem, "Remove truncate_dim to use all dimensions.")
-    for module in every:
-        if module.kind in PLAIN_MODULES:
-            path = resolve_inside(folder, module.path) / "config.json"
-            _read_if_present(path, PLAIN_MODULES[module.kind])
+    _refuse_unknown_settings(folder, every)
     for stage in stages:
         read_stage_file(resolve_inside(folder, stage.path))
     inner = resolve_inside(folder, modules[0].path)
@@ -473,6 +468,17 @@ def read_st_folder(folder: Path) -> Card:
             + _find_length_warnings(length, transformer.max_seq_length)
         ),
     )
+
+
+def _refuse_unknown_settings(folder: Path, modules: Sequence[_KnownModule]) -> None:
+    """Raise if modules share a name, or one of `PLAIN_MODULES` has other settings than all."""
+    names = [module.name for module in modules if module.name]
+    if len(set(names)) < len(names):
+        raise BenchError(f"{folder / 'modules.json'} gives two modules one name")
+    for module in modules:
+        if module.kind in PLAIN_MODULES:
+            path = resolve_inside(folder, module.path) / "config.json"
+            _read_if_present(path, PLAIN_MODULES[module.kind])
 
 
 def _check_requirements(folder: Path, requirements: Mapping[str, str | _Requirement]) -> None:

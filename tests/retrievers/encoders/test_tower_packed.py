@@ -99,8 +99,12 @@ def test_vectors_without_padding_are_those_with_padding(
 
 @pytest.mark.parametrize("is_packed", [True, False])
 def test_an_empty_text_of_a_tokenizer_without_special_tokens_is_one_of_padding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_packed: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_packed: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    tower._note_empty.cache_clear()
     tiny.write_bert(tmp_path / "bert")
     path = tmp_path / "bert" / "tokenizer.json"
     tiny.write_json(path, json.loads(path.read_text()) | {"post_processor": None})
@@ -108,8 +112,12 @@ def test_an_empty_text_of_a_tokenizer_without_special_tokens_is_one_of_padding(
     if not is_packed:
         monkeypatch.setattr(tower.Tower, "_pack", lambda *_: None)
     encoder: Any = open_encoder(resolve_model(str(card)), "cpu")
+    encoder.encode_queries(["alpha"])
+    assert "without tokens" not in caplog.text
     assert encoder.count_query_tokens(["", "alpha"]) == [0, 1]
     found = encoder.encode_queries(["alpha", "", "[PAD]"])
+    (line,) = [line for line in caplog.messages if "without tokens" in line]
+    assert line == "tiny: a text without tokens gets the vector of the token [PAD]"
     np.testing.assert_allclose(found[1], found[2], atol=1e-6)
     np.testing.assert_allclose(found[:1], encoder.encode_queries(["alpha"]), atol=1e-6)
 

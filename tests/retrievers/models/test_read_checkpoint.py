@@ -145,7 +145,14 @@ def test_an_adapter_folder_is_not_a_model(folder: Path) -> None:
         ({"model_type": "llama", "max_position_embeddings": 64, "rope_parameters": {}}, None),
         ({"model_type": "modernbert", "max_position_embeddings": 64, "global_rope_theta": 1}, None),
         ({"model_type": "gpt_neox", "max_position_embeddings": 64, "rotary_pct": 1}, None),
-        ({"max_position_embeddings": 64, "position_embedding_type": "rotary"}, None),
+        (
+            {
+                "model_type": "esm",
+                "max_position_embeddings": 64,
+                "position_embedding_type": "rotary",
+            },
+            None,
+        ),
         ({"max_position_embeddings": 64, "position_biased_input": False}, None),
         ({"model_type": "roformer", "max_position_embeddings": 64, "rotary_value": False}, 64),
         ({"max_position_embeddings": 64, "position_embedding_type": "relative_key"}, 64),
