@@ -155,7 +155,6 @@ def test_an_adapter_folder_is_not_a_model(folder: Path) -> None:
         ),
         ({"max_position_embeddings": 64, "position_biased_input": False}, None),
         ({"model_type": "roformer", "max_position_embeddings": 64, "rotary_value": False}, 64),
-        ({"max_position_embeddings": 64, "position_embedding_type": "relative_key"}, 64),
     ],
 )
 def test_the_position_limit_is_what_the_architecture_can_use(
