@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 from bench.boards.leaderboard_record import Leaderboard, Row, ScoreColumn
 from bench.comparing.pairs import Comparison, ComparisonRow
-from bench.comparing.statistics import Resampling
 from bench.experiments.report import Report, RowResult
 from foundation.errors import to_one_line
 from reports import format as fmt
@@ -121,7 +120,7 @@ def board_latex(board: Leaderboard, measure: str) -> str:
     return table_of_scores(names, cells, " ".join(filter(None, caption)), "leaderboard")
 
 
-def comparison_latex(comparison: Comparison, resampling: Resampling) -> str:
+def comparison_latex(comparison: Comparison) -> str:
     """Return ``comparison``: the two models and their difference by collections and suites."""
     a, b = comparison.a, comparison.b
 
@@ -142,8 +141,8 @@ def comparison_latex(comparison: Comparison, resampling: Resampling) -> str:
     columns = {f"{fmt.display_name(row.on)}\n{row.measure}": cells(row) for row in rows}
     caption = (
         f"{a} compared with {b}. {BEST_IN_BOLD} † marks the significantly better model (paired "
-        f"randomisation test over queries, {resampling.resamples:,} sign flips, p at most .05, "
-        "Holm-corrected over the collections); intervals by bootstrap over queries."
+        "randomisation test over queries, p at most .05, Holm-corrected over the collections); "
+        "intervals by bootstrap over queries."
     )
     names = [a, b, "difference", "95 % interval", "p (Holm)"]
     return table_of_scores(names, columns, caption, f"{a}-{b}")

@@ -95,8 +95,8 @@ def describe_daggers(board: Leaderboard) -> str:
     """Return a sentence on the marks, the test and its correction, or "" without baselines."""
     names = ", ".join(map(" ".join, zip(DAGGERS, board.baselines, strict=False)))
     test = (
-        f"paired randomisation test over queries, {board.resamples:,} sign flips, p at most .05 "
-        "with Holm's correction over the collections of each pair"
+        "paired randomisation test over queries, p at most .05 with Holm's correction over the "
+        "collections of each pair"
     )
     return f"Significantly better than {names}: {test}." if names else ""
 

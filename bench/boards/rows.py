@@ -11,7 +11,6 @@ Holm's correction over the pairs with the leader. That model leads the next grou
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,15 +20,16 @@ from tqdm import tqdm
 
 from bench.boards.leaderboard_record import natural_sort_key
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_scores
+from bench.comparing.sign_flips import flip_means
 from bench.comparing.statistics import (
     ALPHA,
     SAME_MEAN,
-    ResampledMeans,
     Resampling,
     ScoreMatrix,
+    collection_order,
     holm,
-    random_stream,
     resample,
+    shuffle_draws,
 )
 from bench.evaluation.judging import suite_weights
 from bench.evaluation.result_record import Evaluation, Protocol, Result
@@ -252,11 +252,11 @@ def compute_rank_groups(
     # Running sums of means, bootstrap and flipped means over the collections of a suite.
     sums: dict[tuple[str, str], list[Float64Array]] = {}
     complete: dict[tuple[str, str], list[str]] = {}
-    for column, measures in tqdm(wanted.items(), "resampling", unit=" collections"):
+    order = _order_columns(by_row, wanted)
+    for number, column in enumerate(tqdm(order, "resampling", unit=" collections")):
         results = {row: cells[column] for row, cells in by_row.items() if column in cells}
-        for matrix in _matrices(column, results, measures, resampling):
-            drawn = matrix.resampled
-            tables = [matrix.scores.mean(axis=0), drawn.bootstrap, drawn.flipped]
+        for matrix, *drawn in _matrices(column, results, wanted[column], resampling):
+            tables = [matrix.scores.mean(axis=0), *drawn]
             ranked |= _rank(column, matrix.measure, list(matrix.columns), tables)
             for suite in (suite for suite, shares in weights.items() if column in shares):
                 key = suite, matrix.measure
@@ -264,12 +264,23 @@ def compute_rank_groups(
                     complete[key] = _complete_rows(by_row, weights[suite], matrix.measure)
                     sums[key] = [np.zeros(1)] * len(tables)
                 of_rows = [matrix.columns[row] for row in complete[key]]
+                tables[1:] = (shuffle_draws(table, number) for table in drawn)
                 parts = [weights[suite][column] * table[..., of_rows] for table in tables]
                 sums[key] = [total + part for total, part in zip(sums[key], parts, strict=True)]
     for (suite, measure), rows in complete.items():
         if rows:
             ranked |= _rank(suite, measure, rows, sums[suite, measure])
     return ranked
+
+
+def _order_columns(by_row: ByRow, wanted: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the columns in an order that does not depend on names."""
+    columns, vectors = list(wanted), []
+    for column, measures in wanted.items():
+        results = [cells[column] for cells in by_row.values() if column in cells]
+        values = [one.scores.values.get(measures[0], np.zeros(0)) for one in results]
+        vectors.append([np.concatenate([np.zeros(0), *values])])
+    return [columns[number] for number in collection_order(vectors, [1.0] * len(columns))]
 
 
 def _complete_rows(by_row: ByRow, shares: Mapping[str, float], measure: str) -> list[str]:
@@ -283,8 +294,8 @@ def _complete_rows(by_row: ByRow, shares: Mapping[str, float], measure: str) -> 
 
 def _matrices(
     column: str, results: Mapping[str, Evaluation], measures: Sequence[str], resampling: Resampling
-) -> Iterator[ScoreMatrix]:
-    """Yield the scores of the rows, by each measure.
+) -> Iterator[tuple[ScoreMatrix, Float64Array, Float64Array]]:
+    """Yield the scores of the rows by each measure, with bootstrap means and flipped means.
 
     All measures are resampled at once, since drawing the queries takes longer than the products.
     """
@@ -295,13 +306,14 @@ def _matrices(
     if not matrices:
         return
     every = np.concatenate([matrix.scores for matrix in matrices], axis=1)
-    drawn = resample(every, resampling, random_stream(column))
+    bootstrap = resample(every, resampling)
+    signs = np.random.default_rng([resampling.seed, len(every)])
+    flipped = flip_means(every, resampling.resamples, signs)
     start = 0
     for matrix in matrices:
         of_rows = slice(start, start + len(matrix.columns))
         start = of_rows.stop
-        columns = ResampledMeans(drawn.bootstrap[:, of_rows], drawn.flipped[:, of_rows])
-        yield replace(matrix, drawn=columns)
+        yield matrix, bootstrap[:, of_rows], flipped[:, of_rows]
 
 
 def _rank(column: str, measure: str, rows: list[str], tables: list[Float64Array]) -> RankGroups:

@@ -252,7 +252,6 @@ def compare_models(models: Models, settings: ComparisonSettings) -> list[Compari
             "; ".join(["no two models have the same measure on the same collection", *gaps]),
             "Choose another --measure, or evaluate them on the same collection.",
         )
-    settings.resampling.check_enough(sum(len(matrix.columns) > 1 for matrix in matrices))
     return [_compare_pair(pair, matrices, settings) for pair in combinations(models, 2)]
 
 
@@ -417,7 +416,6 @@ def measure_forgetting(
             "name one collection per model, in training order; the start of the training may come "
             "first",
         )
-    resampling.check_enough(len(trained) - 1)
     settings = ComparisonSettings(measure, resampling=resampling)
     matrices = {name: read_all_scores(name, models, settings) for name in trained}
     measures = sorted({matrix.measure for matrix in matrices.values()})

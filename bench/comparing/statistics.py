@@ -2,12 +2,15 @@
 
 Retrieval scores are awkward: most differences are exactly zero, the rest are skewed, and some
 collections have 50 queries. Therefore a randomisation test, which assumes no distribution, decides
-*whether* two models differ, and a bootstrap estimates *by how much*. The mean of a model is linear
-in its scores, so one matrix of signs and one of weights serve every pair of models on a collection,
-and every suite that contains it.
+*whether* two models differ (`bench.comparing.sign_flips`), and a bootstrap estimates *by how much*.
+The mean of a model is linear in its scores, so one matrix of bootstrap weights serves every pair of
+models on a collection, and every suite that contains it.
+
+No name is a seed. The draws of a collection depend on its number of queries and the seed. Where
+collections are combined, the draws of each are put into an order of its own, by a number that comes
+from sizes and scores (`combine_draws`), so that collections of one size stay independent.
 """
 
-import hashlib
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +21,7 @@ from typing import Literal, TypeVar
 import msgspec
 import numpy as np
 
+from bench.comparing.sign_flips import block_sizes, sign_flip_p
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.records import Record
@@ -27,7 +31,7 @@ POWER = 0.8
 FEW = 10  # with fewer changed queries an interval is unreliable
 SAME_SCORE = 1e-9  # scores of one query that differ by less are a tie
 SAME_MEAN = 1e-11  # above the rounding of any sum of 90,000 scores up to 1, in any order
-BLOCK_CELLS = 1 << 19  # cells of a matrix of signs or weights in memory at once: 4 MB
+FEWEST_RESAMPLES = math.ceil(2 / ALPHA) - 1  # whose 2.5 % quantile is not below all of them
 
 _NORMAL = NormalDist()
 Name = TypeVar("Name", bound=Hashable)
@@ -35,17 +39,25 @@ Verdict = Literal["a", "b", "neither"]
 
 
 class Resampling(Record):
-    """Number of resamples and seed of the randomisation test and the bootstrap."""
+    """Number of resamples and seed of the bootstrap, and of the sign flips behind groups.
+
+    Raises:
+        BenchError: too few resamples for an interval.
+    """
 
     resamples: int = 9_999
     seed: int = 0
 
-    def check_enough(self, tests: int, sides: int = 1) -> None:
-        """Raise if even the smallest possible p of ``tests`` would not be significant (Holm).
+    def __post_init__(self) -> None:
+        if self.resamples < FEWEST_RESAMPLES:
+            raise BenchError(
+                f"{self.resamples:,} resamples are too few for an interval of 95 %",
+                f"Use --resamples {FEWEST_RESAMPLES} or more.",
+            )
 
-        Then every check would pass. ``sides`` is 2 if a one-sided p is doubled.
-        """
-        needed = math.ceil(sides * tests / ALPHA) - 1
+    def check_enough(self, tests: int) -> None:
+        """Raise if even the smallest p of ``tests`` with drawn flips is not significant (Holm)."""
+        needed = math.ceil(tests / ALPHA) - 1
         if self.resamples < needed:
             raise BenchError(
                 f"with {self.resamples:,} resamples none of {tests} tests can be significant",
@@ -61,9 +73,8 @@ class Difference(Record, kw_only=True):
         difference: mean of a minus mean of b, so that above 0 the first model is better.
         low, high: 95 % interval of the difference, see `_interval`. None if all queries differ by
             the same amount (usually 0), or if a collection has one query.
-        p: two-sided p of the paired randomisation test, see `_p_value`. Never 0.
+        p: two-sided p of the paired randomisation test, see `sign_flip_p`. Never 0.
         p_adjusted: p corrected for its family of tests; None for a single test.
-        exact: True if p counts all sign flips, not a sample of them.
         wins, ties, losses: number of queries on which the first model is better, equal, worse.
         effect: standardised paired difference: the mean divided by the standard deviation (d_z of
             Cohen, 1988). In a suite, divided by the root of the weighted mean of the collections'
@@ -80,7 +91,6 @@ class Difference(Record, kw_only=True):
     high: float | None
     p: float
     p_adjusted: float | None = None
-    exact: bool
     wins: int
     ties: int
     losses: int
@@ -119,31 +129,17 @@ class MeanScore(Record):
 
 
 @dataclass(frozen=True)
-class ResampledMeans:
-    """Means of m models over the same resamples of one collection's queries.
-
-    Attributes:
-        bootstrap: float64 ``(resamples, m)``, means over as many queries drawn with replacement.
-        flipped: float64 ``(resamples, m)``, means over all queries, each score with a random sign.
-    """
-
-    bootstrap: Float64Array
-    flipped: Float64Array
-
-
-@dataclass(frozen=True)
 class PairedScores:
     """Scores of one model minus another on one collection, or the scores of one model alone.
 
     Attributes:
         scores: float64 ``(queries,)``, difference on each query.
-        bootstrap, flipped: float64 ``(resamples,)``, differences of columns of `ResampledMeans`.
+        bootstrap: float64 ``(resamples,)``, means over as many queries drawn with replacement.
         on, measure, a, b: labels, as in `Difference`.
     """
 
     scores: Float64Array
     bootstrap: Float64Array
-    flipped: Float64Array
     on: str = ""
     measure: str = ""
     a: str = ""
@@ -159,7 +155,6 @@ class ScoreMatrix:
         scores: float64 ``(queries, models)``.
         gaps: reason by name for each model without scores.
         queries: ids of the rows of ``scores``.
-        drawn: resampled means, if they were drawn already.
     """
 
     collection: str
@@ -169,12 +164,11 @@ class ScoreMatrix:
     resampling: Resampling
     gaps: Mapping[str, str] = field(default_factory=dict)
     queries: tuple[str, ...] = ()
-    drawn: ResampledMeans | None = None
 
     @cached_property
-    def resampled(self) -> ResampledMeans:
-        """Resampled means of all models, drawn on first use."""
-        return self.drawn or resample(self.scores, self.resampling, random_stream(self.collection))
+    def bootstrap(self) -> Float64Array:
+        """Bootstrap means of all models, float64 ``(resamples, models)``, drawn on first use."""
+        return resample(self.scores, self.resampling)
 
     def mean(self, name: str) -> float | None:
         """Return the mean score of a model, or None for a gap."""
@@ -182,63 +176,44 @@ class ScoreMatrix:
 
     def minus(self, a: str, b: str = "") -> PairedScores:
         """Return the scores of ``a`` minus the scores of ``b``, or of ``a`` alone without ``b``."""
-        tables = (self.scores, self.resampled.bootstrap, self.resampled.flipped)
-        scores, bootstrap, flipped = (
-            table[:, self.columns[a]] - (table[:, self.columns[b]] if b else 0) for table in tables
+        scores, bootstrap = (
+            table[:, self.columns[a]] - (table[:, self.columns[b]] if b else 0)
+            for table in (self.scores, self.bootstrap)
         )
-        return PairedScores(scores, bootstrap, flipped, self.collection, self.measure, a, b)
+        return PairedScores(scores, bootstrap, self.collection, self.measure, a, b)
 
 
-def random_stream(collection: str) -> int:
-    """Return the random stream of ``collection``: its resamples depend on its name alone."""
-    return int.from_bytes(hashlib.sha256(collection.encode()).digest()[:8], "big")
-
-
-def resample(scores: Float64Array, resampling: Resampling, stream: int = 0) -> ResampledMeans:
-    """Resample the queries of one collection for all models at once.
+def resample(scores: Float64Array, resampling: Resampling) -> Float64Array:
+    """Draw the mean of all models over as many queries of one collection, with replacement.
 
     Args:
         scores: float64 ``(queries, models)``.
         resampling: number of resamples, and seed.
-        stream: collections with different streams are resampled independently.
+
+    Returns:
+        Bootstrap means, float64 ``(resamples, models)``.
     """
-    queries, count = len(scores), resampling.resamples
-    for_signs, for_draws = np.random.default_rng([resampling.seed, stream]).spawn(2)
-    drawn = [weights @ scores for weights in _draw_weights(for_draws, queries, count)]
-    positive = [signs @ scores for signs in _draw_signs(for_signs, queries, count)]
-    flipped = 2 * np.concatenate(positive) - scores.sum(axis=0)
-    return ResampledMeans(np.concatenate(drawn) / queries, flipped / queries)
+    queries = len(scores)
+    rng = np.random.default_rng([resampling.seed, queries])
+    drawn = [weights @ scores for weights in _draw_weights(rng, queries, resampling.resamples)]
+    return np.asarray(np.concatenate(drawn) / queries)
 
 
 def resample_differences(
     scores: Float64Array, resampling: Resampling, on: str, measure: str
 ) -> PairedScores:
     """Resample the differences of two models on the collection ``on``, float64 ``(queries,)``."""
-    drawn = resample(scores[:, None], resampling, random_stream(on))
-    return PairedScores(scores, drawn.bootstrap[:, 0], drawn.flipped[:, 0], on, measure)
-
-
-def _block_sizes(queries: int, count: int) -> Iterator[int]:
-    """Yield numbers of rows that add up to ``count``, each small enough for one block of memory."""
-    rows = max(1, BLOCK_CELLS // queries)
-    for start in range(0, count, rows):
-        yield min(rows, count - start)
+    drawn = resample(scores[:, None], resampling)[:, 0]
+    return PairedScores(scores, drawn, on, measure)
 
 
 def _draw_weights(rng: np.random.Generator, queries: int, count: int) -> Iterator[Float64Array]:
     """Yield blocks of bootstrap weights: how often each query is drawn, ``(rows, queries)``."""
-    for rows in _block_sizes(queries, count):
+    for rows in block_sizes(queries, count):
         drawn = rng.integers(queries, size=(rows, queries))
         drawn += np.arange(rows)[:, None] * queries
         times = np.bincount(drawn.ravel(), minlength=rows * queries)
         yield times.reshape(rows, queries).astype(np.float64)
-
-
-def _draw_signs(rng: np.random.Generator, queries: int, count: int) -> Iterator[Float64Array]:
-    """Yield blocks of random signs ``(rows, queries)``: 1 for plus or 0 for minus."""
-    for rows in _block_sizes(queries, count):
-        coins = rng.integers(256, size=(rows, -(-queries // 8)), dtype=np.uint8)
-        yield np.unpackbits(coins, axis=1, count=queries).astype(np.float64)
 
 
 def paired_difference(
@@ -254,17 +229,14 @@ def paired_difference(
         weights: weight of each collection in the mean; they sum to 1.
         on: name of the mean; None for one collection.
     """
+    parts, weights = _in_order(parts, weights)
     first, scores = parts[0], [part.scores for part in parts]
-    bootstrap = weighted_sum(weights, [part.bootstrap for part in parts])
-    flipped = weighted_sum(weights, [part.flipped for part in parts])
     shares = np.concatenate([w / len(one) * one for w, one in zip(weights, scores, strict=True)])
     every = np.concatenate(scores)
-    difference = float(shares.sum())
-    same = SAME_MEAN * max(1.0, float(np.abs(every).max()))
+    difference = weighted_mean(scores, weights)
     changed = np.abs(every) > SAME_SCORE
     spread = _spread(scores, weights)
-    p, exact = _p_value(difference, shares[changed], flipped, same)
-    low, high = _interval(difference, bootstrap, spread, same) if spread else (None, None)
+    low, high = _interval(parts, weights, spread) if spread else (None, None)
     return Difference(
         on=first.on if on is None else on,
         measure=first.measure,
@@ -273,8 +245,7 @@ def paired_difference(
         difference=difference,
         low=low,
         high=high,
-        p=p,
-        exact=exact,
+        p=sign_flip_p(shares[changed], _same_mean(scores)),
         wins=int(np.count_nonzero(every[changed] > 0)),
         ties=int(np.count_nonzero(~changed)),
         losses=int(np.count_nonzero(every[changed] < 0)),
@@ -292,47 +263,69 @@ def mean_with_interval(
         parts: scores of the model on each collection.
         weights: weight of each collection, summing to 1; None for equal weights.
     """
-    test = paired_difference(parts, weights or [1 / len(parts)] * len(parts))
-    return MeanScore(test.difference, test.low, test.high)
+    parts, weights = _in_order(parts, weights or [1 / len(parts)] * len(parts))
+    scores = [part.scores for part in parts]
+    spread = _spread(scores, weights)
+    low, high = _interval(parts, weights, spread) if spread else (None, None)
+    return MeanScore(weighted_mean(scores, weights), low, high)
 
 
-def weighted_sum(weights: Sequence[float], values: Sequence[Float64Array]) -> Float64Array:
-    """Return the weighted sum of arrays of one shape, added in their order."""
-    total = np.zeros_like(values[0])
-    for weight, value in zip(weights, values, strict=True):
-        total += weight * value
+def combine_draws(weights: Sequence[float], draws: Sequence[Float64Array]) -> Float64Array:
+    """Return the weighted sum of the draws of several collections, as if they were independent.
+
+    Collections of the same size have the same draws, so those of each are put into an order of
+    their own. Which one it is depends on the place in ``draws``, see `collection_order`.
+
+    Args:
+        weights: weight of each collection.
+        draws: float64 ``(draws, ...)`` of each collection.
+    """
+    total = np.zeros_like(draws[0])
+    for number, (weight, drawn) in enumerate(zip(weights, draws, strict=True)):
+        total += weight * shuffle_draws(drawn, number)
     return total
 
 
-def _p_value(
-    difference: float, changed: Float64Array, flipped: Float64Array, same: float
-) -> tuple[float, bool]:
-    """Compute p of the paired randomisation test, and whether it is exact.
+def shuffle_draws(drawn: Float64Array, number: int) -> Float64Array:
+    """Put the draws of the collection with this number from 0 into an order of their own."""
+    if not number:
+        return drawn
+    return np.asarray(drawn[np.random.default_rng(number).permutation(len(drawn))])
 
-    The null hypothesis is that the two models are exchangeable on every query: each difference is
-    as likely with the opposite sign. p is the share of sign flips whose mean is at least as far
-    from 0 (Fisher, 1935; for retrieval: Smucker, Allan and Carterette, CIKM 2007). If the changed
-    queries have no more flips than there are resamples, all are enumerated. Otherwise p is (1 +
-    flips found) / (1 + resamples), so that the test keeps its level and p is never 0 (Phipson and
-    Smyth, 2010). A small p means that the models differ on queries like these. This is not a test
-    of equal means alone: if many small gains balance rare large losses, the differences are not
-    exchangeable, and the false positive rate of 5 % becomes 5 to 8 % with many queries and up to 22
-    % with 50.
 
-    Args:
-        difference: observed difference of means.
-        changed: float64 ``(c,)``, contribution of each changed query to the difference.
-        flipped: float64 ``(resamples,)``, differences under random signs.
-        same: rounding tolerance within which two means are equal.
+def collection_order(
+    vectors: Sequence[Sequence[Float64Array]], weights: Sequence[float]
+) -> list[int]:
+    """Return an order of collections that depends on their sizes, weights and scores, not on names.
+
+    ``vectors`` has one or several lists of scores of each collection, the most important first.
     """
-    threshold = abs(difference) - same
-    if len(changed) <= math.log2(len(flipped)):
-        sums = np.zeros(1)
-        for value in changed:
-            sums = np.concatenate([sums + value, sums - value])
-        return float(np.mean(np.abs(sums) >= threshold)), True
-    extreme = int(np.count_nonzero(np.abs(flipped) >= threshold))
-    return (1 + extreme) / (1 + len(flipped)), False
+
+    def key(number: int) -> tuple[object, ...]:
+        ordered = [np.sort(each).tolist() for each in vectors[number]]
+        return len(ordered[0]), weights[number], *ordered
+
+    return sorted(range(len(vectors)), key=key)
+
+
+def _in_order(
+    parts: Sequence[PairedScores], weights: Sequence[float]
+) -> tuple[Sequence[PairedScores], Sequence[float]]:
+    """Put collections into an order that remains if both models are exchanged."""
+    order = collection_order([(np.abs(part.scores), part.scores) for part in parts], weights)
+    return [parts[number] for number in order], [weights[number] for number in order]
+
+
+def weighted_mean(scores: Sequence[Float64Array], weights: Sequence[float]) -> float:
+    """Return the weighted mean of mean scores, correctly rounded in any order."""
+    return math.fsum(
+        w * (math.fsum(one) / len(one)) for w, one in zip(weights, scores, strict=True)
+    )
+
+
+def _same_mean(scores: Sequence[Float64Array]) -> float:
+    """Return the rounding tolerance within which two means are equal."""
+    return SAME_MEAN * max(1.0, *(float(np.abs(one).max()) for one in scores))
 
 
 @dataclass(frozen=True)
@@ -374,7 +367,7 @@ def _spread(parts: Sequence[Float64Array], weights: Sequence[float]) -> _Spread 
 
 
 def _interval(
-    difference: float, drawn: Float64Array, spread: _Spread, same: float
+    parts: Sequence[PairedScores], weights: Sequence[float], spread: _Spread
 ) -> tuple[float, float]:
     """Compute the 95 % interval of a difference.
 
@@ -385,9 +378,10 @@ def _interval(
     of the simulations in the tests. With fewer, or if rare large losses may be missing from the
     sample, no bootstrap keeps its level: `Difference.few` marks the worst cases. The interval and p
     answer different questions and may disagree near 0.05.
-
-    ``drawn`` are the differences over resampled queries, float64 ``(resamples,)``.
     """
+    scores = [part.scores for part in parts]
+    difference, same = weighted_mean(scores, weights), _same_mean(scores)
+    drawn = combine_draws(weights, [part.bootstrap for part in parts])
     widest = t_quantile(1 - ALPHA / 2, spread.degrees) * spread.error / spread.drawn_error
     levels = [_NORMAL.cdf(z) for z in (-widest, widest)]
     below = np.count_nonzero([drawn < difference - same, drawn <= difference + same])

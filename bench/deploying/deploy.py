@@ -66,7 +66,7 @@ def deploy(request: DeployRequest) -> Deployment:
     whole = replace(model.model, recipe=compress(model.recipe, Compression()))
     model = replace(model, model=whole)
     trials = [Trial(workspace, workspace.open(name), model) for name in names]
-    unchanged = [draw_means(np.zeros(trial.queries), trial.dataset.name) for trial in trials]
+    unchanged = [draw_means(np.zeros(trial.queries)) for trial in trials]
     report = Deployment(
         model=model.name,
         recipe=model.recipe,
@@ -210,7 +210,7 @@ class Trial:
         """Compare a setting with the baseline."""
         hits = self.search(setting)
         losses = self.losses(hits)
-        drawn = [draw_means(losses, self.dataset.name)]
+        drawn = [draw_means(losses)]
         bound = upper_bound(drawn)
         return CollectionTest(
             score=float((self._baseline - losses).mean()),

@@ -4,7 +4,6 @@ A checkpoint is complete when nothing changed between two scans. If its files ch
 evaluated again.
 """
 
-import math
 import re
 import shutil
 import sys
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_all_scores
-from bench.comparing.statistics import ALPHA, Resampling
+from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import common_measure
 from bench.evaluation.pipeline import OpenDataset
 from bench.evaluation.result_record import Evaluation
@@ -186,8 +185,7 @@ class Watcher:
         if not names:
             return None
         models = [ComparedModel(name, self.evaluations[name]) for name in names]
-        pairs = len(names) * (len(names) - 1) // 2
-        resampling = Resampling(max(Resampling().resamples, math.ceil(pairs / ALPHA)))
+        resampling = Resampling()
         choices = ComparisonSettings(self.measure, resampling=resampling)
         panels = [read_all_scores(name, models, choices) for name in self.weights]
         weights = list(self.weights.values())

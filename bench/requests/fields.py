@@ -262,14 +262,14 @@ class ProtocolFields(MismatchFields):
 
 @frozen(kw_only=True, slots=False)
 class ResamplingFields(Request):
-    """Resampling of queries for intervals and p-values.
+    """Resampling of queries for intervals, and for the groups of a leaderboard.
 
     Attributes:
-        resamples: Resamples of the queries, at most 1,000,000.
-        seed: Seed of the resampling.
+        resamples: Resamples of the queries for intervals, from 39 to 1,000,000.
+        seed: Seed of the resampling. No p-value of a comparison and no verdict depends on it.
     """
 
-    section: ClassVar = ("Intervals and p-values", 60)
+    section: ClassVar = ("Intervals", 60)
 
     resamples: int = 9_999
     seed: int = 0

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy import optimize
 
+from bench.comparing.statistics import combine_draws
 from bench.deploying.deploy import Trial
 from bench.deploying.settings import TESTED_SHARE, Setting, choose_sequence, make_grid
 from bench.evaluation.vector_search import bytes_per_document
@@ -29,11 +30,12 @@ Sample = Sequence[np.ndarray]  # losses of each collection, ``(queries, draws)``
 
 def bound_by_gaffke(sample: Sample, weights: Sequence[float], inner: int) -> np.ndarray:
     """Gaffke's bound by the gate's own weights, for all draws at once."""
-    total = np.zeros((inner, sample[0].shape[1]))
-    for number, (weight, part) in enumerate(zip(weights, sample, strict=True)):
-        drawn = draw_means(part, f"collection {number}", inner)
+    draws = []
+    for part in sample:
+        drawn = draw_means(part, inner)
         worst = (1 - (1 - drawn.levels) ** (1 / len(part)))[:, None]
-        total += weight * (worst + (1 - worst) * drawn.means)
+        draws.append(worst + (1 - worst) * drawn.means)
+    total = combine_draws(weights, draws)
     place = math.ceil(LEVEL * inner) - 1
     return np.partition(total, place, axis=0)[place]
 

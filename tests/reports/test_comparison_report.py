@@ -15,7 +15,6 @@ PAIRED = Difference(
     high=0.005,
     p=0.1234,
     p_adjusted=0.2468,
-    exact=False,
     wins=1000,
     ties=2000,
     losses=1100,

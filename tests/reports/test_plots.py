@@ -66,7 +66,7 @@ def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow():
     differences = [
         Difference(
             **{"on": on, "measure": "nDCG@10", "difference": (low + high) / 2, "low": low},
-            **{"high": high, "p": p, "exact": True, "wins": 2, "ties": 0, "losses": 1},
+            **{"high": high, "p": p, "wins": 2, "ties": 0, "losses": 1},
             **{"effect": None, "detectable": None},
         )
         for on, low, high, p in (("one", 0.1, 0.3, 0.01), ("two", -0.1, 0.3, 0.4))

@@ -19,7 +19,6 @@ def compared(difference: float, **labels: str) -> Difference:
         low=difference - 0.05,
         high=difference + 0.05,
         p=0.01,
-        exact=False,
         wins=30,
         ties=50,
         losses=20,

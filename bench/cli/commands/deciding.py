@@ -37,7 +37,7 @@ def compare(request: deciding.CompareRequest, output: OutputOptions) -> int:
     if report.transfer:
         return print_result(output.json, report.transfer, forgetting_markdown(report.transfer))
     if output.format == "latex":
-        tables = [comparison_latex(each, report.resampling) for each in report.comparisons]
+        tables = [comparison_latex(each) for each in report.comparisons]
         return print_result(output.json, None, "\n".join(tables))
     tables = [*map(comparison_table, report.comparisons)]
     tables += [holes_text(report.holes)] if report.holes else []

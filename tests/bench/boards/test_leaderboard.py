@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 from bench.boards.leaderboard import build_leaderboard
 from bench.boards.leaderboard_record import Leaderboard
 from bench.boards.rows import assign_groups, find_distinct_results
+from bench.comparing.sign_flips import flip_means
 from bench.comparing.statistics import (
-    ResampledMeans,
-    Resampling,
-    ScoreMatrix,
     holm,
-    paired_difference,
-    resample,
 )
 from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
@@ -193,16 +189,19 @@ def test_too_few_resamples_to_tell_so_many_models_apart_are_refused(tmp_path):
     assert "--resamples 99" in caught.value.hint
 
 
-def by_pairs(scores: np.ndarray, drawn: ResampledMeans) -> list[int]:
+def by_pairs(scores: np.ndarray, flipped: np.ndarray) -> list[int]:
     """The definition, one pair at a time."""
-    columns = {str(model): model for model in range(scores.shape[1])}
-    matrix = ScoreMatrix("", "", columns, scores, Resampling(), drawn=drawn)
     rest = sorted(range(scores.shape[1]), key=lambda model: -scores[:, model].mean())
     found, group = {}, 0
     while rest:
         leader, rest, group = rest[0], rest[1:], group + 1
         found[leader] = group
-        p_values = [paired_difference([matrix.minus(str(leader), str(model))]).p for model in rest]
+        behind = [(scores[:, leader] - scores[:, model]).mean() - 1e-11 for model in rest]
+        apart = [np.abs(flipped[:, leader] - flipped[:, model]) for model in rest]
+        p_values = [
+            (1 + (one >= far).sum()) / (1 + len(flipped))
+            for one, far in zip(apart, behind, strict=True)
+        ]
         worse = [p <= 0.05 for p in holm(p_values)]
         cut = worse.index(True) if True in worse else len(rest)
         found |= dict.fromkeys(rest[:cut], group)
@@ -215,8 +214,8 @@ def by_pairs(scores: np.ndarray, drawn: ResampledMeans) -> list[int]:
 def test_groups_are_what_testing_pair_by_pair_gives(seed, models):
     rng = np.random.default_rng(seed)
     scores = rng.random((60, 1)) + rng.normal(0, 0.2, (60, models)) + rng.normal(0, 0.05, models)
-    drawn = resample(scores, Resampling(resamples=499))
-    assert assign_groups(scores.mean(axis=0), drawn.flipped) == by_pairs(scores, drawn)
+    flipped = flip_means(scores, 499, rng)
+    assert assign_groups(scores.mean(axis=0), flipped) == by_pairs(scores, flipped)
 
 
 def test_the_headline_is_the_first_complete_suite_or_else_the_fullest_column(tmp_path):

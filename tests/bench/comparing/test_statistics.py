@@ -1,6 +1,7 @@
 """Paired statistics: SciPy and statsmodels as oracles, and simulations of what is claimed."""
 
-from itertools import product
+from dataclasses import replace
+from itertools import permutations, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from bench.comparing.sign_flips import SMALLEST_P, flip_means, sign_flip_p
 from bench.comparing.statistics import (
     ALPHA,
     Difference,
@@ -26,11 +28,10 @@ FAST = Resampling(resamples=999)
 VALUES = [0.0, 0.0, 0.0, 0.125, 0.25, 0.5, 1.0]  # exact in binary, so that sums tie exactly
 
 
-def differences(a: np.ndarray, b: np.ndarray, resampling=FAST, stream=0) -> PairedScores:
+def differences(a: np.ndarray, b: np.ndarray, resampling=FAST) -> PairedScores:
     """Two models resampled as ``compare`` does: columns of one matrix, subtracted."""
-    both = resample(np.column_stack([a, b]), resampling, stream)
-    drawn, flipped = (means[:, 0] - means[:, 1] for means in (both.bootstrap, both.flipped))
-    return PairedScores(a - b, drawn, flipped)
+    means = resample(np.column_stack([a, b]), resampling)
+    return PairedScores(a - b, means[:, 0] - means[:, 1])
 
 
 def compared(a: np.ndarray, b: np.ndarray, resampling=FAST) -> Difference:
@@ -60,7 +61,7 @@ pairs = scores.flatmap(
 def test_exchanging_the_models_negates_the_comparison(pair):
     there, back = compared(*pair), compared(*reversed(pair))
     assert there.difference == -back.difference
-    assert (there.p, there.exact) == (back.p, back.exact)
+    assert there.p == back.p
     assert (there.wins, there.ties, there.losses) == (back.losses, back.ties, back.wins)
     assert (there.wins, there.changed) == (np.sum(pair[0] > pair[1]), np.sum(pair[0] != pair[1]))
     assert 0 < there.p <= 1
@@ -86,43 +87,83 @@ def brute_force(values: np.ndarray) -> float:
 )
 def test_few_changed_queries_are_enumerated_exactly(values):
     values = np.array(values)
-    found = compared(values, np.zeros(len(values)))
-    assert found.exact
-    assert found.p == brute_force(values)
+    assert compared(values, np.zeros(len(values))).p == brute_force(values)
+
+
+def meet_in_the_middle(values: np.ndarray) -> float:
+    """Exact p of up to 40 values: all sums of one half against the sorted sums of the other."""
+    halves = []
+    for half in (values[: len(values) // 2], values[len(values) // 2 :]):
+        signs = 1 - 2 * (np.arange(2 ** len(half))[:, None] >> np.arange(len(half)) & 1)
+        halves.append(np.sort(signs @ half))
+    observed, (one, other) = abs(values.sum()) - 1e-11, halves
+    above = len(other) - np.searchsorted(other, observed - one)
+    return min(1.0, 2 * float(above.sum()) / 2 ** len(values))
+
+
+@pytest.mark.parametrize("changed", [17, 32, 33, 36])
+@pytest.mark.parametrize("kind", ["normal", "steps of RR", "one outlier", "two outliers", "equal"])
+def test_p_is_exact_for_any_shape_of_differences(changed, kind):
+    rng = np.random.default_rng(changed)
+    values = {
+        "normal": rng.normal(0.05, 0.2, changed),
+        "steps of RR": 1 / rng.integers(1, 9, changed) - 1 / rng.integers(1, 11, changed) + 1e-3,
+        "one outlier": np.r_[0.9, rng.normal(0, 0.01, changed - 1)],
+        "two outliers": np.r_[0.9, -0.3, rng.normal(0, 0.001, changed - 2)],
+        "equal": rng.choice([0.5, 0.5, -0.5], changed),
+    }[kind]
+    assert sign_flip_p(values, 1e-11) == pytest.approx(meet_in_the_middle(values), abs=1e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("queries", "zeros"), [(50, 0.5), (300, 0.9)])
-def test_the_sampled_p_is_that_of_scipy_within_sampling_error(queries, zeros):
+@pytest.mark.parametrize(("queries", "zeros"), [(50, 0.1), (300, 0.8)])
+def test_p_is_that_of_scipy_within_its_sampling_error(queries, zeros):
     values = sparse(RNG, queries, zeros, skewed=True)
-    many = Resampling(resamples=19_999, seed=3)
+    draws, found = 29_999, compared(values, np.zeros(queries)).p
     theirs = stats.permutation_test(
-        (values,), np.mean, permutation_type="samples", n_resamples=19_999, vectorized=True, rng=1
-    )
-    ours = compared(values, np.zeros(queries), many)
-    assert not ours.exact
-    error = np.sqrt(2 * theirs.pvalue * (1 - theirs.pvalue) / 19_999)
-    assert ours.p == pytest.approx(theirs.pvalue, abs=5 * error + 1e-4)
+        (values,), np.mean, permutation_type="samples", n_resamples=draws, vectorized=True, rng=1
+    ).pvalue
+    assert found == pytest.approx(theirs, abs=5 * np.sqrt(theirs * (1 - theirs) / draws) + 1e-3)
 
 
-def test_enumeration_ends_where_there_are_more_flips_than_resamples():
-    for changed, exact in ((9, True), (10, False)):
-        values = np.concatenate([np.full(changed, 0.5), np.zeros(40)])
-        found = compared(values, np.zeros(len(values)), Resampling(resamples=999))
-        assert found.exact is exact
-        assert found.p == pytest.approx(2.0 ** (1 - changed), abs=0.01)
+def counted(values: np.ndarray) -> float:
+    """Exact p of integers, from the number of flips with each sum."""
+    ways = np.ones(1)
+    for size in np.abs(values).tolist():
+        ways = (np.r_[ways, np.zeros(2 * size)] + np.r_[np.zeros(2 * size), ways]) / 2
+    sums = np.arange(len(ways)) - len(ways) // 2
+    return float(ways[np.abs(sums) >= abs(values.sum())].sum())
 
 
-def test_the_smallest_sampled_p_counts_the_observation_itself():
-    found = compared(np.full(400, 0.5), np.zeros(400))
-    assert (found.p, found.exact) == (1 / 1000, False)
+@pytest.mark.parametrize(("changed", "steps"), [(100, 1), (300, 1), (100, 10), (300, 60), (60, 60)])
+def test_p_counts_sums_that_are_equal_to_the_observed_one(changed, steps):
+    rng = np.random.default_rng(changed + steps)
+    values = rng.integers(1, steps + 1, changed)
+    signs = np.where(np.arange(changed) < changed / 2 + 0.9 * np.sqrt(changed), 1, -1)
+    values *= rng.permutation(signs)
+    exact = counted(values)
+    accuracy = 5e-4 if exact < 0.1 else 2e-3
+    assert sign_flip_p(values / steps, 1e-11) == pytest.approx(exact, abs=accuracy)
+
+
+def test_no_seed_moves_p():
+    values = np.random.default_rng(5).normal(0, 0.2, 300)
+    values += 2 * values.std() / np.sqrt(300) - values.mean()
+    results = [compared(values, np.zeros(300), Resampling(99, seed)) for seed in range(5)]
+    assert 0.04 < results[0].p < 0.06
+    assert len({each.p for each in results}) == 1
+    assert len({each.low for each in results}) == 5
+
+
+def test_p_of_many_large_gains_is_the_smallest_one():
+    assert compared(np.full(400, 0.5), np.zeros(400)).p == SMALLEST_P
 
 
 def test_sums_that_tie_with_the_observed_one_count_in_spite_of_rounding():
     values = np.tile([0.1, 0.2, -0.3, 0.7], 10)  # many flips have the same sum, rounded otherwise
     scaled = np.tile([1.0, 2.0, -3.0, 7.0], 10)  # sums of small integers are exact
-    a, b = (compared(one, np.zeros(40), Resampling(9999, 5)) for one in (values, scaled))
-    assert a.p == b.p
+    a, b = (compared(one, np.zeros(40)) for one in (values, scaled))
+    assert a.p == pytest.approx(b.p, abs=1e-9)
 
 
 def test_identical_models_have_no_interval_no_effect_and_p_one():
@@ -169,28 +210,55 @@ def test_the_interval_is_the_outer_one_of_percentile_and_bca_of_scipy(queries, z
 
 def test_the_columns_of_one_matrix_are_what_each_pair_alone_would_give():
     values = RNG.random((60, 5))
-    together = resample(values, FAST, stream=4)
+    together = resample(values, FAST)
     for i, j in ((0, 1), (3, 2)):
-        alone = differences(values[:, i], values[:, j], FAST, stream=4)
-        drawn = together.bootstrap[:, i] - together.bootstrap[:, j]
-        flipped = together.flipped[:, i] - together.flipped[:, j]
+        alone = differences(values[:, i], values[:, j])
+        drawn = together[:, i] - together[:, j]
         assert drawn == pytest.approx(alone.bootstrap, abs=1e-12)
-        assert flipped == pytest.approx(alone.flipped, abs=1e-12)
 
 
 def test_more_queries_than_fit_into_one_block_are_resampled_as_well():
     values = np.ones((600_000, 1))
-    found = resample(values, Resampling(3))
-    assert found.bootstrap.tolist() == [[1.0]] * 3
-    assert np.abs(found.flipped).max() < 0.01
+    assert resample(values, Resampling(39)).tolist() == [[1.0]] * 39
+    assert np.abs(flip_means(values, 3, RNG)).max() < 0.01
 
 
-def test_seed_and_stream_change_the_resamples_and_nothing_else_does():
+def test_the_columns_of_flipped_means_have_the_same_signs():
+    values = RNG.normal(0, 1, (30, 1)) * [1.0, -2.0]
+    found = flip_means(values, 500, np.random.default_rng(1))
+    assert found[:, 1] == pytest.approx(-2 * found[:, 0], abs=1e-12)
+    assert found[:, 0].std() == pytest.approx(np.sqrt((values[:, 0] ** 2).sum()) / 30, rel=0.15)
+
+
+def test_the_seed_and_the_number_of_queries_change_the_resamples_and_nothing_else_does():
     values = RNG.random((40, 2))
-    first = resample(values, Resampling(99, 1), 2).bootstrap
-    assert np.array_equal(first, resample(values, Resampling(99, 1), 2).bootstrap)
-    for resampling, stream in ((Resampling(99, 2), 2), (Resampling(99, 1), 3)):
-        assert not np.array_equal(first, resample(values, resampling, stream).bootstrap)
+    first = resample(values, Resampling(99, 1))
+    assert np.array_equal(first, resample(values, Resampling(99, 1)))
+    assert not np.array_equal(first, resample(values, Resampling(99, 2)))
+
+
+def test_names_and_orders_of_models_and_collections_change_no_number():
+    rng = np.random.default_rng(4)
+    vectors = [rng.choice(VALUES, (n, 2)) for n in (50, 50, 80)]  # two of one size
+    parts = {f"c{i}": differences(*one.T) for i, one in enumerate(vectors)}
+    weights = [0.5, 0.25, 0.25]
+    there = paired_difference(list(parts.values()), weights, "mean")
+    for order in permutations(range(3)):
+        shuffled = [replace(list(parts.values())[i], on=f"other {i}") for i in order]
+        again = paired_difference(shuffled, [weights[i] for i in order], "mean")
+        assert again == there
+        negated = [PairedScores(-part.scores, -part.bootstrap) for part in shuffled]
+        back = paired_difference(negated, [weights[i] for i in order], "mean")
+        assert (back.p, back.difference) == (there.p, -there.difference)
+        assert (-back.high, -back.low) == pytest.approx((there.low, there.high), abs=1e-12)
+
+
+def test_collections_of_one_size_are_resampled_independently():
+    values = RNG.normal(0, 0.2, 200)
+    one = differences(values, np.zeros(200), Resampling(9_999))
+    both = paired_difference([one, one], [0.5, 0.5])
+    alone = paired_difference([one])
+    assert both.high - both.low == pytest.approx((alone.high - alone.low) / np.sqrt(2), rel=0.03)
 
 
 @pytest.mark.slow
@@ -214,7 +282,7 @@ def test_the_detectable_effect_is_that_of_statsmodels_within_one_percent(queries
 
 
 def test_collections_count_equally_whatever_their_size():
-    small, large = (differences(RNG.random(n), RNG.random(n), stream=n) for n in (50, 2000))
+    small, large = (differences(RNG.random(n), RNG.random(n)) for n in (50, 2000))
     found = paired_difference([small, large], [0.5, 0.5])
     assert found.difference == pytest.approx((small.scores.mean() + large.scores.mean()) / 2)
     assert found.wins + found.ties + found.losses == 2050
@@ -229,11 +297,11 @@ def test_collections_count_equally_whatever_their_size():
 
 def test_few_changes_in_a_suite_are_enumerated_across_its_collections():
     parts = [
-        differences(np.array([1.0, 0, 0, 0]), np.zeros(4), stream=1),
-        differences(np.array([0.5, 0.5, 0, 0, 0, 0, 0, 0]), np.zeros(8), stream=2),
+        differences(np.array([1.0, 0, 0, 0]), np.zeros(4)),
+        differences(np.array([0.5, 0.5, 0, 0, 0, 0, 0, 0]), np.zeros(8)),
     ]
     found = paired_difference(parts, [0.5, 0.5])
-    assert (found.exact, found.p) == (True, 2 / 8)
+    assert found.p == 2 / 8
     assert found.difference == pytest.approx(0.5 * 0.25 + 0.5 * 0.125)
 
 
@@ -244,8 +312,8 @@ def test_p_is_uniform_where_the_models_are_exchangeable(queries, zeros):
     rng = np.random.default_rng(11)
     base = np.abs(sparse(rng, queries, zeros))
     found = [
-        compared(base * rng.choice([-1, 1], queries), np.zeros(queries), Resampling(199, seed)).p
-        for seed in range(1500)
+        compared(base * rng.choice([-1, 1], queries), np.zeros(queries), Resampling(99)).p
+        for _ in range(1500)
     ]
     for level in (0.05, 0.2, 0.5):
         share = np.mean(np.array(found) <= level)
@@ -259,11 +327,11 @@ def test_p_is_uniform_where_the_models_are_exchangeable(queries, zeros):
 def test_the_interval_holds_the_true_difference_as_often_as_it_says(queries, zeros, skewed):
     rng = np.random.default_rng(13)
     population = sparse(rng, 100_000, zeros, skewed)
-    weights = resample(np.eye(queries), Resampling(999)).bootstrap
+    weights = resample(np.eye(queries), Resampling(999))
     held = []
     for _ in range(1500):
         values = rng.choice(population, queries)
-        found = paired_difference([PairedScores(values, weights @ values, np.zeros(999))])
+        found = paired_difference([PairedScores(values, weights @ values)])
         held.append(found.low <= population.mean() <= found.high)
     assert 0.92 <= np.mean(held) <= 0.97
 
@@ -277,5 +345,5 @@ def test_resamples_are_enough_where_the_smallest_p_is_significant_after_holm():
     with pytest.raises(BenchError, match="298 resamples") as caught:
         Resampling(298).check_enough(15)
     assert caught.value.hint == "Use --resamples 299 or more."
-    with pytest.raises(BenchError):
-        Resampling(598).check_enough(15, sides=2)
+    with pytest.raises(BenchError, match="38 resamples are too few"):
+        Resampling(38)

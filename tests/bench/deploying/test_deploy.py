@@ -242,5 +242,5 @@ def test_the_answer_is_the_smallest_proved_setting_and_scores_are_those_of_run(b
         newest = max(bench.out.rglob("result.json"), key=lambda path: path.stat().st_mtime_ns)
         scores[one["name"]] = api.load_result(newest).scores.values["RR@10"]
     for one in compared:
-        drawn = draw_means(scores["float32"] - scores[one["name"]], "words")
+        drawn = draw_means(scores["float32"] - scores[one["name"]])
         assert one["tests"]["words"]["bound"] == pytest.approx(upper_bound([drawn]))

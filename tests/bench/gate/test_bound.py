@@ -14,7 +14,7 @@ LOSSES = arrays(float, st.integers(1, 40), elements=st.floats(-1, 1))
 
 
 def bound(losses: np.ndarray, draws: int = DRAWS) -> float:
-    return upper_bound([draw_means(losses, "one", draws)])
+    return upper_bound([draw_means(losses, draws)])
 
 
 @pytest.mark.parametrize("queries", [1, 2, 130, 149, 150, 3_000])
@@ -32,7 +32,7 @@ def test_losses_of_1_have_the_bound_of_clopper_and_pearson(lost, queries):
 
 
 def test_two_collections_without_a_loss_have_the_quantile_of_a_sum():
-    parts = [draw_means(np.zeros(n), str(n), 19_999) for n in (50, 200)]
+    parts = [draw_means(np.zeros(n), 19_999) for n in (50, 200)]
 
     def share_below(value: float) -> float:
         inner = lambda x: stats.beta.pdf(x, 1, 50) * stats.beta.cdf(2 * value - x, 1, 200)  # noqa: E731
@@ -56,10 +56,10 @@ def test_a_larger_loss_never_lowers_the_bound(losses, data):
 
 
 def test_the_number_of_queries_that_prove_a_margin():
-    unchanged = [draw_means(np.zeros(130), "one")]
+    unchanged = [draw_means(np.zeros(130))]
     assert queries_needed(unchanged, [1.0], 0.02) == 149
-    assert queries_needed([draw_means(np.full(50, 0.02), "one")], [1.0], 0.02) is None
+    assert queries_needed([draw_means(np.full(50, 0.02))], [1.0], 0.02) is None
     noisy = np.tile([0.2, -0.2, 0.0, 0.0], 50)
-    needed = queries_needed([draw_means(noisy, "one")], [1.0], 0.02)
+    needed = queries_needed([draw_means(noisy)], [1.0], 0.02)
     assert 200 < needed < 400
     assert bound(np.resize(noisy, needed), 19_999) == pytest.approx(0.02, abs=0.001)

@@ -1,5 +1,7 @@
 """The decision: each row of its table, and what it depends on."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -169,12 +171,36 @@ def test_the_order_of_queries_and_collections_has_no_influence(data, limits):
     assert (one.outcome, one.rows, one.mean) == (other.outcome, other.rows[::-1], other.mean)
 
 
-def test_p_of_a_loss_agrees_with_the_exact_randomisation_test():
+def test_p_of_a_loss_is_twice_the_share_of_flips_with_as_large_a_loss():
     losses = np.r_[0.3, 0.2, 0.2, 0.1, -0.1, np.zeros(20)]
     flips = np.array(np.meshgrid(*[[1, -1]] * 5)).reshape(5, -1).T @ losses[:5]
     exact = 2 * np.mean(flips >= losses.sum() - 1e-12)
-    found = decide({"one": pair(losses)}, {"one": 1.0}, GateSettings(), Resampling(19_999)).rows[0]
-    assert found.paired.p == pytest.approx(exact, abs=0.01)
+    assert judged(losses).rows[0].paired.p == pytest.approx(exact)
+    assert judged(-losses).rows[0].paired.p == 1
+
+
+def test_names_of_collections_change_neither_the_bound_nor_p():
+    """At the margin, where a name once decided."""
+    losses = np.random.default_rng(3).normal(-0.0077, 0.16, 300).clip(-1, 1)
+    found = [
+        decide({name: pair(losses)}, {name: 1.0}, GateSettings(), RESAMPLING)
+        for name in ("beir/scifact", "my/scifact", "scifact", "queries-2025", "x")
+    ]
+    assert found[0].rows[0].bound == pytest.approx(0.02, abs=0.002)
+    assert len({(one.outcome, one.rows[0].bound, one.rows[0].paired.p) for one in found}) == 1
+
+
+def test_names_and_order_of_collections_of_one_size_change_no_figure_of_the_mean():
+    rng = np.random.default_rng(6)
+    base = [rng.random(90), rng.random(90), rng.random(40)]
+    scores = [ScorePair("RR@10", (b - rng.normal(0, 0.1, len(b))).clip(0, 1), b) for b in base]
+    shares, means = [0.25, 0.25, 0.5], set()
+    for names in itertools.permutations("abc"):
+        pairs = dict(sorted(zip(names, scores, strict=True)))
+        weights = dict(sorted(zip(names, shares, strict=True)))
+        mean = decide(pairs, weights, GateSettings(), RESAMPLING).mean
+        means.add((mean.bound, mean.candidate, mean.baseline, mean.paired))
+    assert len(means) == 1
 
 
 @pytest.mark.parametrize("value", [-0.01, 1.0, 0.201, float("nan"), float("inf")])
