@@ -108,12 +108,14 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         yield "(few): too few queries changed for a reliable interval"
 
 
-def legend(resampling: Resampling) -> str:
-    """Return the meaning of the columns, and the settings ``resampling``, a line each."""
+def legend(resampling: Resampling, pairs: int) -> str:
+    """Return the meaning of the columns for so many ``pairs``, and the settings, a line each."""
+    family = f"the collections of all {pairs:,} pairs" if pairs > 1 else "the collections"
+    mean = "of a mean: for the pairs" if pairs > 1 else "of a mean: not corrected"
     return "\n".join(
         [
             fmt.intervals_legend(resampling.resamples, resampling.seed),
-            fmt.tests_legend("the collections of a pair"),
+            fmt.tests_legend(f"{family} ({mean})"),
             "better: significant at 5 %, on a collection by p (Holm); effect: mean difference / "
             "its standard deviation",
             fmt.DETECTABLE_LEGEND,

@@ -120,6 +120,10 @@ def board_latex(board: Leaderboard, measure: str) -> str:
     return table_of_scores(names, cells, " ".join(filter(None, caption)), "leaderboard")
 
 
+def _of_pairs(pairs: int) -> str:
+    return f" of all {pairs:,} pairs" if pairs > 1 else ""
+
+
 def comparison_latex(comparison: Comparison) -> str:
     """Return ``comparison``: the two models and their difference by collections and suites."""
     a, b = comparison.a, comparison.b
@@ -141,8 +145,8 @@ def comparison_latex(comparison: Comparison) -> str:
     columns = {f"{fmt.display_name(row.on)}\n{row.measure}": cells(row) for row in rows}
     caption = (
         f"{a} compared with {b}. {BEST_IN_BOLD} † marks the significantly better model (paired "
-        "randomisation test over queries, p at most .05, Holm-corrected over the collections); "
-        "intervals by bootstrap over queries."
+        "randomisation test over queries, p at most .05, Holm-corrected over the collections"
+        f"{_of_pairs(comparison.pairs)}); intervals by bootstrap over queries."
     )
     names = [a, b, "difference", "95 % interval", "p (Holm)"]
     return table_of_scores(names, columns, caption, f"{a}-{b}")

@@ -198,7 +198,8 @@ class ComparisonRow(Record, kw_only=True):
         mean_a, mean_b: mean scores; None if there isn't a result, or a member is missing.
         in_domain_a, in_domain_b: whether the model was trained on the collection.
         official: whether this is the published collection.
-        paired: difference, with p adjusted over the collections of this pair; None for a gap.
+        paired: difference, with p adjusted over the collections of all pairs (a mean: over all
+            pairs); None for a gap.
         verdict: better model at the 5 % level.
         missing: gaps, with the model's name; for a suite, its missing members.
         overlay: hash of imported judgements that count, too; "" without any.
@@ -223,7 +224,9 @@ class ComparisonRow(Record, kw_only=True):
 class Comparison(Record):
     """Two models, ``a`` minus ``b``, on all collections that either of them has.
 
-    ``recipes`` are the fields of the recipes that differ, with their values over the collections.
+    Attributes:
+        pairs: number of pairs of models that were compared, over which p is adjusted.
+        recipes: fields of the recipes that differ, with their values over the collections.
     """
 
     a: str
@@ -231,10 +234,14 @@ class Comparison(Record):
     collections: tuple[ComparisonRow, ...]
     suites: tuple[ComparisonRow, ...]
     recipes: tuple[FieldDifference, ...]
+    pairs: int = 1
 
 
 def compare_models(models: Models, settings: ComparisonSettings) -> list[Comparison]:
     """Compare each of ``models`` with every later one, by ``settings``.
+
+    p is corrected over all collections of all pairs, so that equal models have a significant
+    difference anywhere in at most 5 % of comparisons. The means of a suite are another family.
 
     Raises:
         BenchError: different protocols, no shared collection, an unknown measure, too few
@@ -252,17 +259,48 @@ def compare_models(models: Models, settings: ComparisonSettings) -> list[Compari
             "; ".join(["no two models have the same measure on the same collection", *gaps]),
             "Choose another --measure, or evaluate them on the same collection.",
         )
-    return [_compare_pair(pair, matrices, settings) for pair in combinations(models, 2)]
+    compared = [_compare_pair(pair, matrices, settings) for pair in combinations(models, 2)]
+    return _adjust(compared)
+
+
+def _adjust(compared: list[Comparison]) -> list[Comparison]:
+    """Correct p over the collections of all pairs, and the means of each suite over all pairs."""
+    families: dict[str, dict[tuple[int, str], Difference]] = {}
+    for number, one in enumerate(compared):
+        for row in (*one.collections, *one.suites):
+            if row.paired:
+                family = families.setdefault(row.on if row.members else "", {})
+                family[number, row.on] = row.paired
+    tests: dict[tuple[int, str], Difference] = {}
+    for family in families.values():
+        tests |= adjust_p_values(family)
+
+    def adjust(number: int, row: ComparisonRow) -> ComparisonRow:
+        test = tests.get((number, row.on))
+        if test is None or (row.members and len(compared) == 1):
+            return row
+        return msgspec.structs.replace(row, paired=test, verdict=test.verdict)
+
+    return [
+        msgspec.structs.replace(
+            one,
+            collections=tuple(adjust(number, row) for row in one.collections),
+            suites=tuple(adjust(number, row) for row in one.suites),
+            pairs=len(compared),
+        )
+        for number, one in enumerate(compared)
+    ]
 
 
 def _compare_pair(
     pair: ModelPair, matrices: Sequence[ScoreMatrix], settings: ComparisonSettings
 ) -> Comparison:
+    """Compare two models. No p is adjusted."""
     a, b = pair
     relevant = [matrix for matrix in matrices if matrix.collection in {*a.results, *b.results}]
     complete = [matrix for matrix in relevant if not matrix.gaps.keys() & {a.name, b.name}]
     parts = {matrix.collection: matrix.minus(a.name, b.name) for matrix in complete}
-    tests = adjust_p_values({name: paired_difference([part]) for name, part in parts.items()})
+    tests = {name: paired_difference([part]) for name, part in parts.items()}
     rows = [_collection_row(pair, matrix, tests.get(matrix.collection)) for matrix in relevant]
     by_name = {row.on: row for row in rows}
     suites = [_suite_row(suite, by_name, parts) for suite in _suites_to_show(pair, settings)]

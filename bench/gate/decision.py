@@ -17,7 +17,9 @@ neither                                                                 INCONCLU
 If measures differ, there is no mean, and the bound of each collection must be within the margin.
 
 A loss is significant if the randomisation test has a p of at most .05 (two-sided, so that equal
-models show a significant loss in 2.5 % of checks). `upper_bound` is the bound (95 %, one-sided).
+models show a significant loss in at most 2.5 % of checks), and its lower bound (97.5 %) is above 0.
+The test alone errs more often if many small losses balance rare large gains, which may be missing
+from the sample. `upper_bound` is the bound (95 %, one-sided), and the lower one that of the gains.
 Nothing else decides: no result of another model, no earlier check, no other folder.
 
 A candidate whose every score is lower or equal never has a better outcome. The bound never falls,
@@ -44,7 +46,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import NormalDist
 
 import msgspec
 import numpy as np
@@ -67,7 +68,8 @@ from foundation.arrays import Float64Array
 from foundation.errors import BenchError, format_count
 
 WIDEST = {"margin": 0.1, "floor": 0.2, "tolerance": 0.01}
-LEVEL = 0.95  # of the bound, one-sided
+LEVEL = 0.95  # of the upper bound, one-sided
+LOWER_LEVEL = 0.975  # of the lower bound, one-sided, as of the test of a loss
 DRAWS = 19_999  # another seed moves a bound by .6 % of its distance from the mean (1 sd)
 MOST_QUERIES = 10_000_000  # that `queries_needed` considers
 
@@ -138,6 +140,11 @@ class DrawnMeans:
     means: Float64Array
     levels: Float64Array
 
+    @property
+    def negated(self) -> "DrawnMeans":
+        """The draws of the gain."""
+        return replace(self, means=-self.means, observed=-self.observed)
+
 
 def draw_means(losses: Float64Array, draws: int = DRAWS) -> DrawnMeans:
     """Draw the mean loss under random weights, which depend on the number of queries alone.
@@ -158,15 +165,19 @@ def draw_means(losses: Float64Array, draws: int = DRAWS) -> DrawnMeans:
 
 
 def upper_bound(
-    parts: Sequence[DrawnMeans], weights: Sequence[float] = (1.0,), factor: float = 1.0
+    parts: Sequence[DrawnMeans],
+    weights: Sequence[float] = (1.0,),
+    factor: float = 1.0,
+    level: float = LEVEL,
 ) -> float:
-    """Return the upper 95 % confidence bound of the weighted mean loss.
+    """Return the upper confidence bound of the weighted mean loss.
 
     Args:
         parts: draws of each collection, in the order of `collection_order`.
         weights: weight of each collection; they sum to 1.
         factor: for planning: the bound if there were so many times as many queries with losses like
             these. The spread of the mean shrinks by its root.
+        level: coverage, one-sided.
     """
     shrink = 1 / math.sqrt(factor)
 
@@ -176,12 +187,12 @@ def upper_bound(
         return np.asarray(worst + (1 - worst) * means)
 
     total = combine_draws(weights, [draws(part) for part in parts])
-    place = math.ceil(LEVEL * len(total)) - 1
+    place = math.ceil(level * len(total)) - 1
     return float(np.partition(total, place)[place])
 
 
 def queries_needed(
-    parts: Sequence[DrawnMeans], weights: Sequence[float], margin: float
+    parts: Sequence[DrawnMeans], weights: Sequence[float], margin: float, level: float = LEVEL
 ) -> int | None:
     """Return how many queries with losses like these have a bound of at most ``margin``, or None.
 
@@ -191,7 +202,9 @@ def queries_needed(
     numbers = range(known, max(known, MOST_QUERIES) + 1)
 
     place = bisect_left(
-        numbers, True, key=lambda queries: upper_bound(parts, weights, queries / known) <= margin
+        numbers,
+        True,
+        key=lambda queries: upper_bound(parts, weights, queries / known, level) <= margin,
     )
     return numbers[place] if place < len(numbers) else None
 
@@ -223,6 +236,11 @@ class LossTest:
     def bound(self) -> float:
         """Upper bound of the loss."""
         return upper_bound(self.drawn, self.weights)
+
+    @cached_property
+    def lower(self) -> float:
+        """Lower bound of the loss, 97.5 %: the upper bound of the gain."""
+        return -upper_bound([part.negated for part in self.drawn], self.weights, level=LOWER_LEVEL)
 
     @property
     def loss(self) -> float:
@@ -257,9 +275,8 @@ class LossTest:
         """Return the number of queries that would be enough to pass, or to show the loss."""
         if self.loss < margin:
             return queries_needed(self.drawn, self.weights, margin)
-        distance = NormalDist().inv_cdf(1 - self.paired.p / 2)
-        enough = NormalDist().inv_cdf(1 - ALPHA / 2)
-        return math.ceil(self.queries * (enough / distance) ** 2) if distance > 0.01 else None
+        gains = [part.negated for part in self.drawn]
+        return queries_needed(gains, self.weights, 0.0, LOWER_LEVEL)
 
 
 def decide(
@@ -363,7 +380,7 @@ def _rule_on_loss(
     losses = {
         name: f"{name} lost {test.loss:.4f} (p {p_values[name]:.4f})"
         for name, test in {**tests, **decisive}.items()
-        if test.loss > 0 and p_values[name] <= ALPHA
+        if test.loss > 0 and p_values[name] <= ALPHA and test.lower > 0
     }
     unproved = {name: test for name, test in decisive.items() if test.bound > margin}
     failures = {
@@ -404,6 +421,8 @@ def _describe_doubt(test: LossTest, margin: float, needed: int | None) -> str:
     )
     if test.loss > margin:
         text += f"; the observed loss of {test.loss:.4f} is not significant"
+        if test.paired.p <= ALPHA:
+            text += f" (p {test.paired.p:.4f}, but rare gains that the sample lacks may balance it)"
     if needed is not None:
         text += f"; about {needed:,} queries are needed, and there are {test.queries:,}"
     return text

@@ -41,7 +41,10 @@ def compare(request: deciding.CompareRequest, output: OutputOptions) -> int:
         return print_result(output.json, None, "\n".join(tables))
     tables = [*map(comparison_table, report.comparisons)]
     tables += [holes_text(report.holes)] if report.holes else []
-    tables += [legend(report.resampling), *map(changes_table, report.changed)]
+    tables += [
+        legend(report.resampling, len(report.comparisons)),
+        *map(changes_table, report.changed),
+    ]
     summary = {"resampling": report.resampling, "comparisons": report.comparisons}
     document = {**summary, "changed": report.changed, "holes": report.holes}
     return print_result(output.json, document, "\n\n".join(tables))

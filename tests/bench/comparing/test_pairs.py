@@ -169,7 +169,8 @@ def test_figures_of_two_models_do_not_depend_on_what_else_is_compared():
     alone = compare_models([model("a", 1), model("b", 2)], FAST)
     more = ("beir/nfcorpus", "beir/scifact")
     together = compare_models([model("c", 3, more), model("a", 1), model("b", 2)], FAST)
-    assert only(alone[:1]).paired == together[2].collections[0].paired
+    one, other_ = only(alone[:1]).paired, together[2].collections[0].paired
+    assert one == msgspec.structs.replace(other_, p_adjusted=one.p_adjusted)
 
 
 def test_values_are_matched_by_query_not_by_position():
@@ -202,6 +203,33 @@ def test_p_is_corrected_over_the_collections_of_a_pair():
     corrected = [row.paired.p_adjusted for row in found.collections]
     assert corrected == pytest.approx(holm(plain))
     assert corrected != plain
+
+
+def test_p_is_corrected_over_all_pairs_too_where_more_than_two_models_are_compared():
+    names = expand_names(["beir/cqadupstack"])
+    models = [model(name, seed, names, shift=0.06 * seed) for seed, name in enumerate("abc")]
+    found = compare_models(models, FAST)
+    assert [one.pairs for one in found] == [3, 3, 3]
+    rows = [row for one in found for row in one.collections]
+    assert len(rows) == 3 * len(names)
+    assert [row.paired.p_adjusted for row in rows] == holm([row.paired.p for row in rows])
+    means = [one.suites[0] for one in found]
+    assert [row.paired.p_adjusted for row in means] == holm([row.paired.p for row in means])
+    for row in (*rows, *means):
+        assert (row.verdict == "neither") == (row.paired.p_adjusted > 0.05)
+    (alone,) = compare_models(models[:2], FAST)
+    assert alone.suites[0].paired.p_adjusted is None
+
+
+@pytest.mark.slow
+def test_some_pair_of_ten_equal_models_is_better_in_at_most_5_of_100_comparisons():
+    found, rng = [], np.random.default_rng(2)
+    for _ in range(120):
+        scores = rng.choice([0.0, 0.5, 1.0], (10, 50))
+        models = [ComparedModel(f"m{i}", {"x": entry(one)}) for i, one in enumerate(scores)]
+        compared = compare_models(models, ComparisonSettings(resampling=Resampling(39)))
+        found.append(any(one.collections[0].verdict != "neither" for one in compared))
+    assert np.mean(found) <= 0.05 + 2.6 * np.sqrt(0.05 * 0.95 / len(found))
 
 
 def test_a_collection_that_one_model_lacks_is_a_gap_and_counts_in_no_correction():
