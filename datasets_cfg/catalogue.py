@@ -94,6 +94,8 @@ class Facts(Record):
         exclude_self: drop the document whose id equals the query id (the BEIR protocol); None if
             undeclared, and then nothing is dropped.
         title_track: "title" or "no-title" if both corpora are in use, else "".
+        group: field of the queries' metadata with the same value for queries that depend on each
+            other, such as paraphrases; "" if all are independent.
         folder: folder of its files below a data folder; "" if equal to the name.
         public: can be downloaded by anyone.
         instructions: how to obtain it if it is not public.
@@ -116,6 +118,7 @@ class Facts(Record):
     depth: Annotated[int, msgspec.Meta(ge=1)] = 1000
     exclude_self: bool | None = None
     title_track: TitleTrack = ""
+    group: str = ""
     folder: str = ""
     public: bool = True
     instructions: str = ""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from bench.comparing.groups import Grouping, find_groups
 from bench.comparing.pairs import (
     ComparedModel,
     Comparison,
@@ -150,15 +151,36 @@ def compare(request: CompareRequest) -> ComparisonReport:
         return ComparisonReport(resampling, transfer=transfer)
     models = _choose_models(entrants, on, workspace)
     suites = suites_inner_first(request.on) if request.on else None
-    settings = ComparisonSettings(request.measure, on or None, suites, resampling)
+    grouping = _find_groups(request.group, models, on, workspace, opened)
+    settings = ComparisonSettings(request.measure, on or None, suites, resampling, grouping.groups)
     comparisons = tuple(compare_models(models, settings))
     tested = tested_pairs(comparisons, models)
     changed: list[ChangedQueries] = []
     for test, results in tested if request.changed else ():
         dataset = open_evaluated(results[0], workspace, opened)
         changed.append(_find_changed_queries(test, results, request.changed, dataset))
-    holes = find_comparison_holes(tested, request.holes, workspace, opened)
+    ungrouped = [one for one in tested if one[0].on not in grouping.groups]
+    if request.holes and len(ungrouped) < len(tested):
+        raise BenchError("holes are of queries, not of groups", "Leave out --holes or --group.")
+    holes = find_comparison_holes(ungrouped, request.holes, workspace, opened)
     return ComparisonReport(resampling, comparisons, tuple(changed), tuple(holes))
+
+
+def _find_groups(
+    field: str,
+    models: Sequence[ComparedModel],
+    on: Sequence[str],
+    workspace: Workspace,
+    given: OpenDataset | None,
+) -> Grouping:
+    """Return the groups of queries whose means are compared, and print warnings about them."""
+    stored = {name: one for model in models for name, one in model.results.items()}
+    shown = {name: one for name, one in stored.items() if not on or name in on}
+    opened = {name: open_evaluated(one, workspace, given) for name, one in shown.items()}
+    grouping = find_groups(field, opened)
+    for warning in grouping.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return grouping
 
 
 def model_of(results: Any) -> ComparedModel:

@@ -21,6 +21,7 @@ from itertools import combinations
 import msgspec
 import numpy as np
 
+from bench.comparing.groups import average_groups
 from bench.comparing.statistics import (
     Difference,
     MeanScore,
@@ -66,12 +67,14 @@ class ComparisonSettings:
         collections: collections to compare on; None for all.
         suites: suites whose means are shown even if incomplete; None for the suites that one
             model completes.
+        groups: group of each query by collection, for collections whose groups are compared.
     """
 
     measure: str | None = None
     collections: Collection[str] | None = None
     suites: Sequence[str] | None = None
     resampling: Resampling = field(default_factory=Resampling)
+    groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def includes(self, collection: str) -> bool:
         """Return True if ``collection`` is compared."""
@@ -131,6 +134,8 @@ def read_scores(collection: str, models: Models, settings: ComparisonSettings) -
     scores = np.array([[value[query] for value in values.values()] for query in queries])
     if not np.isfinite(scores).all():
         raise BenchError(f"a score of {measure} on {collection} is not finite")
+    if values and collection in settings.groups:
+        scores, queries = average_groups(scores, queries, settings.groups[collection])
     columns, ids = {name: column for column, name in enumerate(values)}, tuple(queries)
     return ScoreMatrix(collection, measure, columns, scores, settings.resampling, gaps, ids)
 
@@ -192,7 +197,7 @@ class ComparisonRow(Record, kw_only=True):
 
     Attributes:
         on: name of the collection or suite.
-        queries: number of queries that both models have, summed over a suite's members.
+        queries: number of queries, or of their groups, summed over a suite's members.
         members: number of sets in the mean, a nested suite counting once; 0 for a collection.
         weighted: True if members have different weights.
         mean_a, mean_b: mean scores; None if there isn't a result, or a member is missing.

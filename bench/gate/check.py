@@ -8,7 +8,7 @@ import math
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -20,10 +20,12 @@ from bench.comparing.comparison import (
     find_comparison_holes,
     find_run_file,
     model_of,
+    open_evaluated,
     open_evaluated_dataset,
     score_run_file,
     tested_pairs,
 )
+from bench.comparing.groups import Grouping, find_groups
 from bench.comparing.pairs import (
     ComparedModel,
     ComparisonSettings,
@@ -68,7 +70,8 @@ DEVIATION = 0.2  # of the differences of different checkpoints; siblings have .1
 class Scope:
     """Baseline and collections of a check, with their weights in the mean.
 
-    ``opened_by`` has the name or folder that opens each collection, by the name in its results.
+    ``opened_by`` has the name or folder that opens each collection, by the name in its results, and
+    ``groups`` the group of each query for collections whose groups are tested.
     """
 
     workspace: Workspace
@@ -76,6 +79,16 @@ class Scope:
     weights: Mapping[str, float]
     left_out: tuple[str, ...]
     opened_by: Mapping[str, str]
+    groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def count_queries(self) -> dict[str, int]:
+        """Return the number of independent queries of the baseline's results, by collection."""
+        return {
+            name: len(set(self.groups[name].values()))
+            if name in self.groups
+            else one.record.queries
+            for name, one in self.baseline.results.items()
+        }
 
 
 def check(request: CheckRequest) -> Check:
@@ -97,6 +110,8 @@ def check(request: CheckRequest) -> Check:
             "published scores have no per-query scores, so they cannot be tested",
             "Add --expect-same to check that this is the published checkpoint.",
         )
+    if request.group and request.expect_same:
+        raise BenchError("--expect-same compares queries, not groups", "Leave out --group.")
     measure = request.measure and parse_measure(request.measure).name
     resampling = Resampling(request.resamples, request.seed)
     settings = GateSettings(request.margin, request.floor, request.expect_same, request.tolerance)
@@ -108,6 +123,11 @@ def check(request: CheckRequest) -> Check:
             (model,) = load_models(workspace, (request.candidate,), request)
         claims = model.card.expected if model else ()
         scope = _find_scope(request, workspace, claims)
+        grouping = Grouping({}, ())
+        if not settings.expect_same:
+            grouping = _find_groups(request.group, scope)
+            scope = replace(scope, groups=grouping.groups)
+            comparing = replace(comparing, groups=grouping.groups)
         if run_file:
             request = evolve(request, candidate=_score_run_file(run_file, measure, scope))
         candidate = _find_candidate(request, measure, model, scope)
@@ -121,7 +141,7 @@ def check(request: CheckRequest) -> Check:
         warnings += [f"{name}: {text}" for text in entry.record.preflight.get("warnings", ())]
     holes: Iterable[Holes] = ()
     if not settings.expect_same:
-        warnings = [*_warnings(done), *warnings]
+        warnings = [*_warnings(done), *grouping.warnings, *warnings]
         holes = _find_holes(candidate, done, scope, comparing)
     return msgspec.structs.replace(
         done,
@@ -131,6 +151,17 @@ def check(request: CheckRequest) -> Check:
         explain=_explain_command(done, model, scope, request) if model else "",
         holes=tuple(map(str, holes)),
     )
+
+
+def _find_groups(field: str, scope: Scope) -> Grouping:
+    """Return the groups of queries whose means are tested, and warn about repeated queries."""
+    stored = {name: scope.baseline.results.get(name) for name in scope.weights}
+    opened = {
+        name: open_evaluated(one, scope.workspace)
+        for name, one in stored.items()
+        if one is not None
+    }
+    return find_groups(field, opened)
 
 
 def _score_run_file(path: Path, measure: str | None, scope: Scope) -> Evaluation:
@@ -207,7 +238,7 @@ def _find_candidate(
         check_scores_against_rankings(stored, scope.workspace)
         return Candidate(given.name, given.results)
     name = candidate_name(model, request.results)
-    _announce(name, scope, request.expect_same)
+    _announce(name, scope, request.expect_same, measure)
     # Without a result of the baseline, the verdict is MISSING in any case.
     decisive = scope.weights if scope.baseline.name == PUBLISHED else scope.baseline.results
     opens = {n: opens for n, opens in scope.opened_by.items() if n in decisive}
@@ -215,26 +246,44 @@ def _find_candidate(
     return evaluate_candidate(scope.workspace, *sides, opens, request.results, measure)
 
 
-def _announce(candidate: str, scope: Scope, expect_same: bool) -> None:
+def _announce(candidate: str, scope: Scope, expect_same: bool, measure: str | None) -> None:
     """Print models and collections, and what the queries can show, before hours of encoding."""
     baseline, collections = scope.baseline.name, ", ".join(scope.weights)
     print(f"{candidate} against the baseline, {baseline}, on {collections}", file=sys.stderr)
-    sizes = {name: one.record.queries for name, one in scope.baseline.results.items()}
-    if not expect_same and sizes.keys() >= scope.weights.keys():
+    sizes = scope.count_queries()
+    if expect_same or not sizes.keys() >= scope.weights.keys():
+        return
+    measures = {scope.baseline.results[name].record.main_measure for name in scope.weights}
+    if measure is None and len(measures) > 1:  # each collection is tested on its own
+        effects = [expected_effects(sizes, {name: 1.0}) for name in scope.weights]
+        detectable, provable = (max(figures) for figures in zip(*effects, strict=True))
+        what = "on each collection a loss"
+        print(describe_mixed_measures(sorted(measures)), file=sys.stderr)
+    else:
         detectable, provable = expected_effects(sizes, scope.weights)
-        print(
-            f"{sum(sizes[name] for name in scope.weights):,} queries: if scores differ with a "
-            f"standard deviation of {DEVIATION}, a mean loss of {detectable:.4f} is found with "
-            f"80 % power. No margin below {provable:.4f} can be passed, even if no score changes",
-            file=sys.stderr,
-        )
+        what = "a mean loss"
+    print(
+        f"{sum(sizes[name] for name in scope.weights):,} queries: if scores differ with a "
+        f"standard deviation of {DEVIATION}, {what} of {detectable:.4f} is found with "
+        f"80 % power. No margin below {provable:.4f} can be passed, even if no score changes",
+        file=sys.stderr,
+    )
+
+
+def describe_mixed_measures(measures: Sequence[str]) -> str:
+    """Return why there is no mean if the main ``measures`` of collections differ."""
+    chosen = "nDCG@10" if "nDCG@10" in measures else measures[0]
+    return (
+        f"the main measures differ ({', '.join(measures)}), so there is no mean, and the margin "
+        f"must hold on each collection. Add --measure {chosen} to decide by the mean of one measure"
+    )
 
 
 def expected_effects(sizes: Mapping[str, int], weights: Mapping[str, float]) -> tuple[float, float]:
     """Return the mean loss that is found with 80 % power, and the smallest margin to pass.
 
-    ``sizes`` are numbers of queries. The first figure assumes differences with a standard deviation
-    of `DEVIATION`, the second none.
+    ``sizes`` are numbers of queries, or of groups. The first figure assumes differences with a
+    standard deviation of `DEVIATION`, the second none.
     """
     errors = [weight * DEVIATION / math.sqrt(sizes[name]) for name, weight in weights.items()]
     total = sum(sizes[name] for name in weights)
@@ -297,7 +346,7 @@ def _find_holes(
     candidate: Candidate, done: Check, scope: Scope, comparing: ComparisonSettings
 ) -> Iterable[Holes]:
     """Return what unjudged documents can change, for each collection shared with the baseline."""
-    shared = [row.name for row in done.rows if row.paired]
+    shared = [row.name for row in done.rows if row.paired and row.name not in scope.groups]
     if not shared:
         return ()
     label = CANDIDATE if candidate.name == scope.baseline.name else candidate.name
@@ -330,6 +379,9 @@ def _worst_queries(pairs: Mapping[str, ScorePair], candidate: Candidate) -> tupl
 
 def _warnings(done: Check) -> Iterator[str]:
     """Yield warnings about the evidence."""
+    measures = sorted({row.measure for row in done.rows if row.measure})
+    if len(measures) > 1:
+        yield describe_mixed_measures(measures)
     ours, other = f"the candidate, {done.candidate},", f"the baseline, {done.baseline},"
     if done.same_model:
         yield (

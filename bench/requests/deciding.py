@@ -37,6 +37,8 @@ class CompareRequest(ResamplingFields, FolderFields):
         changed: Show the N queries with the largest differences in favour of each model.
         holes: Show how far labels of unjudged documents could move each difference.
         measure: Measure to compare by. Default: each collection's main measure.
+        group: Field of the queries' metadata that depending queries share, such as the question of
+            paraphrases. The means of groups are compared. Default: `group` in dataset.toml.
         results: Folders of stored results.
         dataset: Collection or folder whose judgements score run files.
         depth: Documents per query of run files. Default: the collection's, usually 1,000.
@@ -60,6 +62,7 @@ class CompareRequest(ResamplingFields, FolderFields):
     changed: int = 0
     holes: bool = False
     measure: str | None = None
+    group: str = ""
     results: tuple[Path, ...] = field(default=RESULTS, converter=to_paths)
     dataset: str | None = field(default=None, converter=to_optional_text)
     depth: int | None = None
@@ -88,6 +91,8 @@ class CheckRequest(
         on: Collections, suites or folders (a suite of your own is a TOML file). Default: the
             baseline's. With ``served``, texts of one collection. Default: stdlib-code.
         measure: Measure to decide by. Default: each collection's main measure.
+        group: Field of the queries' metadata that depending queries share, such as the question of
+            paraphrases. The means of groups decide. Default: `group` in dataset.toml.
         results: Folder of stored results. New results are
             added to it.
         margin: Largest mean loss that passes. The 95 % confidence bound of the loss must be within
@@ -117,6 +122,7 @@ class CheckRequest(
     baseline: Any = field(kw_only=False, default="")
     on: tuple[str, ...] = field(default=(), converter=to_names)
     measure: str | None = None
+    group: str = ""
     results: Path = field(default=RESULTS, converter=local_path)
     margin: float = 0.02
     floor: float = 0.1

@@ -20,6 +20,7 @@ from foundation.errors import report_error
 
 _HINT = 'write one JSON object per line, with the strings "_id" and "text"'
 _QUERIES = ("queries", "query")
+_QUERY_COLUMNS = {"_id", "id", "text"}
 _QRELS = ("qrels", "default", "data")
 
 
@@ -61,6 +62,22 @@ class BeirReader(Reader):
         queries = read_queries(*self._texts(*_QUERIES))
         qrels = self._qrels()
         return reader.keep_judged_queries(queries, read_qrels(*qrels), qrels[0])
+
+    def query_fields(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the id of each query with further columns and the fields of its ``metadata``."""
+        for path in self._texts(*_QUERIES):
+            is_table = path.suffix in (".parquet", ".arrow")
+            rows = (
+                reader.read_table(path)
+                if is_table
+                else reader.read_json_lines(path, dict[str, Any], _HINT)
+            )
+            for number, row in rows:
+                id_ = row.get("id") if row.get("_id") is None else row["_id"]
+                own = {name: row[name] for name in row.keys() - _QUERY_COLUMNS}
+                if isinstance(own.get("metadata"), dict):
+                    own |= own.pop("metadata")
+                yield reader.read_id(path, number, id_), own
 
     def _texts(self, *names: str) -> tuple[Path, ...]:
         missing = f"{self.folder} has no {names[0]}.jsonl"

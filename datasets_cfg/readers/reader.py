@@ -205,6 +205,34 @@ class Reader(ABC):
         """Return queries with their judgements."""
         return NO_JUDGEMENTS
 
+    def query_fields(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the id of each query with its further fields, nothing if the layout has none."""
+        return iter(())
+
+    def query_values(self, field: str) -> dict[str, tuple[str, ...]]:
+        """Return the values of a further field of the queries, by query id.
+
+        The files are read when values are asked for, and no hash depends on them. A list has
+        several values. Queries without a value are left out.
+
+        Raises:
+            BenchError: no query has the field.
+        """
+        values, known = dict[str, tuple[str, ...]](), dict[str, None]()
+        for query, fields in self.query_fields():
+            present = {name: value for name, value in fields.items() if value is not None}
+            known |= dict.fromkeys(present)
+            if field in present:
+                several = present[field] if isinstance(present[field], list) else [present[field]]
+                values[query] = tuple(dict.fromkeys(map(str, several)))
+        if not values:
+            listed = f"The fields are {', '.join(sorted(known))}." if known else ""
+            hint = errors.did_you_mean(
+                field, known, listed or "The queries have no further fields."
+            )
+            raise BenchError(f"no query of {self.folder} has the field {field}", hint)
+        return values
+
     def examples(self) -> Iterator[TrainingExample]:
         """Yield the hard negatives that come with the queries, by the ids of the collection."""
         return iter(())
