@@ -5,8 +5,9 @@ of a text share one label, in both rankings, and a copy of a judged document has
 range of the difference over all labels of the holes is exact. Documents that neither model
 retrieved are not considered: a relevant one lowers both scores by the same factor.
 
-Gains are linear, so a score is a sum over the levels of relevance ("at least grade 1", "at least
-grade 2"), and so is the ideal of nDCG, which depends on the number of documents at each level only.
+A score is a sum over the levels of relevance ("at least grade 1", "at least grade 2"), each with
+the gain that it adds, and so is the ideal of nDCG, which depends on the number of documents at each
+level only. Gains, discounts and normalisers are those of `bench.evaluation.scoring`.
 See Carterette, Allan and Sitaraman (Minimal test collections for retrieval evaluation, SIGIR 2006).
 """
 
@@ -19,7 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.evaluation.runs import Run
-from bench.evaluation.scoring import NO_CUTOFF, Measure, parse_measure
+from bench.evaluation.scoring import (
+    DEFINITIONS,
+    NO_CUTOFF,
+    Definition,
+    Measure,
+    parse_measure,
+)
 from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import BoolArray, Float64Array, Int64Array
 from foundation.errors import BenchError
@@ -27,8 +34,6 @@ from foundation.errors import BenchError
 if TYPE_CHECKING:
     import pandas as pd
 
-BOUNDED = ("nDCG", "RR", "R", "P", "Success")
-FIRST = ("RR", "Success")  # decided by the first relevant document
 STATES = 1_000_000  # numbers of relevant documents of one query that are enumerated
 BEYOND = 1 << 30  # rank of a document that was not retrieved
 UNJUDGED = -1  # grade of a hole
@@ -49,8 +54,8 @@ class HoleTable:
         levels: int64 ``(l,)``, rising grades that gain.
         query: int64 ``(n,)``, row of each text's query, rising.
         documents: ids of the copies of each text.
-        weight: float64 ``(2, n)``, discount summed over copies; for RR and Success, the score if
-            it is the first relevant text.
+        weight: float64 ``(2, n)``, 1 / discount summed over copies; for RR and Success, the score
+            if it is the first relevant text.
         rank: int64 ``(2, n)``, best rank from 1 in the complete rankings, or `BEYOND`.
         grade: int64 ``(n,)``, at least 0, or `UNJUDGED`.
         imported: bool ``(n,)``, whether the grade is an imported judgement.
@@ -74,6 +79,16 @@ class HoleTable:
     short: tuple[int, ...]
     relevant_only: bool
 
+    @property
+    def definition(self) -> Definition:
+        """Definition of the measure."""
+        return DEFINITIONS[self.measure.kind]
+
+    @property
+    def first_counts(self) -> bool:
+        """True for RR and Success: only the first relevant document counts."""
+        return self.definition.normaliser == "first"
+
     @cached_property
     def holes(self) -> Int64Array:
         """Rows of the holes, int64 ``(u,)``."""
@@ -93,18 +108,17 @@ class HoleTable:
     @cached_property
     def gains(self) -> Float64Array:
         """Gain of each level over the one below, float64 ``(l,)``."""
-        if self.measure.kind != "nDCG":
-            return np.ones(len(self.levels))
-        return np.diff(self.levels, prepend=0).astype(np.float64)
+        return np.diff(self.definition.gain(self.levels, self.measure.rel), prepend=0.0)
 
     @cached_property
     def ideal(self) -> Float64Array:
         """Best possible gain of 0, 1, ... documents at a level, the denominator of a score."""
         counts = np.arange(int(self.outside.max(initial=0) + self.size.sum()) + 1)
-        if self.measure.kind == "nDCG":
-            return np.append(0.0, np.cumsum(_discount(self.measure, counts[1:])))
-        best = np.full(len(counts), self.measure.cutoff) if self.measure.kind == "P" else counts
-        return best.astype(np.float64)
+        if self.definition.normaliser == "ideal":
+            return np.append(0.0, np.cumsum(_weights(self.measure, counts[1:])))
+        if self.definition.normaliser == "cutoff":
+            counts = np.full(len(counts), self.measure.cutoff)
+        return counts.astype(np.float64)
 
     @cached_property
     def known(self) -> tuple[Float64Array, Int64Array]:
@@ -118,12 +132,12 @@ class HoleTable:
         known_gain, known_count = self.known
         gain, count = self._add_up(self.holes, labels)
         total = gain + known_gain[:, None]
-        if self.measure.kind in FIRST:
+        if self.first_counts:
             total = np.maximum(gain, known_gain[:, None])
         return self._normalise(total, count + known_count[:, None])
 
     def _normalise(self, gain: Any, count: Any) -> Float64Array:
-        if self.measure.kind in FIRST:
+        if self.first_counts:
             return np.asarray(gain)
         best = np.tensordot(self.gains, self.ideal[count], 1)
         return np.asarray(np.divide(gain, best, out=np.zeros_like(gain), where=best > 0))
@@ -142,7 +156,7 @@ class HoleTable:
         """Return the difference of each hole's query if it alone has the lowest level, ``(u,)``."""
         query, weight = self.query[self.holes], self.weight[:, self.holes]
         gain, count = (known[:, query] for known in self.known)
-        if self.measure.kind in FIRST:
+        if self.first_counts:
             gain = np.maximum(gain, weight)
         else:
             gain += self.gains[0] * weight
@@ -152,7 +166,7 @@ class HoleTable:
 
     def _add_up(self, texts: Int64Array, grades: Int64Array) -> tuple[Float64Array, Int64Array]:
         """Return gains ``(2, s, q)`` and documents at each level ``(l, s, q)`` of some texts."""
-        query, combine = self.query[texts], np.maximum if self.measure.kind in FIRST else np.add
+        query, combine = self.query[texts], np.maximum if self.first_counts else np.add
         reached = grades >= self.levels[:, None, None]
         gain = np.tensordot(self.gains, reached, 1) * self.weight[:, None, texts]
         count = self._by_query(reached * self.size[texts], query, np.add)
@@ -173,7 +187,7 @@ class HoleTable:
             Two arrays, float64 ``(q,)``, and whether they are exact, not only outer bounds.
         """
         gain, count = self.known
-        if self.measure.kind in FIRST:  # one more relevant document cannot help only one side
+        if self.first_counts:  # one more relevant document cannot help only one side
             query, base = self.query[self.holes], gain[0] - gain[1]
             one = np.maximum(gain[:, query], self.weight[:, self.holes])
             moved = one[0] - one[1] - base[query]
@@ -250,7 +264,7 @@ def tabulate_holes(
     Args:
         runs: both rankings, under one protocol.
         qrels: judgements.
-        measure: name of a measure in `BOUNDED`.
+        measure: name of a measure in `DEFINITIONS`.
         keys: for each document a key that exact copies share; None without their texts.
         imported: number of imported judgements, at the end of ``qrels``.
 
@@ -260,14 +274,13 @@ def tabulate_holes(
     import pandas as pd  # late: `list` must answer without it
 
     parsed, keys = parse_measure(measure), keys or {}
-    if not parsed.native or parsed.kind not in BOUNDED:
+    if (definition := parsed.definition) is None:
         raise BenchError(
             f"there are no bounds of {parsed.name} over unknown labels",
-            f"Choose {', '.join(BOUNDED)} with --measure, such as nDCG@10.",
+            f"Choose {', '.join(DEFINITIONS)} with --measure, such as nDCG@10.",
         )
-    levels = np.array([parsed.rel])
-    if parsed.kind == "nDCG":
-        levels = np.unique([1, *qrels.grades[qrels.grades > 0]]).astype(np.int64)
+    levels = np.unique([parsed.rel, *qrels.grades[qrels.grades > 0]]).astype(np.int64)
+    levels = levels[np.diff(definition.gain(levels, parsed.rel), prepend=0.0) > 0]
     row_of = {query_id: row for row, query_id in enumerate(qrels.queries())}
     judged = _read_judgements(qrels, row_of, imported)
     rows = _read_ranks(runs, row_of, parsed.cutoff)
@@ -280,8 +293,8 @@ def tabulate_holes(
     rows["grade"] = rows["grade"].fillna(rows["grade_of_text"]).fillna(UNJUDGED).astype(np.int64)
     texts = rows.groupby(["query", "key", "grade"], sort=False)
     first, text = texts.first().reset_index(), texts.ngroup().to_numpy()
-    discounts = pd.DataFrame(_discount(parsed, ranks)).groupby(text)
-    weight = discounts.max() if parsed.kind in FIRST else discounts.sum()
+    weights = pd.DataFrame(_weights(parsed, ranks)).groupby(text)
+    weight = weights.max() if definition.normaliser == "first" else weights.sum()
     below = judged[~seen]
     outside = [
         np.bincount(below["query"][below["grade"] >= level], minlength=len(row_of))
@@ -361,10 +374,7 @@ def _is_within(measure: Measure, ranks: Int64Array) -> BoolArray:
     return (ranks <= measure.cutoff) & (ranks < BEYOND)
 
 
-def _discount(measure: Measure, ranks: Int64Array) -> Float64Array:
-    """Return what documents of grade 1 at ``ranks`` add to a score before it is normalised."""
-    if measure.kind == "nDCG":
-        gain = 1 / np.log2(ranks + 1.0)
-    else:
-        gain = 1.0 / ranks if measure.kind == "RR" else np.ones(ranks.shape)
-    return np.where(_is_within(measure, ranks), gain, 0.0)
+def _weights(measure: Measure, ranks: Int64Array) -> Float64Array:
+    """Return what a gain of 1 at ``ranks`` adds to a score before it is normalised."""
+    inside = _is_within(measure, ranks)
+    return np.where(inside, 1 / DEFINITIONS[measure.kind].discount(ranks), 0.0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,24 @@ from foundation.errors import BenchError, closest_names
 
 LISTING = "python -m bench list measures"
 NO_CUTOFF = int(np.iinfo(np.int64).max)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """How a kind of measure adds up the documents of one query, for scores and for their bounds.
+
+    A document adds its gain, divided by its discount, to a sum that is then normalised.
+
+    Attributes:
+        gain: gain of grades, float64 ``(n,)``, given grades and the lowest relevant grade.
+        discount: divisor of documents at ranks from 1.
+        normaliser: divisor of the sum: that of the ideal ranking, the number of relevant documents,
+            or the cutoff. With "first" there is none, and only the first relevant document counts.
+    """
+
+    gain: Callable[[Int64Array, int], Float64Array]
+    discount: Callable[[Int64Array], Float64Array]
+    normaliser: Literal["ideal", "relevant", "cutoff", "first"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +65,11 @@ class Measure:
     def documents(self) -> int:
         """Number of documents per query that must be ranked, 0 without a cutoff."""
         return 0 if self.cutoff == NO_CUTOFF else self.cutoff
+
+    @property
+    def definition(self) -> Definition | None:
+        """Definition of a measure that adds up documents; None for all others."""
+        return DEFINITIONS.get(self.kind) if self.native else None
 
 
 @dataclass(frozen=True)
@@ -154,8 +177,29 @@ def _suggestion(name: str) -> str:
     return f"did you mean {' or '.join(meant)}? Or run `{LISTING}`" if meant else LISTING
 
 
-def _relevant_hits(measure: Measure, judged: JudgedRun) -> BoolArray:
-    return (judged.hit_grade >= measure.rel) & (judged.hit_rank < measure.cutoff)
+def _binary(grades: Int64Array, rel: int) -> Float64Array:
+    return (grades >= rel).astype(np.float64)
+
+
+def _linear(grades: Int64Array, rel: int) -> Float64Array:
+    return np.maximum(grades, 0).astype(np.float64)
+
+
+def _no_discount(ranks: Int64Array) -> Float64Array:
+    return np.ones(ranks.shape)
+
+
+# As in trec_eval, gains are linear, grades below 1 gain nothing, and a query without relevant
+# documents or without results scores 0. Recall counts all relevant documents, and precision divides
+# by the cutoff, even with fewer documents. nDCG is that of Järvelin and Kekäläinen (2002), with the
+# ideal over all judgements.
+DEFINITIONS: Mapping[str, Definition] = {
+    "nDCG": Definition(_linear, lambda ranks: np.log2(ranks + 1.0), "ideal"),
+    "R": Definition(_binary, _no_discount, "relevant"),
+    "P": Definition(_binary, _no_discount, "cutoff"),
+    "RR": Definition(_binary, lambda ranks: np.asarray(ranks, dtype=np.float64), "first"),
+    "Success": Definition(_binary, _no_discount, "first"),
+}
 
 
 def _sum_by_query(
@@ -180,42 +224,40 @@ def position_in_group(groups: Int64Array) -> Int64Array:
     return np.arange(len(groups)) - np.searchsorted(groups, groups)
 
 
-def _dcg(
-    queries: Int64Array, ranks: Int64Array, grades: Int64Array, measure: Measure, judged: JudgedRun
+def _add_up(
+    definition: Definition,
+    measure: Measure,
+    queries: Int64Array,
+    ranks: Int64Array,
+    grades: Int64Array,
+    judged: JudgedRun,
 ) -> Float64Array:
-    gaining = (grades > 0) & (ranks < measure.cutoff)
-    gains = grades[gaining] / np.log2(ranks[gaining] + 2)
-    return _sum_by_query(judged, queries[gaining], gains)
+    """Return the sum of discounted gains of each query, or the largest if the first one counts."""
+    gains = definition.gain(grades, measure.rel)
+    gaining = (gains > 0) & (ranks < measure.cutoff)
+    gains = gains[gaining] / definition.discount(ranks[gaining] + 1)
+    if definition.normaliser != "first":
+        return _sum_by_query(judged, queries[gaining], gains)
+    largest = np.zeros(len(judged.retrieved))
+    np.maximum.at(largest, queries[gaining], gains)
+    return largest
 
 
-def _ndcg(measure: Measure, judged: JudgedRun) -> Float64Array:
-    """Compute nDCG (Järvelin and Kekäläinen, 2002) with linear gain, ideal over all judgements."""
-    dcg = _dcg(judged.hit_query, judged.hit_rank, judged.hit_grade, measure, judged)
-    ideal_ranks = position_in_group(judged.judged_query)
-    ideal = _dcg(judged.judged_query, ideal_ranks, judged.judged_grade, measure, judged)
-    return _ratio(dcg, ideal)
+def _score_by_definition(measure: Measure, judged: JudgedRun) -> Float64Array:
+    definition = DEFINITIONS[measure.kind]
+    hits = (judged.hit_query, judged.hit_rank, judged.hit_grade)
+    total = _add_up(definition, measure, *hits, judged)
+    if definition.normaliser == "ideal":
+        ideal_ranks = position_in_group(judged.judged_query)
+        best = (judged.judged_query, ideal_ranks, judged.judged_grade)
+        return _ratio(total, _add_up(definition, measure, *best, judged))
+    if definition.normaliser == "relevant":
+        return _ratio(total, _relevant(measure, judged))
+    return total / measure.cutoff if definition.normaliser == "cutoff" else total
 
 
-def _found(measure: Measure, judged: JudgedRun) -> Float64Array:
-    """Count the relevant documents of each query up to the cutoff."""
-    return _sum_by_query(judged, judged.hit_query[_relevant_hits(measure, judged)])
-
-
-def _recall(measure: Measure, judged: JudgedRun) -> Float64Array:
-    return _ratio(_found(measure, judged), _relevant(measure, judged))
-
-
-def _precision(measure: Measure, judged: JudgedRun) -> Float64Array:
-    """Compute precision over the cutoff, even with fewer documents, as in trec_eval."""
-    return _found(measure, judged) / measure.cutoff
-
-
-def _reciprocal_rank(measure: Measure, judged: JudgedRun) -> Float64Array:
-    hits = _relevant_hits(measure, judged)
-    queries, first = np.unique(judged.hit_query[hits], return_index=True)
-    result = np.zeros(len(judged.retrieved))
-    result[queries] = 1.0 / (judged.hit_rank[hits][first] + 1)
-    return result
+def _relevant_hits(measure: Measure, judged: JudgedRun) -> BoolArray:
+    return (judged.hit_grade >= measure.rel) & (judged.hit_rank < measure.cutoff)
 
 
 def _average_precision(measure: Measure, judged: JudgedRun) -> Float64Array:
@@ -226,10 +268,6 @@ def _average_precision(measure: Measure, judged: JudgedRun) -> Float64Array:
     return _ratio(_sum_by_query(judged, queries, precisions), _relevant(measure, judged))
 
 
-def _success(measure: Measure, judged: JudgedRun) -> Float64Array:
-    return (_found(measure, judged) > 0).astype(np.float64)
-
-
 def _judged(measure: Measure, judged: JudgedRun) -> Float64Array:
     """Compute the share of retrieved documents, up to the cutoff, that have a judgement."""
     counts = _sum_by_query(judged, judged.hit_query[judged.hit_rank < measure.cutoff])
@@ -237,15 +275,13 @@ def _judged(measure: Measure, judged: JudgedRun) -> Float64Array:
     return _ratio(counts, depth.astype(np.float64))
 
 
-# As in trec_eval, gains are linear, grades below 1 gain nothing, and a query without relevant
-# documents or without results scores 0.
 _NATIVE: Mapping[str, Callable[[Measure, JudgedRun], Float64Array]] = {
-    "nDCG": _ndcg,
-    "R": _recall,
-    "P": _precision,
-    "RR": _reciprocal_rank,
+    "nDCG": _score_by_definition,
+    "R": _score_by_definition,
+    "P": _score_by_definition,
+    "RR": _score_by_definition,
     "AP": _average_precision,
-    "Success": _success,
+    "Success": _score_by_definition,
     "Judged": _judged,
 }
 

@@ -1,6 +1,8 @@
 """Bounds over all labels of unjudged documents are those of trying each labeling."""
 
 import itertools
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from bench.comparing.settling import (
     is_certain,
 )
 from bench.evaluation.runs import Run
-from bench.evaluation.scoring import score
+from bench.evaluation.scoring import DEFINITIONS, list_measures, parse_measure, score
 from datasets_cfg.readers.reader import Qrels
 from foundation.errors import BenchError
 
@@ -40,8 +42,7 @@ rankings = st.lists(st.sampled_from(DOCUMENTS), min_size=1, max_size=5, unique=T
 judgements = st.dictionaries(st.sampled_from(DOCUMENTS), st.integers(0, 3), min_size=1, max_size=4)
 
 
-@given(a=rankings, b=rankings, grades=judgements, measure=st.sampled_from(MEASURES))
-def test_scores_and_bounds_are_those_of_every_labeling(a, b, grades, measure):
+def check_every_labeling(a: list[str], b: list[str], grades: dict[str, int], measure: str) -> None:
     by_text = {COPIES.get(doc, doc): grade for doc, grade in grades.items()}
     known = {doc: by_text[COPIES.get(doc, doc)] for doc in grades}  # copies agree
     runs = (make_run({"q": a}), make_run({"q": b}))
@@ -77,10 +78,41 @@ def test_scores_and_bounds_are_those_of_every_labeling(a, b, grades, measure):
     np.testing.assert_allclose([low[0], high[0]], [min(differences), max(differences)], atol=1e-10)
 
 
-def test_a_measure_without_bounds_is_refused_by_name():
+@given(a=rankings, b=rankings, grades=judgements, measure=st.sampled_from(MEASURES))
+def test_scores_and_bounds_are_those_of_every_labeling(a, b, grades, measure):
+    check_every_labeling(a, b, grades, measure)
+
+
+GAINS = {
+    "exponential": lambda grades, rel: np.exp2(np.maximum(grades, 0)) - 1,
+    "from 2 on": lambda grades, rel: np.maximum(grades - 1, 0).astype(np.float64),
+}
+
+
+@given(
+    a=rankings,
+    b=rankings,
+    grades=judgements,
+    measure=st.sampled_from(["nDCG@3", "nDCG"]),
+    gain=st.sampled_from(sorted(GAINS)),
+)
+def test_holes_have_the_gain_of_the_measure_whatever_it_is(a, b, grades, measure, gain):
+    changed = replace(DEFINITIONS["nDCG"], gain=GAINS[gain])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DEFINITIONS, "nDCG", changed)
+        if any(grade > 1 for grade in grades.values()):
+            check_every_labeling(a, b, grades, measure)
+
+
+def test_every_native_measure_is_tested_here_or_refused():
     run = make_run({"q": ["d1"]})
-    with pytest.raises(BenchError, match=r"no bounds of AP over unknown labels"):
-        tabulate_holes((run, run), make_qrels([("q", "d2", 1)]), "AP")
+    native = {name.removesuffix("@k") for name in list_measures() if name.endswith("@k")}
+    assert all(parse_measure(f"{kind}@5").native for kind in native)
+    assert native >= DEFINITIONS.keys()
+    assert {re.split(r"[@(]", name)[0] for name in MEASURES} == set(DEFINITIONS)
+    for kind in native - DEFINITIONS.keys():
+        with pytest.raises(BenchError, match=f"no bounds of {kind}@5 over unknown labels"):
+            tabulate_holes((run, run), make_qrels([("q", "d2", 1)]), f"{kind}@5")
 
 
 def many_queries(queries: int = 60) -> HoleTable:
