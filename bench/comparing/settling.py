@@ -193,8 +193,8 @@ class Holes(Record):
         chance: chance of another verdict of ``compare`` under the model.
         outcome: "settled" if no labels can change the verdict, "probably" settled if the chance is
             below 10 %, otherwise "open".
-        needed: number of judgements after which the verdict would be final in more than 90 % of all
-            cases under the model; None unless it is open.
+        needed: number of judgements from the top of the list after which the verdict is that of
+            all judgements, in more than 90 % of cases under the model; None unless it is open.
         judged_a, judged_b: share of the documents read by the measure that are judged.
         warnings: reasons for doubt.
         missing: reason why the holes are unknown, in which case there are no figures.
@@ -225,7 +225,11 @@ class Holes(Record):
         answer = {
             "settled": "settled: no labels of unjudged documents change the verdict",
             "probably": f"probably settled: another verdict has a chance of {self.chance:.0%}",
-        }.get(self.outcome, f"open: {number} would settle it")
+        }.get(
+            self.outcome,
+            f"open: another verdict has a chance of {self.chance:.0%}, and {number} from the top "
+            f"of the list leave less than {OPEN:.0%}",
+        )
         ranges = f"with all labels {self.low:+.3f} to {self.high:+.3f}"
         if not self.exact:
             ranges += " (outer bounds)"

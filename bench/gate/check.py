@@ -238,7 +238,7 @@ def _find_candidate(
         check_scores_against_rankings(stored, scope.workspace)
         return Candidate(given.name, given.results)
     name = candidate_name(model, request.results)
-    _announce(name, scope, request.expect_same, measure)
+    announce(name, scope, request.expect_same, measure)
     # Without a result of the baseline, the verdict is MISSING in any case.
     decisive = scope.weights if scope.baseline.name == PUBLISHED else scope.baseline.results
     opens = {n: opens for n, opens in scope.opened_by.items() if n in decisive}
@@ -246,7 +246,7 @@ def _find_candidate(
     return evaluate_candidate(scope.workspace, *sides, opens, request.results, measure)
 
 
-def _announce(candidate: str, scope: Scope, expect_same: bool, measure: str | None) -> None:
+def announce(candidate: str, scope: Scope, expect_same: bool, measure: str | None) -> None:
     """Print models and collections, and what the queries can show, before hours of encoding."""
     baseline, collections = scope.baseline.name, ", ".join(scope.weights)
     print(f"{candidate} against the baseline, {baseline}, on {collections}", file=sys.stderr)

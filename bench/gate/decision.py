@@ -419,10 +419,13 @@ def _describe_doubt(test: LossTest, margin: float, needed: int | None) -> str:
         f"a loss of up to {test.bound:.4f} {test.where} is possible, more than the margin of "
         f"{margin:.4f}"
     )
-    if test.loss > margin:
+    if test.paired.p <= ALPHA and test.lower <= 0:
+        text += (
+            f"; the observed loss of {test.loss:.4f} has a small p, but rare gains that the sample "
+            "lacks may balance it"
+        )
+    elif test.loss > margin:
         text += f"; the observed loss of {test.loss:.4f} is not significant"
-        if test.paired.p <= ALPHA:
-            text += f" (p {test.paired.p:.4f}, but rare gains that the sample lacks may balance it)"
     if needed is not None:
         text += f"; about {needed:,} queries are needed, and there are {test.queries:,}"
     return text

@@ -19,6 +19,10 @@ do better than these two.
 RESULTS has results of at least two models on some collections, one of them "bm25", whose judgements
 must be on this machine. Documents that the collection does not judge are judged not relevant. The
 last line of stdout is one JSON document.
+
+A last table shows whether the difference is biased while the list is judged: the mean of the
+difference after some judgements minus that with all, where above 0 means that the model which is
+better with all judgements looks better than it is.
 """
 
 import argparse
@@ -49,6 +53,7 @@ from datasets_cfg.readers.reader import Qrels
 SHARES = (0.1, 0.3, 0.5)
 POOLS = (10, 100)
 ROUND, MOST = 10, 50
+JUDGED = (0, 20, 50, 100, 200)  # judgements after which the bias of the difference is shown
 
 
 @dataclass(frozen=True)
@@ -189,8 +194,31 @@ ORDERS = {
 }
 
 
+def drift(pair: Pair, table: HoleTable, order: Order) -> list[float]:
+    """Return the error of the difference after each number of `JUDGED` in favour of the better."""
+    final = float(pair.table.differences().mean())
+    errors, done = [], 0
+    for judged in JUDGED:
+        while done < judged and len(table.holes):
+            step = table.holes[order(pair, table, 0)[: min(2 * ROUND, judged - done)]]
+            table, done = pair.judge(table, step), done + len(step)
+        now = float(table.differences().mean())
+        errors.append(float(np.sign(final)) * (now - final))
+    return errors
+
+
+def fuse(*runs: Run) -> Run:
+    """Fuse rankings by reciprocal ranks (Cormack, Clarke and Büttcher, SIGIR 2009)."""
+    scores: dict[tuple[str, str], float] = defaultdict(float)
+    for run in runs:
+        for query_id, doc_ids, _ in run.rankings():
+            for rank, doc_id in enumerate(doc_ids, 1):
+                scores[query_id, doc_id] += 1 / (60 + rank)
+    return Run.from_rows(*zip(*scores), list(scores.values()))
+
+
 def pairs_of(results: str, on: list[str], rng: np.random.Generator) -> Iterator[Pair]:
-    """Yield pairs of models in random order, from all collections in turn."""
+    """Yield pairs of models and their fusions in random order, from all collections in turn."""
     workspace = open_workspace(FolderFields())
     by_collection = defaultdict(list)
     for stored in find_results(Path(results)):
@@ -203,14 +231,13 @@ def pairs_of(results: str, on: list[str], rng: np.random.Generator) -> Iterator[
         if isinstance(dataset, str):
             raise SystemExit(dataset)
         pool = next(each.run for each in several if each.record.model == "bm25")
-        shuffled = rng.permutation(np.array(list(combinations(range(len(several)), 2))))
-        lists.append(
-            [(name, several[a], several[b], dataset.qrels, pool) for a, b in shuffled.tolist()]
-        )
-    for several in zip_longest(*lists):
-        for name, a, b, qrels, pool in filter(None, several):
-            label = f"{a.record.model} {b.record.model}"
-            yield Pair.of(name, label, (a.run, b.run), qrels, pool)
+        runs = {each.record.model: each.run for each in several}
+        runs |= {f"{a}+{b}": fuse(runs[a], runs[b]) for a, b in combinations(list(runs), 2)}
+        shuffled = rng.permutation(np.array(list(combinations(runs, 2))))
+        lists.append([(name, runs, a, b, dataset.qrels, pool) for a, b in shuffled.tolist()])
+    for pairs in zip_longest(*lists):
+        for name, runs, a, b, qrels, pool in filter(None, pairs):
+            yield Pair.of(name, f"{a} {b}", (runs[a], runs[b]), qrels, pool)
 
 
 def removals_of(
@@ -295,11 +322,15 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--removals", type=int, default=48)
     options = parser.parse_args()
-    rows = []
+    rows: list[dict] = []
+    errors = defaultdict(list)
     found = pairs_of(options.results, options.on, np.random.default_rng(1))
     for number, pair in enumerate(islice(found, options.pairs)):
         rng = np.random.default_rng(number)
-        rows += [examine(pair, *each) for each in removals_of(pair, options.removals, rng)]
+        for kind, left in removals_of(pair, options.removals, rng):
+            rows.append(examine(pair, kind, left))
+            for name, order in (("list", by_model), ("rank", by_rank)):
+                errors[kind.split()[0], name].append(drift(pair, left, order))
     groups: dict[tuple[str, str], list[dict]] = defaultdict(list)
     for row in rows:
         groups[row["collection"], row["kind"]].append(row)
@@ -312,6 +343,8 @@ def main() -> None:
     print(tabulate(table, "keys", "github"))
     for kind in ("random", "pool"):
         print(tabulate(leave_one_out(rows, kind), "keys", "github"))
+    biases = [(*key, *np.mean(some, axis=0)) for key, some in sorted(errors.items())]
+    print(tabulate(biases, ("removed", "order", *JUDGED), "github", floatfmt="+.4f"))
     print(json.dumps(rows))
 
 

@@ -1,5 +1,8 @@
 """The gate over entries with chosen scores: gaps, published scores, warnings."""
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -9,7 +12,7 @@ from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import mean_weights, suite_weights
 from bench.evaluation.result_record import Evaluation
 from bench.gate.candidate import Candidate, check_published
-from bench.gate.check import check_against, expected_effects
+from bench.gate.check import Scope, announce, check_against, expected_effects
 from bench.gate.decision import GateSettings
 from retrievers.models.card import ExpectedScore
 from tests.support.results import PROTOCOL, evaluation
@@ -32,6 +35,30 @@ def test_what_queries_can_show_is_computed_from_their_number_and_a_stated_deviat
     detectable, provable = expected_effects({"one": 150, "two": 150}, {"one": 1.0})
     assert provable == pytest.approx(1 - 0.05 ** (1 / 150), rel=1e-3)
     assert detectable == pytest.approx(2.82 * 0.2 / np.sqrt(150), rel=0.01)
+
+
+def test_mixed_main_measures_are_told_with_the_measure_that_gives_a_mean(capsys):
+    """The first message promised the margin of a mean that does not exist."""
+    sizes, measures = {"one": 76, "two": 200}, {"one": "nDCG@10", "two": "RR@10"}
+    results = {}
+    for name, measure in measures.items():
+        ids = tuple(f"q{i:04}" for i in range(sizes[name]))
+        done = evaluation({measure: BASE[: sizes[name]]}, ids, protocol=PROTOCOL)
+        record = msgspec.structs.replace(done.record, main_measure=measure, queries=sizes[name])
+        results[name] = replace(done, record=record)
+    weights = {"one": 0.5, "two": 0.5}
+    scope = Scope(None, ComparedModel("base", results), weights, (), {})
+    announce("ckpt", scope, False, None)
+    shown = capsys.readouterr().err
+    assert "the main measures differ (RR@10, nDCG@10), so there is no mean" in shown
+    assert "Add --measure nDCG@10" in shown
+    found = check(results, results, weights)
+    assert (found.outcome, found.mean) == ("INCONCLUSIVE", None)
+    worst = max(row.bound for row in found.rows)
+    assert f"No margin below {worst:.4f} can be passed" in shown
+    announce("ckpt", scope, False, "nDCG@10")
+    assert "main measures" not in (shown := capsys.readouterr().err)
+    assert f"No margin below {worst:.4f}" not in shown
 
 
 def test_a_suspiciously_large_gain_is_ok_and_points_to_verify(tmp_path):

@@ -15,6 +15,7 @@ from foundation.errors import BenchError
 
 BASE = np.tile([0.0, 0.5, 1.0, 0.5], 100)
 RESAMPLING = Resampling(999)
+DEFAULTS = (GateSettings(), RESAMPLING)
 BY_LOSS = ("OK", "INCONCLUSIVE", "REGRESSION")
 
 
@@ -177,6 +178,26 @@ def test_p_of_a_loss_is_twice_the_share_of_flips_with_as_large_a_loss():
     exact = 2 * np.mean(flips >= losses.sum() - 1e-12)
     assert judged(losses).rows[0].paired.p == pytest.approx(exact)
     assert judged(-losses).rows[0].paired.p == 1
+
+
+def test_small_losses_that_a_rare_gain_balances_are_no_regression():
+    """p alone showed a loss in 21 of these 40 samples, whose gain of 1 is often missing."""
+    outcomes = []
+    for seed in range(40):
+        losses = np.where(np.random.default_rng(seed).random(50) < 0.01, -1, 0.01 / 0.99)
+        found = decide({"x": ScorePair("RR@10", -losses, np.zeros(50))}, {"x": 1.0}, *DEFAULTS)
+        outcomes.append(found.outcome)
+    assert set(outcomes) == {"INCONCLUSIVE"}
+    assert found.rows[0].paired.p < 0.001
+    assert "0.0101 has a small p, but rare gains that the sample lacks may" in found.reasons[0]
+    assert judged(np.full(50, 0.2)).outcome == "REGRESSION"
+
+
+def test_a_loss_that_its_lower_bound_does_not_show_says_how_many_queries_would():
+    losses = np.r_[np.full(14, 0.3), np.full(4, -0.1), np.zeros(22)]
+    found = judged(losses)
+    assert (found.outcome, found.rows[0].paired.p < 0.05) == ("INCONCLUSIVE", True)
+    assert judged(np.resize(losses, found.needed + 40)).outcome == "REGRESSION"
 
 
 def test_names_of_collections_change_neither_the_bound_nor_p():
