@@ -214,7 +214,7 @@ def fuse(*runs: Run) -> Run:
         for query_id, doc_ids, _ in run.rankings():
             for rank, doc_id in enumerate(doc_ids, 1):
                 scores[query_id, doc_id] += 1 / (60 + rank)
-    return Run.from_rows(*zip(*scores), list(scores.values()))
+    return Run.from_rows(*zip(*scores, strict=True), list(scores.values()))
 
 
 def pairs_of(results: str, on: list[str], rng: np.random.Generator) -> Iterator[Pair]:

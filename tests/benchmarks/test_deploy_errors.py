@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.benchmarks.deploy_errors import error_rates, plant
+from tests.benchmarks.deploy_errors import bound_by_gaffke, error_rates, plant
 
 DRAWS, INNER, MARGIN = 500, 999, 0.02
 MOST = stats.binom.ppf(0.9995, DRAWS, 0.05) / DRAWS
@@ -22,6 +22,18 @@ def test_planted_losses_have_the_margin_as_their_mean():
     planted = plant(losses, MARGIN)
     assert planted.mean(axis=0) == pytest.approx(np.full(5, MARGIN), abs=1e-9)
     assert planted.max() <= 1
+
+
+@pytest.mark.slow
+def test_an_order_that_follows_the_deciding_losses_errs_like_separate_tests():
+    rng = np.random.default_rng(600)
+    planted = plant(losses_of_settings(600, 12, rng), MARGIN)
+    rows = rng.integers(len(planted), size=(len(planted), DRAWS))
+    samples = [column[rows] for column in planted.T]
+    passed = np.array([bound_by_gaffke([one], [1.0], 499) <= MARGIN for one in samples])
+    first = np.argmin([one.mean(axis=0) for one in samples], axis=0)
+    errors = passed[first, np.arange(DRAWS)].mean()
+    assert MOST < 0.8 * passed.any(axis=0).mean() <= errors
 
 
 @pytest.mark.slow
