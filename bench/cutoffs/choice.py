@@ -19,8 +19,6 @@ import numpy as np
 from bench.gate.decision import DRAWS, draw_means, queries_needed, upper_bound
 from foundation.arrays import BoolArray, Float32Array, Float64Array
 
-STREAM = ""  # of the random weights: the same for all collections and cut-offs
-
 Estimate = Callable[[Float64Array], float]
 
 
@@ -93,18 +91,18 @@ def _row_maximum(scores: Float32Array) -> Float32Array:
 
 def lower_bound(kept: Float64Array, draws: int = DRAWS) -> float:
     """Return the lower 95 % bound of the mean of shares ``kept``, float64 ``(queries,)``."""
-    return 1 - upper_bound([draw_means(1 - kept, STREAM, draws)])
+    return 1 - upper_bound([draw_means(1 - kept, draws)])
 
 
 def lower_bounds(kept: Float64Array) -> list[float]:
     """Return the lower bound for each column of ``kept``, float64 ``(queries, cut-offs)``."""
-    drawn = draw_means(1 - kept, STREAM)
+    drawn = draw_means(1 - kept)
     return [1 - upper_bound([replace(drawn, means=means)]) for means in drawn.means.T]
 
 
 def least_queries(keep: float) -> int | None:
     """Return how many queries that lose nothing prove ``keep``; None if ten million do not."""
-    return queries_needed([draw_means(np.zeros(1), STREAM)], [1.0], 1 - keep)
+    return queries_needed([draw_means(np.zeros(1))], [1.0], 1 - keep)
 
 
 def choose_cutoff(
