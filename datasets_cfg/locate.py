@@ -24,12 +24,14 @@ from datasets_cfg.readers.beir import BeirReader
 from datasets_cfg.readers.bright import BrightReader
 from datasets_cfg.readers.dpr import DprReader
 from datasets_cfg.readers.files import list_files
+from datasets_cfg.readers.golden import GoldenReader
 from datasets_cfg.readers.msmarco import MsmarcoReader
 from datasets_cfg.readers.reader import Reader
 from datasets_cfg.readers.trec import TrecReader
 from datasets_cfg.remote import fetch_snapshot
 from foundation.errors import (
     BenchError,
+    MissingFileError,
     did_you_mean,
     format_count,
     format_names,
@@ -41,6 +43,7 @@ READERS: dict[str, type[Reader]] = {
     "beir": BeirReader,
     "bright": BrightReader,
     "dpr": DprReader,
+    "golden": GoldenReader,
     "msmarco": MsmarcoReader,
     "trec": TrecReader,
 }
@@ -68,6 +71,8 @@ def detect_layout(folder: Path) -> str:
     found = [name for name, kind in READERS.items() if kind.recognises(folder)]
     if "trec" in found:  # whose documents may be in a file of another layout
         return "trec"
+    if len(found) > 1 and "golden" in found:  # tables next to the files of a layout
+        found.remove("golden")
     if len(found) == 1:
         return found[0]
     names = {name for kind in READERS.values() for name in kind.corpus_names}
@@ -156,7 +161,7 @@ def _has_files(facts: Facts, folder: Path, with_corpus: bool) -> bool:
     reader = reader_of_layout(facts.layout)(folder, facts.split, facts.title_track == "title")
     try:
         _ = reader.corpus_files() if with_corpus else reader.judgement_files()
-    except BenchError:
+    except MissingFileError:
         return False
     return True
 

@@ -16,22 +16,22 @@ import msgspec
 from datasets_cfg.readers import reader
 from datasets_cfg.readers.qrels import BEIR_HEADER, QRELS_FORMS, read_qrels
 from datasets_cfg.readers.reader import Document, Judgements, Queries, Reader
-from foundation.errors import report_error
+from foundation.errors import BenchError, report_error
 
 _HINT = 'write one JSON object per line, with the strings "_id" and "text"'
 _QUERIES = ("queries", "query")
 _QUERY_COLUMNS = {"_id", "id", "text"}
-_QRELS = ("qrels", "default", "data")
+_QRELS = ("qrels", "default")
 
 
 class _QueryLine(msgspec.Struct):
     text: str
-    id: str | int | None = msgspec.field(name="_id", default=None)
+    id: str | int | float | None = msgspec.field(name="_id", default=None)
     other_id: Any = msgspec.field(name="id", default=None)
 
 
 class _DocumentLine(_QueryLine):
-    title: str | float | None = None
+    title: str | float | msgspec.UnsetType | None = msgspec.UNSET
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,13 @@ class BeirReader(Reader):
         return bool(reader.list_splits(folder, ["corpus"]))
 
     def splits(self) -> Collection[str]:
-        return reader.list_splits(self.folder, _QRELS, QRELS_FORMS)
+        return self._judged_splits()
 
     def corpus_files(self) -> tuple[Path, ...]:
         return self._texts("corpus")
 
     def documents(self) -> Iterator[Document]:
-        for path in self.corpus_files():
-            yield from read_documents(path)
+        return read_documents(*self.corpus_files())
 
     def judgement_files(self) -> tuple[Path, ...]:
         return *self._texts(*_QUERIES), *self._qrels()
@@ -84,23 +83,44 @@ class BeirReader(Reader):
         return reader.choose_split(reader.list_splits(self.folder, names), self.split, missing)
 
     def _qrels(self) -> tuple[Path, ...]:
-        found = reader.list_splits(self.folder, _QRELS, QRELS_FORMS)
         missing = f"{self.folder / 'qrels'} has no {self.split}.tsv"
-        return reader.choose_split(found, self.split, missing, only=False)
+        return reader.choose_split(self._judged_splits(), self.split, missing, only=False)
+
+    def _judged_splits(self) -> dict[str, tuple[Path, ...]]:
+        """Return the files of qrels by split, those in ``data`` only if there are no others."""
+        found = reader.list_splits(self.folder, _QRELS, QRELS_FORMS)
+        return found or reader.list_splits(self.folder, ["data"], QRELS_FORMS)
 
 
-def read_documents(path: Path) -> Iterator[Document]:
-    """Yield the documents in ``path``, with ``_id`` or ``id``, ``text`` and maybe ``title``."""
-    for number, line in reader.read_records(path, _DocumentLine, _HINT):
-        title = "" if line.title is None else line.title
-        if not isinstance(title, str):
-            if not math.isnan(title):
-                problem = f"title is {title}: expected text"
-                report_error(reader.line_error(path, number, problem, _HINT))
-                continue
-            reader.assume("titles that are NaN are read as no title")
-            title = ""
-        yield Document(_id(path, number, line), title, line.text)
+def read_documents(*paths: Path) -> Iterator[Document]:
+    """Yield the documents in ``paths``, with ``_id`` or ``id``, ``text`` and maybe ``title``.
+
+    Raises:
+        BenchError: one of several files has no titles at all, as if the column were lost.
+    """
+    titled = dict.fromkeys(paths, False)
+    for path in paths:
+        for number, line in reader.read_records(path, _DocumentLine, _HINT):
+            titled[path] |= line.title is not msgspec.UNSET
+            yield from _read_document(path, number, line)
+    if len({*titled.values()}) > 1:
+        without = next(path for path, has in titled.items() if not has)
+        others = next(path for path, has in titled.items() if has)
+        problem = f"{without} has no field title, and {others.name} has"
+        report_error(BenchError(problem, 'Write "title": "" if its documents have no title.'))
+
+
+def _read_document(path: Path, number: int, line: _DocumentLine) -> Iterator[Document]:
+    """Yield a document, or report an error."""
+    title = "" if line.title in (None, msgspec.UNSET) else line.title
+    if not isinstance(title, str):
+        if not math.isnan(title):
+            problem = f"title is {title}: expected text"
+            report_error(reader.line_error(path, number, problem, _HINT))
+            return
+        reader.assume("titles that are NaN are read as no title")
+        title = ""
+    yield Document(_id(path, number, line), title, line.text)
 
 
 def read_queries(*paths: Path) -> Queries:

@@ -4,15 +4,16 @@ The official passages (``collection.tsv``) have no titles. ``para.title.txt`` by
 RocketQA (Qu et al., NAACL 2021) adds them for the title track.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from datasets_cfg.readers import reader
 from datasets_cfg.readers.qrels import read_trec_qrels
 from datasets_cfg.readers.reader import Document, Judgements, Reader
+from foundation.errors import MissingFileError
 
 _NO_MORE: tuple[int, list[str]] = (0, ["", ""])
 _QUERIES = {
@@ -58,10 +59,17 @@ class MsmarcoReader(Reader):
 
     def judgement_files(self) -> tuple[Path, Path]:
         split = self.split
-        queries = [*_QUERIES.get(split, []), f"queries.{split}.tsv"]
-        qrels = [*_QRELS.get(split, []), f"qrels.{split}.tsv", f"qrels.{split}.txt"]
-        find = partial(reader.find_file, self.folder, splits=self.splits())
-        return find(queries), find(qrels)
+        queries = self._find(_QUERIES.get(split, []), [f"queries.{split}.tsv"])
+        return queries, self._find(
+            _QRELS.get(split, []), [f"qrels.{split}.tsv", f"qrels.{split}.txt"]
+        )
+
+    def _find(self, published: Sequence[str], others: Sequence[str]) -> Path:
+        """Return the first published file that is there, or else the only one of the others."""
+        for name in published:
+            with suppress(MissingFileError):
+                return reader.find_file(self.folder, [name])
+        return reader.find_file(self.folder, [*published, *others], self.splits())
 
     def judgements(self) -> Judgements:
         path, qrels = self.judgement_files()

@@ -14,7 +14,7 @@ import numpy as np
 
 from datasets_cfg.readers import reader
 from datasets_cfg.readers.reader import Qrels, RepeatedError
-from foundation.errors import report_error
+from foundation.errors import BenchError, report_error
 
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
 QRELS_FORMS = (".tsv", ".jsonl", ".parquet", ".arrow", ".txt", ".qrels", ".trec")
@@ -24,13 +24,15 @@ _ROLES = (
     r"score|relevance|rel|grade|label",
 )
 _GRADE = re.compile(r"(-?[0-9]{1,9})(\.0*)?")
+_TRUTH = {"true": "1", "false": "0"}
 _HEADER_HINT = "write the header query-id<tab>corpus-id<tab>score, then these three columns"
 _Row = tuple[int, Any, Any, Any]  # number, query, document and grade
 
 
 def read_qrels(*paths: Path) -> Qrels:
     """Return the qrels in ``paths``, files in a form of `QRELS_FORMS`."""
-    return _collect_qrels((path, row) for path in paths for row in _read_judgements(path))
+    graded: dict[Path, bool] = {}
+    return _collect_qrels((path, row) for path in paths for row in _read_judgements(path, graded))
 
 
 def read_trec_qrels(path: Path) -> Qrels:
@@ -42,13 +44,14 @@ def _read_trec(path: Path) -> Iterator[_Row]:
     return ((number, f[0], f[2], f[3]) for number, f in reader.read_rows(path, 4, None))
 
 
-def _read_judgements(path: Path) -> Iterator[_Row]:
+def _read_judgements(path: Path, graded: dict[Path, bool]) -> Iterator[_Row]:
+    """Yield the rows of one of several files, and note in ``graded`` whether it has grades."""
     plain = path.name.removesuffix(".gz")
     if plain.endswith((".parquet", ".arrow")):
-        return _by_column(path, reader.read_table(path))
+        return _by_column(path, reader.read_table(path), graded)
     if plain.endswith(".jsonl"):
         hint = 'write {"query-id": "q1", "corpus-id": "d1", "score": 1} in each line'
-        return _by_column(path, reader.read_json_lines(path, dict[str, Any], hint))
+        return _by_column(path, reader.read_json_lines(path, dict[str, Any], hint), graded)
     number, line = next(reader.read_lines(path), (1, b""))
     header = reader.decode_line(path, number, line)
     names = [name.strip() for name in header.split("\t")]
@@ -57,7 +60,8 @@ def _read_judgements(path: Path) -> Iterator[_Row]:
         next(rows)
         if names == BEIR_HEADER:
             return ((at, row[0], row[1], row[2]) for at, row in rows)
-        return _by_column(path, ((at, dict(zip(names, row, strict=True))) for at, row in rows))
+        named = ((at, dict(zip(names, row, strict=True))) for at, row in rows)
+        return _by_column(path, named, graded)
     return _read_without_header(path, number, header)
 
 
@@ -99,7 +103,9 @@ def _find_columns(names: Sequence[str]) -> tuple[str, str, str] | None:
     return queries[0], documents[0], "".join(grades)
 
 
-def _by_column(path: Path, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[_Row]:
+def _by_column(
+    path: Path, rows: Iterable[tuple[int, dict[str, Any]]], graded: dict[Path, bool]
+) -> Iterator[_Row]:
     """Yield query, document and grade of ``rows``, whose columns are those of the first row."""
     columns: tuple[str, str, str] | None = None
     first: Set[str] = frozenset()
@@ -110,6 +116,11 @@ def _by_column(path: Path, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterat
                 problem = f"the columns are {', '.join(row)}, not those of qrels"
                 hint = "call them query-id, corpus-id and score"
                 raise reader.line_error(path, number, problem, hint)
+            graded[path] = bool(columns[2])
+            if other := next((each for each in graded if graded[each] != graded[path]), None):
+                without, having = (other, path) if graded[path] else (path, other)
+                problem = f"{without} has no grades, and {having.name} has"
+                raise BenchError(problem, "Give each judgement a grade, or none.")
             if columns[2] == "":
                 reader.assume(f"{path.name} has no grades, so all its documents have grade 1", None)
             elif [*columns] != BEIR_HEADER:
@@ -134,8 +145,12 @@ def _collect_qrels(rows: Iterable[tuple[Path, _Row]]) -> Qrels:
         pair = (reader.read_id(path, number, query), reader.read_id(path, number, document))
         if not all(pair):
             continue
-        match = _GRADE.fullmatch(str(value))
-        if not match or isinstance(value, bool):
+        typed = str(value).strip()
+        if typed.lower() in _TRUTH:
+            reader.assume("grades that are true or false are read as 1 or 0")
+            typed = _TRUTH[typed.lower()]
+        match = _GRADE.fullmatch(typed)
+        if not match:
             report_error(reader.line_error(path, number, f"the grade {value!r} is not an integer"))
             continue
         if match[2]:

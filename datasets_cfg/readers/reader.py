@@ -239,12 +239,43 @@ class Reader(ABC):
 
 
 def find_file(folder: Path, names: Sequence[str], splits: Collection[str] = ()) -> Path:
-    """Return the first of ``names`` in ``folder``, plain or with ``.gz``."""
-    for name in names:
-        for path in (folder / name, folder / f"{name}.gz"):
-            if path.is_file():
-                return path
+    """Return the only file of ``names`` in ``folder``, plain or with ``.gz``, see `choose_only`."""
+    paths = [folder / f"{name}{packed}" for name in names for packed in ("", ".gz")]
+    if found := [(path,) for path in paths if path.is_file()]:
+        return choose_only(found)[0]
     raise _missing_file(f"{folder} has no {' or '.join(names)}", splits)
+
+
+def choose_only(candidates: Sequence[tuple[Path, ...]]) -> tuple[Path, ...]:
+    """Return the only one of several sets of files that could each be the same part.
+
+    Sets with the same lines or rows are one.
+
+    Raises:
+        BenchError: two sets differ.
+    """
+    first, *others = candidates
+    for other in others:
+        if not _same_content(first, other):
+            problem = f"{first[0]} and {other[0]} differ, and each could be meant"
+            raise BenchError(problem, "Keep one of them in the folder.")
+        assume(f"{other[0].name} has the same content as {first[0].name}", None)
+    return first
+
+
+def _same_content(one: tuple[Path, ...], other: tuple[Path, ...]) -> bool:
+    """Return True if two sets of files have the same lines, or the same rows of tables."""
+    pair = [itertools.chain.from_iterable(map(_content, paths)) for paths in (one, other)]
+    return all(a == b for a, b in itertools.zip_longest(*pair, fillvalue=None))
+
+
+def _content(path: Path) -> Iterator[Any]:
+    """Yield the rows of a table or of JSON lines, and the lines of other files."""
+    if path.suffix in (".parquet", ".arrow"):
+        return (row for _, row in read_table(path))
+    if ".jsonl" in path.suffixes:
+        return (row for _, row in read_json_lines(path, dict[str, Any], ""))
+    return (line for _, line in read_lines(path))
 
 
 def _missing_file(problem: str, splits: Collection[str]) -> MissingFileError:
@@ -258,42 +289,49 @@ def list_splits(
     """Return the files of one part of a collection by split.
 
     ``corpus.jsonl`` has the split "". ``corpus/test.jsonl``, ``corpus/test-00000-of-00001.parquet``
-    and ``corpus/test/0000.parquet`` are of the split test. All may also lie below ``data``. The
-    first of ``names`` that is found is read, and of each split the first of ``forms``.
+    and ``corpus/test/0000.parquet`` are of the split test. All may also lie below ``data``. Files
+    of one split by several ``names``, in several folders or in several ``forms`` must have the
+    same content.
     """
+    found: dict[str, list[tuple[Path, ...]]] = {}
     for name, base in itertools.product(names, (folder, folder / "data")):
-        found: dict[str, dict[str, dict[str, Path]]] = {}  # by split, form and stem
-        patterns = (f"{name}[.-]*", f"{name}/*", f"{name}/*/*")
-        for path in sorted(path for pattern in patterns for path in base.glob(pattern)):
-            plain, parts = path.name.removesuffix(".gz"), path.relative_to(base).parts
-            form = next((form for form in forms if plain.endswith(form)), "")
-            stem = plain.removesuffix(form)
-            split = shard[1] if (shard := _SHARD.fullmatch(stem)) else stem
-            cached = form == ".arrow" and stem.startswith("cache-")  # by `datasets`
-            if form and not cached and path.is_file() and (len(parts) > 1 or split == name):
-                split = ("", split, *parts[1:-1])[len(parts) - 1]
-                found.setdefault(split, {}).setdefault(form, {}).setdefault(stem, path)
-        if found:
-            return {split: _first_form(each, forms) for split, each in found.items()}
-    return {}
+        for split, by_form in _files_by_split(name, base, forms).items():
+            found.setdefault(split, []).extend(_check_shards(each) for each in by_form)
+    return {split: choose_only(candidates) for split, candidates in found.items()}
 
 
-def _first_form(found: Mapping[str, Mapping[str, Path]], forms: Sequence[str]) -> tuple[Path, ...]:
-    """Return the files of the first form, which are all shards of one export, or not shards."""
-    first, *others = (found[form] for form in forms if form in found)
-    paths = tuple(first.values())
-    for path in (path for other in others for path in other.values()):
-        assume(f"{path.name} is not read, because {paths[0].name} is", None)
-    shards = [_SHARD.fullmatch(stem) for stem in first]
+def _files_by_split(
+    name: str, base: Path, forms: Sequence[str]
+) -> dict[str, list[dict[str, Path]]]:
+    """Return the files of one name below ``base``: by split, a set for each form, by stem."""
+    found: dict[str, dict[tuple[int, bool], dict[str, Path]]] = {}
+    patterns = (f"{name}[.-]*", f"{name}/*", f"{name}/*/*")
+    for path in sorted(path for pattern in patterns for path in base.glob(pattern)):
+        plain, parts = path.name.removesuffix(".gz"), path.relative_to(base).parts
+        form = next((form for form in forms if plain.endswith(form)), "")
+        stem = plain.removesuffix(form)
+        split = shard[1] if (shard := _SHARD.fullmatch(stem)) else stem
+        cached = form == ".arrow" and stem.startswith("cache-")  # by `datasets`
+        if form and not cached and path.is_file() and (len(parts) > 1 or split == name):
+            split = ("", split, *parts[1:-1])[len(parts) - 1]
+            form_of_file = forms.index(form), path.suffix == ".gz"
+            found.setdefault(split, {}).setdefault(form_of_file, {})[stem] = path
+    return {split: [by_form[each] for each in sorted(by_form)] for split, by_form in found.items()}
+
+
+def _check_shards(found: Mapping[str, Path]) -> tuple[Path, ...]:
+    """Return the files of one split and form, which are all shards of one export, or not shards."""
+    paths = tuple(found.values())
+    shards = [_SHARD.fullmatch(stem) for stem in found]
     shard, parent = shards[0], paths[0].parent
     for path, other in zip(paths, shards, strict=True):
         if (other and other.groups()) != (shard and shard.groups()):
             problem = f"{parent} mixes {paths[0].name} with {path.name}"
-            raise MissingFileError(problem, "keep the files of one export")
+            raise BenchError(problem, "Keep the files of one export.")
     if shard and len(paths) != int(shard[2]):
         count = f"{errors.format_count(len(paths), 'shard', 'shards')} of {shard[1]}"
         problem = f"{parent} has {count}, but {paths[0].name} announces {int(shard[2])}"
-        raise MissingFileError(problem, "download the folder again")
+        raise MissingFileError(problem, "Download the folder again.")
     return paths
 
 
@@ -306,10 +344,8 @@ def choose_split(
     """
     first, second = ("", split) if only else (split, "")
     if first in found:
-        if second in found and first != second:
-            name = found[first][0].name
-            assume(f"{found[second][0].name} is not read, because {name} is", None)
-        return found[first]
+        both = dict.fromkeys((first, second))
+        return choose_only([found[each] for each in both if each in found])
     if second in found:
         if not only and split != "test":
             assume(f"{found[second][0].name} is read as the split {split}", None)
@@ -446,6 +482,9 @@ def read_id(path: Path, number: int, value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         assume("ids that are integers are read as text")
         return str(value)
+    if isinstance(value, float) and value.is_integer():
+        assume("ids such as 1.0 are read as integers")
+        return str(int(value))
     if not isinstance(value, str):
         errors.report_error(line_error(path, number, f"the id is {value!r}: expected text"))
     elif not value:

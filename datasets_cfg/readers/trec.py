@@ -5,6 +5,7 @@ four columns. ``corpus.jsonl`` or ``collection.tsv`` holds the documents.
 """
 
 import html
+import itertools
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -17,11 +18,16 @@ from datasets_cfg.readers.qrels import read_trec_qrels
 from datasets_cfg.readers.reader import Document, Judgements, Queries, Reader
 from foundation.errors import BenchError, format_names, report_error
 
-_TOPIC = re.compile(r"<top(?:ic)?(?:\s[^>]*)?>.*?</top(?:ic)?>", re.DOTALL | re.IGNORECASE)
+_TOPIC = re.compile(r"<top(?:ic)?(?:\s[^>]*)?>", re.IGNORECASE)
+_END = re.compile(r"</top(?:ic)?>", re.IGNORECASE)
 _NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<topic[^>]*\snumber=[\"']([^\"']+)", re.I)
+# Up to its end tag or, as in old topics, to the next field.
+_FIELDS = "num|title|query|desc|description|narr|narrative|smry|summary|con|concepts?|fac|def|dom"
 _TITLE = re.compile(
-    r"<(?:title|query)>\s*(?:Topic:)?\s*(.*?)\s*</?[a-z][^<>]*>", re.DOTALL | re.IGNORECASE
+    rf"<(title|query)>\s*(?:Topic:)?\s*(.*?)\s*(?:</\1>|<(?:{_FIELDS})\b[^<>]*>|$)",
+    re.DOTALL | re.IGNORECASE,
 )
+_TAG = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)
 _ENDS = r"(?:txt|xml|tsv|trec|qrels|gz)"
 _NAME = re.compile(rf"(?:topics|qrels)(?:[.-](?!{_ENDS}(?:\.|$))(.*?))?(?:\.{_ENDS})*")
 
@@ -78,18 +84,23 @@ class TrecReader(Reader):
 def read_topics(path: Path) -> Queries:
     """Return the titles of the topics in ``path``."""
     lines = (reader.decode_line(path, number, line) for number, line in reader.read_lines(path))
-    topics = _TOPIC.findall("\n".join(lines))
-    if not topics:
+    text = "\n".join(lines)
+    starts = [match.start() for match in _TOPIC.finditer(text)]
+    if not starts:
         hint = "call a file of tab-separated queries queries.*.tsv"
         raise reader.line_error(path, 1, "the file has no <top> or <topic>", hint)
     reader.assume(f"{path.name}: the titles of the topics are the queries", None)
     rows = []
-    for topic in topics:
+    for start, end in itertools.pairwise([*starts, len(text)]):
+        topic, *closed = _END.split(text[start:end], maxsplit=1)
+        if not closed:
+            reader.assume("topics without an end tag end at the next topic")
         number, title = _NUMBER.search(topic), _TITLE.search(topic)
-        if number and title and title[1]:
-            text = " ".join(html.unescape(title[1]).split())
-            rows.append((0, number[1] or number[2], text))
+        query = " ".join(html.unescape(_TAG.sub(" ", title[2])).split()) if title else ""
+        if number and query:
+            rows.append((0, number[1] or number[2], query))
         else:
+            line = text.count("\n", 0, start) + 1
             problem = f"a topic has no number or no title: {topic[:80]!r}"
-            report_error(reader.line_error(path, 1, problem))
+            report_error(reader.line_error(path, line, problem))
     return reader.collect_queries(rows, path)

@@ -21,6 +21,8 @@ from datasets_cfg.catalogue import facts_for, suite_for
 from datasets_cfg.dataset import Dataset, all_assumptions, verify_dataset
 from datasets_cfg.locate import detect_layout
 from datasets_cfg.readers.qrels import read_qrels
+from datasets_cfg.readers.reader import collect_assumptions
+from datasets_cfg.readers.trec import read_topics
 from datasets_cfg.repair import CHANGES_FILE, write_repaired
 from foundation.errors import BenchError
 from foundation.records import read_object
@@ -186,22 +188,62 @@ def test_a_missing_shard_is_not_a_smaller_collection_nor_an_old_one_a_larger(tmp
         open_(tmp_path)
 
 
-def test_files_of_beir_come_before_those_of_a_split_in_another_form(tmp_path, open_):
-    expected = hashes(open_(write_collection(tmp_path)))
-    for name in ("corpus", "queries"):
-        table(tmp_path / f"{name}/test.parquet", [{"_id": "x", "text": "another"}])
-    lines(tmp_path / "qrels.jsonl", JUDGED[:1])
-    lines(tmp_path / "qrels/test.jsonl", JUDGED[:1])
-    dataset = open_(tmp_path)
-    assert hashes(dataset) == expected
-    assert dataset.assumptions == {
-        "test.parquet is not read, because queries.jsonl is": 1,
-        "test.jsonl is not read, because test.tsv is": 1,
-        "qrels.jsonl is not read, because test.tsv is": 1,
-    }
+def test_judgements_without_a_split_are_those_of_the_split_that_was_asked_for(tmp_path, open_):
+    write_collection(tmp_path)
     (tmp_path / "qrels/test.tsv").unlink()
-    (tmp_path / "qrels/test.jsonl").unlink()
+    lines(tmp_path / "qrels.jsonl", JUDGED[:1])
     assert "qrels.jsonl is read as the split dev" in open_(tmp_path, split="dev").assumptions
+
+
+ORIGINALS = {"corpus": "corpus.jsonl", "quer": "queries.jsonl", "": "qrels/test.tsv"}
+SECOND_FILES = [
+    "corpus.jsonl.gz",
+    "corpus.parquet",
+    "corpus/test.jsonl",
+    "corpus/test-00000-of-00001.parquet",
+    "data/corpus.jsonl",
+    "queries.jsonl.gz",
+    "queries.parquet",
+    "query.jsonl",
+    "queries/test.jsonl",
+    "qrels/test.tsv.gz",
+    "qrels/test.txt",
+    "qrels/test.jsonl",
+    "qrels/test/0000.parquet",
+    "qrels.tsv",
+    "default/test.tsv",
+    "data/qrels/test.tsv",
+]
+
+
+@pytest.mark.parametrize("name", SECOND_FILES)
+def test_a_second_file_that_could_be_meant_is_refused_unless_its_content_is_the_same(
+    tmp_path, open_, name
+):
+    expected = hashes(open_(write_collection(tmp_path / "plain")))
+    folder = write_collection(tmp_path / "both")
+    original = folder / next(path for part, path in ORIGINALS.items() if part in name)
+    second, content = folder / name, original.read_bytes()
+    second.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(content: bytes) -> None:
+        if second.suffix == ".parquet":
+            is_json = original.suffix == ".jsonl"
+            table(second, [json.loads(x) for x in content.splitlines()] if is_json else JUDGED[:1])
+        elif second.suffix == ".jsonl" and original.suffix != ".jsonl":
+            lines(second, JUDGED[:1])
+        else:
+            second.write_bytes(gzip.compress(content) if second.suffix == ".gz" else content)
+
+    write(b"\n".join(content.splitlines()[:2]) + b"\n")
+    with pytest.raises(BenchError, match="differ, and each could be meant") as caught:
+        _ = open_(folder).corpus
+    assert original.name in str(caught.value)
+    assert second.name in str(caught.value)
+    assert caught.value.hint == "Keep one of them in the folder."
+    if original.suffix == ".jsonl" or second.suffix in (".tsv", ".txt", ".gz"):
+        write(content)
+        assert hashes(open_(folder)) == expected
 
 
 def test_a_split_that_was_asked_for_is_not_replaced(tmp_path, open_):
@@ -221,7 +263,7 @@ def test_a_split_that_was_asked_for_is_not_replaced(tmp_path, open_):
         ("q1\td1\t1\n", "and may be a judgement", "sed -i '1i query-id\\tcorpus-id\\tscore' "),
         ("q1 7 12 3\n", "or query, document, grade and one more column", "write the header"),
         ("query-id\tdoc_id\tscore\tlabel\n", "the header is", "write the header"),
-        ("query-id\tcorpus-id\tscore\nq\td\ttrue\n", "'true' is not an integer", ""),
+        ("query-id\tcorpus-id\tscore\nq\td\tyes\n", "'yes' is not an integer", ""),
     ],
 )
 def test_qrels_that_can_mean_two_things_are_refused_with_both(content, problem, hint, tmp_path):
@@ -237,6 +279,42 @@ def test_judgements_of_one_file_have_the_same_columns(tmp_path):
     lines(tmp_path / "test.jsonl", [without, {**JUDGED[1], "score": 3}])
     with pytest.raises(BenchError, match=r"jsonl:2: .*score, unlike those of the first row"):
         read_qrels(tmp_path / "test.jsonl")
+
+
+@pytest.mark.parametrize("part", ["corpus", "qrels"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_shard_without_a_column_that_others_have_is_refused(tmp_path, open_, part, first):
+    parquet_of_hub(tmp_path)
+    rows, lost = (CORPUS, "title") if part == "corpus" else (JUDGED, "score")
+    shutil.rmtree(tmp_path / part)
+    halves = rows[:3], [{k: v for k, v in row.items() if k != lost} for row in rows[3:]]
+    for number, half in enumerate(halves[:: 1 if first else -1]):
+        table(tmp_path / f"{part}/train-0000{number}-of-00002.parquet", half)
+    with pytest.raises(
+        BenchError, match=r"-of-00002.parquet has no (field title|grades), and train"
+    ):
+        _ = open_(tmp_path).corpus
+
+
+def test_grades_and_ids_of_other_types_are_read_and_told(tmp_path):
+    rows = [
+        {"query-id": 1.0, "corpus-id": 2.0, "score": True},
+        {"query-id": 1.0, "corpus-id": 3.0, "score": False},
+    ]
+    lines(tmp_path / "test.jsonl", rows)
+    with collect_assumptions() as told:
+        assert list(read_qrels(tmp_path / "test.jsonl")) == [("1", "2", 1), ("1", "3", 0)]
+    assert (
+        told
+        == {
+            "test.jsonl: query-id, corpus-id, score are read as query, document and grade": 0,
+            "ids such as 1.0 are read as integers": 4,
+            "grades that are true or false are read as 1 or 0": 2,
+        }
+        or told["ids such as 1.0 are read as integers"] == 4
+    )
+    (tmp_path / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t2 \nq\te\tTrue\n")
+    assert list(read_qrels(tmp_path / "test.tsv")) == [("q", "d", 2), ("q", "e", 1)]
 
 
 # TREC
@@ -276,6 +354,34 @@ def test_trec_topics_are_asked_by_their_titles(topics, name, split, tmp_path, op
     (tmp_path / f"qrels{name.removesuffix('.xml')}.trec").write_text("301 0 FR-1 1\n")
     with pytest.raises(BenchError, match=r"several qrels of one split: qrels\S*, qrels"):
         open_(tmp_path)
+
+
+TITLES = [
+    ("<title> Wings with <i>lift</i> and drag </title> <desc> no", "Wings with lift and drag"),
+    ("<title>Wings <desc> Description: no", "Wings"),
+    ("<title>\n\nTopic: Wings\nand drag\n\n<narr> no", "Wings and drag"),
+    ("<query>x < y and <b>z</b></query>", "x < y and z"),
+]
+
+
+@pytest.mark.parametrize(("title", "query"), TITLES)
+@pytest.mark.parametrize("end", ["</top>", ""])
+def test_a_title_ends_at_its_end_tag_or_the_next_field_and_a_topic_at_the_next(
+    tmp_path, title, query, end
+):
+    path = tmp_path / "topics.txt"
+    topics = [f"<top>\n<num> Number: {number}\n{title}\n{end}\n" for number in (1, 2)]
+    path.write_text("".join(topics))
+    with collect_assumptions() as told:
+        found = read_topics(path)
+    assert (found.ids, found.texts) == (("1", "2"), (query, query))
+    assert told["topics without an end tag end at the next topic"] == (0 if end else 2)
+
+
+def test_a_topic_without_a_number_is_named_by_its_line(tmp_path):
+    (tmp_path / "topics.txt").write_text("<top>\n<num> 1\n<title> a\n</top>\n<top>\n<title> b\n")
+    with pytest.raises(BenchError, match=r"topics.txt:5: a topic has no number or no title"):
+        read_topics(tmp_path / "topics.txt")
 
 
 # BRIGHT

@@ -223,7 +223,7 @@ BAD_JSON = [
     ('{"_id":"d2","text":"cut', "is not JSON: Input data was truncated"),
     ('{"_id":"d2" "text":"x"}', "is not JSON: JSON is malformed"),
     ('{"_id":"d2"}', "field 'text' is missing"),
-    ('{"_id":2.5,"text":"x"}', "_id is 2.5: expected"),
+    ('{"_id":2.5,"text":"x"}', "the id is 2.5: expected"),
     ('{"id":true,"text":"x"}', "the id is True: expected text"),
     ('{"_id":"d2","text":"\\ud800', "is not JSON"),
     ('{"_id":"","text":"x"}', "the id is empty"),
