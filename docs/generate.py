@@ -45,7 +45,7 @@ from bench.store.indexes import IndexManifest
 from bench.store.usage import ModelUsage
 from bench.training.trainings import ComposedAdapter
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
-from datasets_cfg.dataset import Finding
+from datasets_cfg.verification import Finding
 from foundation.records import PLAIN_TYPES
 from retrievers.models.card import (
     Card,

@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from bench.evaluation.runs import Run, Strings, encode_strings, round_scores
-from datasets_cfg.dataset import WHITE_SPACE
+from datasets_cfg.verification import WHITE_SPACE
 from foundation.errors import BenchError
 
 # Columns of text by their number. The score of three columns may be a rank, see `_interpret`.

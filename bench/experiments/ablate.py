@@ -32,7 +32,8 @@ from bench.experiments.training_stages import AdaptStage, CommandStage, Finetune
 from bench.requests.training import AblateRequest
 from bench.runner.workspace import Workspace, open_workspace
 from bench.training.training_sets import find_leaks
-from datasets_cfg.dataset import Dataset, count_differences
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.verification import count_differences
 from foundation.errors import format_count
 from foundation.machine import library_version
 from retrievers.encoders.device import pick_device

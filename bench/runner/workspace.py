@@ -39,14 +39,13 @@ from datasets_cfg.catalogue import (
 from datasets_cfg.dataset import (
     FACTS_FILE,
     Dataset,
-    check_counts,
-    evaluation_findings,
     name_in_results,
     open_dataset,
     remember_folder,
     take_first_queries,
 )
 from datasets_cfg.locate import is_training_data
+from datasets_cfg.verification import check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.files import cache_folder
 from retrievers.encoders.external import (

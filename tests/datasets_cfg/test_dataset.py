@@ -7,14 +7,9 @@ import numpy as np
 import pytest
 
 from datasets_cfg.catalogue import facts_for
-from datasets_cfg.dataset import (
-    Dataset,
-    check_counts,
-    count_differences,
-    open_remembered,
-    remember_folder,
-)
+from datasets_cfg.dataset import Dataset, open_remembered, remember_folder
 from datasets_cfg.readers.reader import Qrels
+from datasets_cfg.verification import check_counts, count_differences
 from foundation.errors import BenchError
 
 HEADER = "query-id\tcorpus-id\tscore\n"

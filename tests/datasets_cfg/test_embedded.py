@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from datasets_cfg.dataset import Dataset, count_differences, open_dataset
+from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.verification import count_differences
 from foundation.files import hash_records
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from datasets_cfg.catalogue import Counts, Facts
-from datasets_cfg.dataset import Dataset, evaluation_findings, verify_dataset
+from datasets_cfg.dataset import Dataset
 from datasets_cfg.locate import reader_of_layout
 from datasets_cfg.readers.reader import Document, Qrels, Queries
+from datasets_cfg.verification import evaluation_findings, verify_dataset
 from foundation.errors import BenchError
 
 CLEAN = [

@@ -8,7 +8,7 @@ from bench.evaluation.result_record import Result
 from bench.requests.outcomes import MissingEvaluation
 from bench.runner.run import EncodingCost
 from datasets_cfg.catalogue import expand_names, suite_for
-from datasets_cfg.dataset import Finding
+from datasets_cfg.verification import Finding
 from reports.evaluation import (
     collection_table,
     costs_table,
