@@ -84,7 +84,7 @@ def detect_layout(folder: Path) -> str:
         raise BenchError(f"{folder} is not a collection, but a folder with {count}", hint)
     problem = f"holds the corpora of {' and '.join(found)}" if found else "is not a collection"
     layouts = [f"{kind.expected.format(split='test')} ({name})" for name, kind in READERS.items()]
-    hint = f"put the files of one layout there: {'; '.join(layouts)}"
+    hint = f"Put the files of one layout there: {'; '.join(layouts)}"
     raise BenchError(f"{folder} {problem}", hint)
 
 

@@ -6,7 +6,7 @@ Face Hub, such as mteb's, have the same parts as configurations, in JSON lines, 
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class BeirReader(Reader):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        return bool(reader.list_splits(folder, ["corpus"]))
+        return bool(reader.list_splits(folder, ["corpus", *_with_prefix(folder, ["corpus"])]))
 
     def splits(self) -> Collection[str]:
         return self._judged_splits()
@@ -80,7 +80,8 @@ class BeirReader(Reader):
 
     def _texts(self, *names: str) -> tuple[Path, ...]:
         missing = f"{self.folder} has no {names[0]}.jsonl"
-        return reader.choose_split(reader.list_splits(self.folder, names), self.split, missing)
+        found = reader.list_splits(self.folder, [*names, *_with_prefix(self.folder, names)])
+        return reader.choose_split(found, self.split, missing)
 
     def _qrels(self) -> tuple[Path, ...]:
         missing = f"{self.folder / 'qrels'} has no {self.split}.tsv"
@@ -88,8 +89,28 @@ class BeirReader(Reader):
 
     def _judged_splits(self) -> dict[str, tuple[Path, ...]]:
         """Return the files of qrels by split, those in ``data`` only if there are no others."""
-        found = reader.list_splits(self.folder, _QRELS, QRELS_FORMS)
+        names = [*_QRELS, *_with_prefix(self.folder, ["qrels"])]
+        found = reader.list_splits(self.folder, names, QRELS_FORMS)
         return found or reader.list_splits(self.folder, ["data"], QRELS_FORMS)
+
+
+def _with_prefix(folder: Path, names: Sequence[str]) -> list[str]:
+    """Return the names of configurations such as ``en-corpus``, if all have one prefix.
+
+    Raises:
+        BenchError: there are several, as of a collection in several languages.
+    """
+    configurations = [path.name for path in sorted(folder.glob("*-corpus")) if path.is_dir()]
+    prefixes = [name.removesuffix("corpus") for name in configurations]
+    if len(prefixes) > 1 and not any(folder.glob("corpus*")):
+        one = prefixes[0]
+        links = f"ln -s ../{one}$part {one[:-1]}/$part"
+        raise BenchError(
+            f"{folder} has several collections: {', '.join(each[:-1] for each in prefixes)}",
+            f"Make a folder of one: cd {folder} && mkdir {one[:-1]} && "
+            f"for part in corpus queries qrels; do {links}; done",
+        )
+    return [f"{prefix}{name}" for prefix in prefixes for name in names]
 
 
 def read_documents(*paths: Path) -> Iterator[Document]:

@@ -49,6 +49,12 @@ class _Table(NamedTuple):
         return names[0] if names else ""
 
     @property
+    def question_id(self) -> str:
+        """Column of the ids of questions, or ""."""
+        others = {*self.columns} - {self.column(_QUESTION), self.column(_RELEVANT)}
+        return self._replace(columns=tuple(sorted(others))).column(_QUESTION_ID)
+
+    @property
     def is_golden(self) -> bool:
         """True if it has questions and the ids of their documents."""
         return self._has(_QUESTION) and self._has(_RELEVANT)
@@ -100,8 +106,7 @@ class GoldenReader(Reader):
         """
         table = self._only("is_golden", "questions")
         question, relevant = table.column(_QUESTION), table.column(_RELEVANT)
-        others = table._replace(columns=tuple({*table.columns} - {question, relevant}))
-        id_ = others.column(_QUESTION_ID)
+        id_ = table.question_id
         roles = _roles(table, id=id_ or "the number of the row", question=question)
         reader.assume(f"{roles}, relevant documents: {relevant}", None)
         split = _Separator(table.path, relevant)
@@ -123,6 +128,20 @@ class GoldenReader(Reader):
         qrels = Qrels(tuple(q for q, _ in pairs), tuple(d for _, d in pairs), grades)
         queries = Queries(tuple(ids.values()), tuple(ids))
         return reader.keep_judged_queries(queries, qrels, table.path)
+
+    def query_fields(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the id of each question with the other columns of its first row."""
+        table = self._only("is_golden", "questions")
+        question, relevant = table.column(_QUESTION), table.column(_RELEVANT)
+        id_ = table.question_id
+        seen = set[str]()
+        for number, row in _rows(table.path):
+            text = str(row.get(question) or "").strip()
+            if text and text not in seen:
+                seen.add(text)
+                others = {k: v for k, v in row.items() if k not in (question, relevant, id_)}
+                name = row.get(id_) if id_ else str(number)
+                yield reader.read_id(table.path, number, name), others
 
     def _only(self, role: str, what: str) -> _Table:
         """Return the only table with a role."""
@@ -193,7 +212,8 @@ def _tables(folder: Path) -> list[_Table]:
 def _column_names(path: Path) -> tuple[str, ...]:
     """Return the columns of the first row, or () if it cannot be read."""
     try:
-        return next(((*row,) for _, row in _rows(path)), ())
+        with reader.collect_assumptions():  # of a file that another reader may read
+            return next(((*row,) for _, row in _rows(path)), ())
     except BenchError:
         return ()
 

@@ -34,6 +34,7 @@ Fields = TypeVar("Fields", bound=msgspec.Struct)
 READER_VERSION = 1  # increase it if a reader yields different documents from the same files
 TEXT_FORMS = (".jsonl", ".parquet", ".arrow")  # of documents and queries; the first one is read
 _SUFFIXES = ("jsonl", "tsv", "csv", "txt", "xml", "trec", "qrels")  # of text files
+OTHER_FORMS = ("csv", "tsv", "txt", "json")  # of files named like a part, but not read as one
 TABLE_ROWS = 1_024  # read at a time
 _SHARD = re.compile("(.+)-[0-9]{5}-of-([0-9]{5})")
 _LENIENT = re.compile(rb"\\u[dD][89a-fA-F]|NaN")  # in JSON that Python programs write
@@ -307,6 +308,8 @@ def _files_by_split(
     found: dict[str, dict[tuple[int, bool], dict[str, Path]]] = {}
     patterns = (f"{name}[.-]*", f"{name}/*", f"{name}/*/*")
     for path in sorted(path for pattern in patterns for path in base.glob(pattern)):
+        if path.name in {f"{name}.{other}" for other in OTHER_FORMS} and path.suffix not in forms:
+            assume(f"{path.name} is not read", None)
         plain, parts = path.name.removesuffix(".gz"), path.relative_to(base).parts
         form = next((form for form in forms if plain.endswith(form)), "")
         stem = plain.removesuffix(form)
