@@ -41,7 +41,7 @@ from bench.gate.check_record import Check, CheckRow
 from bench.requests.deciding import CheckRequest
 from bench.runner.workspace import load_models, open_endpoint, open_workspace
 from foundation.errors import BenchError
-from retrievers.encoders.external import EndpointEncoder, RefusedError
+from retrievers.encoders.endpoint import EndpointEncoder, RefusedError
 from retrievers.encoders.preflight import find_mixed_up
 from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.card import Role

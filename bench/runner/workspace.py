@@ -48,12 +48,8 @@ from datasets_cfg.locate import is_training_data
 from datasets_cfg.verification import check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.files import cache_folder
-from retrievers.encoders.external import (
-    EndpointEncoder,
-    check_norms,
-    check_same_server,
-    wrap_encoder,
-)
+from retrievers.encoders.endpoint import EndpointEncoder, check_norms, check_same_server
+from retrievers.encoders.objects import wrap_encoder
 from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.card import card_names

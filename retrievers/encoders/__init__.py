@@ -2,7 +2,7 @@
 
 Read `protocol` (the interface `Encoder`), then `transformer`, which opens the encoder of a model
 and plans batches. `tower` computes them: with `packed` without padding, on `device`, from the ids
-of `tokens`. Other encoders are those of `external` (a URL, a user's object, hashing) and `bm25`,
-which has no vectors. `preflight` checks an encoder on a sample, and `views` transform vectors after
-the forward pass.
+of `tokens`. Other encoders are those of `endpoint` (a URL), `objects` (a user's Python), `hashing`
+and `bm25`, which has no vectors. `preflight` checks an encoder on a sample, and `views` transform
+vectors after the forward pass.
 """

@@ -18,7 +18,9 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import resolve_inside
 from retrievers.adapters.compose import Router
-from retrievers.encoders.external import EndpointEncoder, HashingEncoder, open_object
+from retrievers.encoders.endpoint import EndpointEncoder
+from retrievers.encoders.hashing import HashingEncoder
+from retrievers.encoders.objects import open_object
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join_segments
 from retrievers.encoders.tokens import Tokens, hash_tokens
 from retrievers.models.card import Recipe, Role

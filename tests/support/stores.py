@@ -8,7 +8,7 @@ from bench.store.shards import StoredVectors
 from bench.store.store import VectorStore
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.readers.reader import Document
-from retrievers.encoders.external import HashingEncoder
+from retrievers.encoders.hashing import HashingEncoder
 from retrievers.models.card import Recipe
 
 DIM = 8

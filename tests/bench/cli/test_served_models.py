@@ -10,7 +10,7 @@ import pytest
 
 from bench.evaluation.encoding import PREFLIGHT_DOCUMENTS
 from bench.result_store.result import RESULT_FILE, load
-from retrievers.encoders.external import BATCH_TEXTS
+from retrievers.encoders.endpoint import BATCH_TEXTS
 from retrievers.encoders.preflight import ENCODED_ALONE
 from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.transformer import open_encoder

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from bench.gate.server import ServedLength, find_length
-from retrievers.encoders.external import EndpointEncoder
+from retrievers.encoders.endpoint import EndpointEncoder
 from retrievers.models.card import Card, Recipe
 from retrievers.models.resolve import Model, resolve_model
 from tests.support.embedding_server import EmbeddingServer, Reply, serving

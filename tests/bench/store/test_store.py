@@ -20,7 +20,7 @@ from bench.store import shards
 from bench.store.shards import Shard
 from bench.store.store import VectorStore
 from foundation.errors import BenchError
-from retrievers.encoders.external import HashingEncoder
+from retrievers.encoders.hashing import HashingEncoder
 from retrievers.models.card import Prompts
 from tests.support.examples import with_examples
 from tests.support.processes import enlarge, mounted, wait_until

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from foundation.errors import BenchError, DriftError
-from retrievers.encoders import external
-from retrievers.encoders.external import EndpointEncoder, check_same_server
+from retrievers.encoders import endpoint
+from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
 from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import Card, Prompts, Recipe
@@ -85,7 +85,7 @@ def test_batches_and_connections_are_bounded(server):
         parts = list(threads.map(served.encode_queries, [TEXTS] * 8))
     assert all(np.array_equal(part, honest(TEXTS)) for part in parts)
     assert max(request.in_flight for request in app.requests) == 3
-    assert max(len(request.texts) for request in app.requests) == external.BATCH_TEXTS
+    assert max(len(request.texts) for request in app.requests) == endpoint.BATCH_TEXTS
     served.encode_queries(["x" * 150_000] * 2)
     assert [len(request.texts) for request in app.requests[-2:]] == [1, 1]
 
@@ -112,11 +112,11 @@ def test_failed_requests_are_repeated(server, failure):
 
 def test_a_server_that_never_answers_in_time_is_an_error(server, monkeypatch):
     url, app = server
-    monkeypatch.setattr(external, "ATTEMPT_S", 0.2)
+    monkeypatch.setattr(endpoint, "ATTEMPT_S", 0.2)
     app.delay_s = lambda request: 2.0
     with pytest.raises(BenchError, match="does not answer"):
         encoder(url).encode_queries(["a"])
-    monkeypatch.setattr(external, "DEADLINE_S", 0.1)
+    monkeypatch.setattr(endpoint, "DEADLINE_S", 0.1)
     with pytest.raises(BenchError, match=r"no answer in 0.1 s"):
         encoder(url).encode_queries(["a"])
     with pytest.raises(BenchError, match="does not answer"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.encoders.external import HashingEncoder
+from retrievers.encoders.hashing import HashingEncoder
 from retrievers.models.card import Prompts, Recipe
 
 

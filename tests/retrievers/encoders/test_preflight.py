@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from retrievers.encoders.external import HashingEncoder
+from retrievers.encoders.hashing import HashingEncoder
 from retrievers.encoders.preflight import Preflight, measure_vectors, preflight
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import Recipe
