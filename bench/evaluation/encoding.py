@@ -1,7 +1,8 @@
 """Encoding of a collection into the vector store, and checks and the speed of its encoder."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import msgspec
@@ -14,7 +15,9 @@ from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.endpoint import TextError
+from retrievers.encoders.protocol import Encoder, join_documents
+from retrievers.models.card import Recipe
 
 PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
 SAMPLE_DOCUMENTS = 2_000  # whose tokens are counted
@@ -28,7 +31,8 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
     def check() -> Any:
         titles, texts = sample_documents(dataset.corpus, PREFLIGHT_DOCUMENTS)
         queries = dataset.queries.texts[:PREFLIGHT_QUERIES]
-        return msgspec.to_builtins(preflight(encoder, titles, texts, queries))
+        with name_text(dataset, encoder):
+            return msgspec.to_builtins(preflight(encoder, titles, texts, queries))
 
     allowed = " with unknown tokens" if getattr(encoder, "allow_unknown_tokens", False) else ""
     tokens = store.tokens_sha256(encoder, "document")
@@ -38,6 +42,26 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
         problem = f"{encoder.recipe.model} on {dataset.name}: {'; '.join(report['stop'])}"
         raise BenchError(problem, "check its card with `python -m bench show`, or its server")
     return report
+
+
+@contextmanager
+def name_text(dataset: Dataset, encoder: Encoder) -> Iterator[None]:
+    """Add the id of the document or query to an error about one text."""
+    try:
+        yield
+    except TextError as error:
+        problem = f"{dataset.name}: {_find_text(dataset, encoder.recipe, error.text)}: {error}"
+        raise BenchError(problem, error.hint) from error
+
+
+def _find_text(dataset: Dataset, recipe: Recipe, wanted: str) -> str:
+    """Return which document or query is encoded as the text ``wanted``."""
+    for first, titles, texts in dataset.corpus.iter_batches(10_000):
+        joined = join_documents(recipe, titles, texts)
+        if wanted in joined:
+            return f"document {dataset.corpus.ids[first + joined.index(wanted)].as_py()}"
+    queries = [recipe.prompts.query + text for text in dataset.queries.texts]
+    return f"query {dataset.queries.ids[queries.index(wanted)]}" if wanted in queries else "a text"
 
 
 def sample_documents(corpus: Corpus, count: int) -> tuple[list[str], list[str]]:
@@ -52,7 +76,7 @@ def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> 
     if not plan.missing_rows:
         return store.documents(encoder, dataset.corpus, plan)
     title = f"{dataset.name}: {encoder.recipe.model} encodes"
-    with progress_bar(title, plan.missing_rows) as bar:
+    with progress_bar(title, plan.missing_rows) as bar, name_text(dataset, encoder):
         return store.documents(encoder, dataset.corpus, plan, bar.update)
 
 

@@ -1,12 +1,16 @@
 """Encoders behind a URL: servers of OpenAI's embeddings API."""
 
 import asyncio
+import base64
 import copy
+import json
+import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -24,7 +28,7 @@ ATTEMPT_S, DEADLINE_S = 300.0, 900.0  # limits of one attempt, and of all attemp
 RETRIES, FIRST_RETRIES = 10, 3  # 1 minute; the first request fails early if no server runs
 REFUSED = (400, 413, 422)  # status of a request that is too large or malformed
 KEY_VARIABLE = "BENCH_API_KEY"
-FLOAT32_MAX = float(np.finfo(np.float32).max)
+SHOWN = 60  # characters of a text in a message
 OWN_OPTIONS = ("endpoint", "endpoint_model")  # options of a recipe that are not sent
 
 # A server is the same if its vectors of the probe differ by these squared distances at most,
@@ -38,17 +42,46 @@ HINT = (
 )
 
 
-class RefusedError(BenchError):
+logger = logging.getLogger(__name__)
+
+
+class TextError(BenchError):
+    """A server gave no usable vector of one text.
+
+    ``text`` is the text as it is encoded, with its prompt.
+    """
+
+    text = ""
+
+
+class RefusedError(TextError):
     """A server refused a text."""
 
 
 class _Entry(msgspec.Struct):
     index: int
-    embedding: list[Annotated[float, msgspec.Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]]
+    embedding: list[float | None] | str  # base64 of float32
 
 
 class _Answer(msgspec.Struct):
     data: list[_Entry]
+
+
+@dataclass
+class _Habits:
+    """What is known of a server from its answers, for all encoders of it.
+
+    Attributes:
+        most_texts: number of texts in a request that it does not refuse, as far as known.
+        reads_format: whether it accepts ``encoding_format``; None before the first answer.
+        is_unit: whether its vectors have had length 1 so far.
+        has_told: whether a zero vector of an empty text was reported.
+    """
+
+    most_texts: int = BATCH_TEXTS
+    reads_format: bool | None = None
+    is_unit: bool = False
+    has_told: bool = False
 
 
 class EndpointEncoder(Encoder):
@@ -78,6 +111,7 @@ class EndpointEncoder(Encoder):
             base_url=card.url, api_key=key or "none", timeout=ATTEMPT_S, max_retries=FIRST_RETRIES
         )
         self._connections = asyncio.Semaphore(card.connections)
+        self._habits = _Habits()
 
     @property
     def server(self) -> "EndpointEncoder":
@@ -105,8 +139,10 @@ class EndpointEncoder(Encoder):
         """Encode ``texts`` as queries, float32 ``(n, dim)``. ``advance`` counts texts.
 
         Raises:
-            BenchError: the server refuses the texts, does not answer, or returns other vectors than
-                one for each text, of the recipe's dimension and finite.
+            TextError: the server refuses a text, or returns a vector of it that is not finite, that
+                is zero although the text is not empty, or whose length is not 1 as of the others.
+            BenchError: the server does not answer, or returns other vectors than one for each text,
+                of the recipe's dimension.
         """
         prompt = self.recipe.prompts.query
         return self._encode("query", [prompt + text for text in texts], advance)
@@ -143,53 +179,139 @@ class EndpointEncoder(Encoder):
     async def _request(
         self, texts: list[str], fields: dict[str, Any], advance: Callback
     ) -> Float32Array:
-        """Return the vectors of one batch, which is halved as long as the server refuses it."""
+        """Return the vectors of one batch, in smaller requests if the server refuses it."""
+        habits, content = self._habits, None
+        async with self._connections:
+            if len(texts) <= habits.most_texts:  # it may have been learned in the meantime
+                content = await self._send(texts, fields)
+        if content is not None:
+            vectors = self._read(content, texts)
+            advance(len(texts))
+            return vectors
+        size = min(habits.most_texts, (len(texts) + 1) // 2)
+        parts = [texts[start : start + size] for start in range(0, len(texts), size)]
+        answers = [await self._request(part, fields, advance) for part in parts]
+        habits.most_texts = min(habits.most_texts, size)  # all parts were accepted
+        return np.concatenate(answers)
+
+    async def _send(self, texts: list[str], fields: dict[str, Any]) -> bytes | None:
+        """Return the answer to one request, or None if the server refuses several texts.
+
+        A server that refuses its first request is asked once more without ``encoding_format``.
+        """
+        habits, body = self._habits, {"model": self._model, "input": texts, **fields}
+        with_format = {"encoding_format": "float", **body}
+        answer = await self._post(body if habits.reads_format is False else with_format)
+        if isinstance(answer, str) and habits.reads_format is None:
+            again = await self._post(body)
+            if isinstance(again, bytes):
+                answer, habits.reads_format = again, False
+        if isinstance(answer, bytes):
+            habits.reads_format = habits.reads_format is not False
+            return answer
+        if len(texts) > 1:
+            return None
+        raise self._text_error(answer, texts[0], RefusedError)
+
+    async def _post(self, body: dict[str, Any]) -> bytes | str:
+        """Return the content of an answer, or in words how the server refuses its texts."""
         try:
-            async with self._connections, asyncio.timeout(DEADLINE_S):
-                answer = await self._client.embeddings.with_raw_response.create(
-                    model=self._model, input=texts, encoding_format="float", extra_body=fields
-                )
+            async with asyncio.timeout(DEADLINE_S):
+                content = await self._client.post("/embeddings", cast_to=bytes, body=body)
         except self._api.APIStatusError as error:
-            body, half = error.body, len(texts) // 2
-            if error.status_code in REFUSED and half:
-                parts = texts[:half], texts[half:]
-                return np.concatenate([await self._request(p, fields, advance) for p in parts])
-            stated = body.get("message", body) if isinstance(body, dict) else body
-            kind = RefusedError if error.status_code in REFUSED else BenchError
-            raise self._error(f"answered {error.status_code}: {stated}", kind) from None
+            stated = error.body.get("message", error.body) if isinstance(error.body, dict) else ""
+            problem = f"answered {error.status_code}: {stated or error.body}"
+            if error.status_code in REFUSED:
+                return problem
+            raise self._error(problem) from None
         except TimeoutError:
             raise self._error(f"gave no answer in {DEADLINE_S:g} s") from None
         except self._api.APIConnectionError as error:
             raise self._error(f"does not answer: {first_line(error.__cause__ or error)}") from None
         self._client.max_retries = RETRIES
-        vectors = self._read(answer.content, len(texts))
-        advance(len(texts))
-        return vectors
+        return bytes(content)
 
-    def _read(self, content: bytes, count: int) -> Float32Array:
+    def _read(self, content: bytes, texts: list[str]) -> Float32Array:
         """Return the vectors of an answer in the order of their indices, float32 ``(n, dim)``."""
         try:
-            data = msgspec.json.decode(content, type=_Answer).data
-            vectors = {entry.index: np.array(entry.embedding, np.float32) for entry in data}
-        except (msgspec.DecodeError, ValueError) as error:
+            data = _decode(content).data
+            vectors = {entry.index: _read_vector(entry.embedding) for entry in data}
+        except (msgspec.MsgspecError, ValueError) as error:
             start = f"its answer begins {content[:80].decode(errors='replace')!r}"
-            problem = f"returned no vectors of finite float32 numbers: {error}; {start}"
-            raise self._error(problem) from None
-        if sorted(entry.index for entry in data) != list(range(count)):
-            indices = f"whose indices are not 0 to {count - 1}"
-            raise self._error(f"returned {len(data)} vectors for {count} texts, {indices}")
+            raise self._error(f"returned no vectors: {error}; {start}") from None
+        if sorted(entry.index for entry in data) != list(range(len(texts))):
+            indices = f"whose indices are not 0 to {len(texts) - 1}"
+            raise self._error(f"returned {len(data)} vectors for {len(texts)} texts, {indices}")
         dims = sorted(set(map(len, vectors.values())))
         if 0 in dims:
             raise self._error("returned an empty vector")
         if dims != [self.recipe.dim or dims[0]]:
             several = ", ".join(map(str, dims))
             raise self._error(f"returned vectors of {several} dimensions, not {self.recipe.dim}")
-        return np.stack([vectors[index] for index in range(count)])
+        rows = np.stack([vectors[index] for index in range(len(texts))])
+        self._check(texts, rows)
+        return rows
 
-    def _error(self, problem: str, kind: type[BenchError] = BenchError) -> BenchError:
-        """Return an error on one line and without the key."""
+    def _check(self, texts: list[str], vectors: Float32Array) -> None:
+        """Raise if a vector is not finite or zero, or has another length than the others.
+
+        An empty text may have a zero vector, which is reported once.
+        """
+        lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
+        is_unit = np.abs(lengths - 1) <= UNIT_TOLERANCE
+        is_blank = np.array([not text.strip() for text in texts])
+        unusable = {
+            "that is not finite": ~np.isfinite(lengths),
+            "of zeros": (lengths == 0) & ~is_blank,
+        }
+        others = ~is_unit & (lengths != 0)
+        self._habits.is_unit |= 2 * int(is_unit.sum()) > len(texts) > 1
+        if self._habits.is_unit and not self.recipe.normalize:
+            unusable["whose length is not 1, as that of the others is"] = others
+        for what, found in unusable.items():
+            if found.any():
+                row = int(found.argmax())
+                value = f" (length {lengths[row]:.3g})" if "length" in what else ""
+                raise self._text_error(f"returned a vector {what}{value}", texts[row])
+        if (lengths == 0).any() and not self._habits.has_told:
+            self._habits.has_told = True
+            logger.warning("%s: an empty text has a vector of zeros", self._name)
+
+    def _error(self, problem: str) -> BenchError:
+        return BenchError(self._plain(problem), HINT)
+
+    def _text_error(self, problem: str, text: str, kind: type[TextError] = TextError) -> TextError:
+        """Return the error about one text, which it names."""
+        shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+        error = kind(f"{self._plain(problem)}; the text is {shown!r}", HINT)
+        error.text = text
+        return error
+
+    def _plain(self, problem: str) -> str:
+        """Return a problem of this server on one line and without the key."""
         plain = problem.replace(self._key, "***") if self._key else problem
-        return kind(f"{self._name} {' '.join(plain.split())[:300]}", HINT)
+        return f"{self._name} {' '.join(plain.split())[:300]}"
+
+
+def _decode(content: bytes) -> _Answer:
+    """Decode an answer. Python's parser also reads NaN, which is no JSON."""
+    try:
+        return msgspec.json.decode(content, type=_Answer)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError as error:
+        try:
+            return msgspec.convert(json.loads(content), _Answer)
+        except ValueError:
+            raise error from None
+
+
+def _read_vector(embedding: list[float | None] | str) -> Float32Array:
+    """Return a vector of decimal numbers, or of float32 in base64."""
+    if isinstance(embedding, str):
+        return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4").astype(np.float32)
+    with np.errstate(over="ignore"):  # infinite, and refused with its text
+        return np.array(embedding, np.float64).astype(np.float32)
 
 
 def check_norms(recipe: Recipe, vectors: Float32Array, like: str | None) -> None:
@@ -205,6 +327,7 @@ def check_norms(recipe: Recipe, vectors: Float32Array, like: str | None) -> None
             vectors of several lengths are compared.
     """
     norms = np.linalg.norm(vectors, axis=1)
+    norms = norms[norms > 0]  # of texts that are not empty
     is_unit = bool((np.abs(norms - 1) <= UNIT_TOLERANCE).all())
     if recipe.normalize or is_unit != bool(like):
         return

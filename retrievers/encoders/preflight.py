@@ -3,8 +3,8 @@
 Vectors that are not finite, or zero though their text is not empty, stop the evaluation. Warnings,
 with figures, name causes of wrong or low scores: vectors that hardly differ, or lack unit length
 under cosine similarity; truncated texts; tokens that the tokenizer does not know; a vector that
-depends on the rest of its batch. If most tokens are unknown, or a batch's vectors are in another
-order than its texts, the evaluation stops, too.
+depends on the rest of its batch. If most tokens are unknown, a batch's vectors are in another order
+than its texts, or those of a server depend on more than the text, the evaluation stops, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +18,7 @@ from retrievers.encoders.protocol import Encoder
 # Relative distance between vectors of a text, encoded alone and in a padded batch. float32 differs
 # by rounding; a wrong attention mask differs by 0.01 and more.
 BATCH_TOLERANCE = {"float32": 1e-4, "unknown": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+MOST_DIFFERENT = 0.1  # such a distance of vectors of a server, which no arithmetic explains
 MIN_SPREAD = 0.05  # root mean square distance from the mean vector, as a share of the norm
 UNIT_TOLERANCE = 1e-2
 MAX_TRUNCATED = 0.1
@@ -92,13 +93,15 @@ def preflight(
         for role, number in empty.items()
         if number
     ]
-    if difference > (tolerance := BATCH_TOLERANCE[recipe.dtype]):
+    differ = f"a document alone and in a batch differ by {difference:.1e} of its length"
+    has_state = recipe.kind == "endpoint" and difference > MOST_DIFFERENT and not mixed_up
+    if not has_state and difference > (tolerance := BATCH_TOLERANCE[recipe.dtype]):
         warnings.append(
-            f"a document alone and in a batch differ by {difference:.1e} of its length "
-            f"(usual for {recipe.dtype}: below {tolerance:.0e}): the other texts of a batch change "
+            f"{differ} (usual for {recipe.dtype}: below {tolerance:.0e}): the other texts of a batch change "
             "it, by padding that is not masked or by rotary frequencies of the longest text"
         )
-    stop = [
+    stop = [f"{differ}: its vector depends on more than its text"] if has_state else []
+    stop += [
         f"{role}: {number} of {measured.count} vectors {what}"
         for role, measured in facts.items()
         for what, number in {

@@ -118,7 +118,7 @@ def test_norms_that_contradict_the_recipe_are_refused_before_anything_is_stored(
     done = bench(*served, "normalised", "--like", dot)
     assert (done.code, "dot.toml does not normalise its vectors" in done.stderr) == (2, True)
     encode = app.encode
-    app.encode = lambda texts: encode(texts) * np.linspace(2, 4, len(texts))[:, None]
+    app.encode = lambda texts: encode(texts) * [[2 + len(text) % 5] for text in texts]
     done = bench(*served, "raw")
     assert (done.code, "by cosine or by inner product" in done.stderr) == (2, True)
     assert not [path for path in files_below(bench.place) if "vectors" in path.parts]
@@ -135,6 +135,53 @@ def test_a_server_whose_vectors_are_in_another_order_is_refused(bench, data, ser
     app.encode = lambda texts: encode(texts)[np.argsort([len(text) for text in texts])]
     done = bench("run", data, "--model", url, "--endpoint-model", "m")
     assert (done.code, "returned in another order than the texts" in done.stderr) == (2, True)
+
+
+def test_a_server_whose_vectors_depend_on_the_last_request_is_refused(bench, data, server):
+    url, app = server
+    encode, last = app.encode, [np.zeros(1)]
+
+    def with_the_last(texts):
+        vectors = encode(texts) + 0.5 * last[0]
+        last[0] = encode(texts[-1:])[0]
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    app.encode = with_the_last
+    done = bench("run", data, "--model", url, "--endpoint-model", "m")
+    assert done.code in (2, 5), done.stdout  # the probe may have changed already
+    assert "its vector depends on more than its text" in done.stderr
+    assert not bench.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda app, spoiled: setattr(app, "before", spoiled), "answered 413: too long"),
+        (lambda app, spoiled: setattr(app, "change", spoiled), "returned a vector of zeros"),
+    ],
+)
+def test_a_document_without_a_usable_vector_is_named_by_its_id(bench, server, spoil, problem):
+    url, app = server
+    documents = {f"d{i}": ("", f"document number {i}") for i in range(400)}
+    place = bench.place / "many"
+    many = write_collection(place, documents, {"q": "number 7"}, {("q", "d7"): 1})
+
+    def spoiled(*given):
+        *entries, request = given
+        if "document number 377" not in request.texts:
+            return entries[0] if entries else None
+        if not entries:
+            return Reply(413, {"error": {"message": "too long"}})
+        row = request.texts.index("document number 377")
+        entries[0][row]["embedding"] = np.zeros_like(entries[0][row]["embedding"])
+        return entries[0]
+
+    spoil(app, spoiled)
+    done = bench("run", many, "--model", url, "--endpoint-model", "m")
+    assert done.code == 2
+    assert "document d377: m at 127.0.0.1" in done.stderr
+    assert problem in done.stderr
+    assert "the text is 'document number 377'" in done.stderr
 
 
 def test_wrong_answers_leave_no_vectors(bench, data, server):

@@ -1,5 +1,6 @@
 """Encoders behind a URL, against real servers on the loopback: honest, slow, failing and lying."""
 
+import base64
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +9,7 @@ import pytest
 
 from foundation.errors import BenchError, DriftError
 from retrievers.encoders import endpoint
-from retrievers.encoders.endpoint import EndpointEncoder, check_same_server
+from retrievers.encoders.endpoint import EndpointEncoder, TextError, check_same_server
 from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import Card, Prompts, Recipe
@@ -18,6 +19,8 @@ from tests.support.embedding_server import Reply, serve_model, serving
 openai = pytest.importorskip("openai", reason="needs openai: pip install openai")
 CARD = {"name": "m", "title": "m", "kind": "endpoint", "endpoint_model": "m"}
 DIM = 4
+UNIT = np.full(DIM, 0.5)
+NAN = base64.b64encode(np.full(DIM, np.nan, "<f4").tobytes()).decode()
 TEXTS = [f"text number {i}" for i in range(300)]
 
 
@@ -96,6 +99,62 @@ def test_a_batch_that_is_too_large_is_halved(server):
     assert np.array_equal(encoder(url).encode_queries(TEXTS), honest(TEXTS))
 
 
+def test_what_a_server_refuses_is_learned_once(server):
+    url, app = server
+    app.max_batch = 10
+    served = encoder(url)
+    assert np.array_equal(served.encode_queries(TEXTS), honest(TEXTS))
+    before = len(app.requests)
+    assert np.array_equal(served.for_dataset("x").encode_queries(TEXTS), honest(TEXTS))
+    assert {len(request.texts) for request in app.requests[before:]} <= {8, 4}
+    assert len(app.requests) - before <= 2 * len(TEXTS) / 8
+
+
+def test_a_server_without_encoding_format_is_asked_again_without_it(server):
+    url, app = server
+    detail = {"detail": [{"loc": ["body", "encoding_format"], "msg": "extra fields not permitted"}]}
+    app.before = lambda request: Reply(422, detail) if "encoding_format" in request.body else None
+    assert np.array_equal(encoder(url).encode_queries(TEXTS), honest(TEXTS))
+    assert sum("encoding_format" in request.body for request in app.requests) <= 10  # in flight
+    served, before = encoder(url), len(app.requests)
+    served.encode_queries(["a"])
+    served.encode_queries(["b"])
+    formats = ["encoding_format" in request.body for request in app.requests[before:]]
+    assert formats == [True, False, False]
+
+
+def test_base64_is_read_as_float32(server):
+    url, app = server
+    exact = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in honest(TEXTS)]
+    data = [{"index": row, "embedding": text} for row, text in enumerate(exact)]
+    app.before = lambda request: Reply(200, {"data": data[: len(request.texts)]})
+    served = encoder(url, options={"encoding_format": "base64"})
+    assert np.array_equal(served.encode_queries(TEXTS[:20]), honest(TEXTS[:20]))
+    assert app.requests[0].body["encoding_format"] == "base64"
+
+
+def test_a_vector_of_another_length_is_found_alone_as_well(server):
+    url, app = server
+    app.encode = lambda texts: np.array([UNIT * (3 if "long" in text else 1) for text in texts])
+    served = encoder(url)
+    served.encode_queries(["a", "b"])
+    with pytest.raises(TextError, match="the text is 'long'"):
+        served.encode_queries(["long"])
+    scaled = encoder(url, normalize=True)
+    assert np.allclose(scaled.encode_queries(["a", "b", "long"]), UNIT)
+
+
+def test_an_empty_text_may_have_a_zero_vector_which_is_reported_once(server, caplog):
+    url, app = server
+    app.encode = lambda texts: np.array([UNIT * bool(text.strip()) for text in texts])
+    served = encoder(url)
+    vectors = [served.encode_queries(["a", "", "b"]) for _ in range(2)]
+    assert not vectors[1][1].any()
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "an empty text has a vector of zeros"
+    ]
+
+
 FAILURES = {
     "500": Reply(500, {"error": "oops"}),
     "429": Reply(429, {"error": {"message": "too many"}}),
@@ -132,10 +191,12 @@ def test_a_server_that_never_answers_in_time_is_an_error(server, monkeypatch):
         ),
         (Reply(404, {"error": {"message": "no model m"}}), "answered 404: no model m"),
         (Reply(500, {"error": "secret-of-tests"}), r"answered 500: \*\*\*"),
-        (Reply(200, b"<html>\n<h1>502</h1>"), r"no vectors .* begins '<html>\\n<h1>502</h1>'"),
-        (Reply(200, b""), "no vectors .* begins ''"),
+        (Reply(200, b"<html>\n<h1>502</h1>"), r"no vectors: .* begins '<html>\\n<h1>502</h1>'"),
+        (Reply(200, b""), "no vectors: .* begins ''"),
         (Reply(200, {"data": [{"index": 0, "embedding": []}]}), "an empty vector"),
-        (Reply(200, {"data": [{"index": 0, "embedding": "AADA/w=="}]}), "no vectors"),
+        (Reply(200, {"data": [{"index": 0, "embedding": "AADA"}]}), "no vectors: buffer size"),
+        (Reply(200, {"data": [{"index": 0, "embedding": "not base64"}]}), "no vectors"),
+        (Reply(200, {"data": [{"index": 0, "embedding": NAN}]}), "not finite; the text is"),
         (Reply(200, {"data": []}), "0 vectors for 1 texts"),
     ],
 )
@@ -158,10 +219,18 @@ WRONG = {
         lambda entries, request: [entries[0], *entries[:2]],
         "3 vectors for 3 texts, whose indices are not 0 to 2",
     ),
-    "nan": (one_nan, "no vectors of finite float32 numbers"),
+    "nan": (one_nan, "a vector that is not finite; the text is 'b'"),
     "too large": (
         lambda entries, request: [{**e, "embedding": [1e39] * DIM} for e in entries],
-        "no vectors of finite float32 numbers",
+        "a vector that is not finite; the text is 'a'",
+    ),
+    "zero": (
+        lambda entries, request: [*entries[:2], {**entries[2], "embedding": np.zeros(DIM)}],
+        "a vector of zeros; the text is 'c'",
+    ),
+    "one length": (
+        lambda entries, request: [{**e, "embedding": UNIT * (1 + e["index"] % 2)} for e in entries],
+        r"whose length is not 1, as that of the others is \(length 2\); the text is 'b'",
     ),
     "dimension": (
         lambda entries, request: [{**e, "embedding": e["embedding"][:3]} for e in entries],

@@ -101,12 +101,26 @@ def test_padding_that_leaks_into_a_vector_warns_by_dtype(dtype, warns):
     assert any("the other texts of a batch change it" in line for line in found.warnings) is warns
 
 
+def test_a_vector_of_a_server_that_depends_on_more_than_its_text_stops():
+    def change(vectors):
+        return vectors + np.float32(0.2 * (len(vectors) > 1)) * np.abs(vectors)
+
+    assert check(Fake(change)).stop == ()  # a warning, if it runs here
+    served = Fake(change)
+    served.recipe = msgspec.structs.replace(served.recipe, kind="endpoint", dtype="unknown")
+    found = check(served)
+    assert found.stop == (
+        "a document alone and in a batch differ by 2.0e-01 of its length: its vector depends on "
+        "more than its text",
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "moved"),
     [
         (lambda vectors: vectors[::-1], 6),
         (lambda vectors: vectors[[1, 0, *range(2, len(vectors))]], 2),
-        (lambda vectors: vectors * 1.5, 0),
+        (lambda vectors: vectors * 1.05, 0),
     ],
 )
 def test_a_batch_whose_vectors_are_in_another_order_stops(change, moved):
