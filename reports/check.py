@@ -61,7 +61,7 @@ def score_change(row: CheckRow) -> str:
 
 def _lead_sentence(check: Check) -> str:
     candidate, other = check.candidate, f"the {check.role}, {check.baseline}"
-    scores = f"the {'vectors' if check.answer else 'scores'} of {other}"
+    scores = f"the {'vectors' if check.compares_vectors else 'scores'} of {other}"
     if check.compares_published:
         other = scores = "its published scores"
     if check.outcome == "MISSING":
@@ -74,7 +74,7 @@ def _lead_sentence(check: Check) -> str:
         return f"There is not enough evidence to decide whether {candidate} is worse than {other}"
     if check.margin is not None:
         return f"{candidate} is at most {score(check.margin)} worse than {other}"
-    if check.answer:
+    if check.compares_vectors:
         return f"{candidate} reproduces {scores}"
     if not any(row.paired.changed if row.paired else row.difference for row in check.rows):
         return f"{candidate} has exactly {scores}"
@@ -83,7 +83,7 @@ def _lead_sentence(check: Check) -> str:
 
 def _scores_clause(check: Check) -> str:
     """Return the scores, and the collections that they belong to."""
-    if check.answer:
+    if check.compares_vectors:
         agree = [f"{row.candidate:.1%} of the vectors agree ({row.name})" for row in check.rows]
         return f": {' and '.join(agree)}"
     compared = [row for row in check.rows if not row.missing]

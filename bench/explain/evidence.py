@@ -11,7 +11,7 @@ spread of a level that int8 can explain.
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice, zip_longest
 from typing import Any
@@ -34,6 +34,7 @@ LEVELS = np.arange(-12.0, -1.9, 0.25)  # logarithms of errors, up to the errors 
 WITHIN = 1.5  # decades above a level that still agree
 WORST = -1.2  # logarithm of an error above which nothing agrees: a cosine of 0.97
 OUTLIERS = 0.01
+FREE_LENGTH = 5.0  # logarithm of what a likelihood loses for a length that a hypothesis chooses
 DEGREES = 8  # of freedom; few, since neighbouring dimensions and scores are dependent
 SHARE = 0.95  # smallest share of texts, queries or numbers that must agree
 ROUGH = -5.2  # logarithm of a typical error that may have another small cause
@@ -71,6 +72,11 @@ class Fit:
     def is_rough(self) -> bool:
         """True if the typical error is larger than the error of rounding to 16 bits."""
         return self.level is not None and self.level > ROUGH
+
+    @property
+    def is_exact(self) -> bool:
+        """True if every vector or score of a run agrees within the rounding of float32."""
+        return self.share == 1.0 and self.precision == PRECISIONS[0][0]
 
     @property
     def precision(self) -> str:
@@ -304,7 +310,10 @@ class VectorEvidence(SetupEvidence):
     name: str = "vectors"
 
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        return noise_fit(np.concatenate([self._errors(setup, role, probe) for role in self.given]))
+        fit = noise_fit(np.concatenate([self._errors(setup, role, probe) for role in self.given]))
+        if setup.any_length:
+            fit = replace(fit, likelihood=fit.likelihood - FREE_LENGTH * len(fit.errors))
+        return fit
 
     def observe(self, setup: EvaluationSetup) -> list[Observation]:
         """Return whether texts that are similar here have similar vectors in the evidence."""
@@ -325,6 +334,10 @@ class VectorEvidence(SetupEvidence):
             if len(np.unique(nearest)) < 0.9 * len(nearest):  # no order of these vectors
                 return np.full(len(predicted), np.inf)
             vectors = given.all_vectors[nearest]
+        if setup.any_length and vectors.shape == predicted.shape:
+            vectors, wanted = vectors.astype(np.float64), np.linalg.norm(predicted, axis=1)
+            lengths = np.maximum(np.linalg.norm(vectors, axis=1), FLOOR)
+            vectors *= (wanted / lengths)[:, None]
         return vector_errors(vectors, predicted)
 
     def _predict(self, setup: EvaluationSetup, role: Role, part: slice) -> Float32Array:

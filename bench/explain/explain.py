@@ -155,6 +155,8 @@ class _DeviationSearch:
         models, lengths = question.passes, sorted(set(question.lengths))
         singles = deviations(models.model, question.setup, models.other, facts, lengths)
         base = self._fit(question.setup, False)
+        if base.is_exact:  # nothing can be closer
+            singles = []
         probed = self._fit_all([(deviation,) for deviation in singles], True)
         tried = self._fit_all(_keep_undecided(probed, FULL_SINGLES), False)
         accepted = _accept(tried, base)

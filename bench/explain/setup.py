@@ -61,6 +61,7 @@ class EvaluationSetup:
         euclidean: rank by distance instead of inner product.
         precision: of document vectors; ``binary`` applies to queries, too.
         shuffled: vectors belong to other rows than their ids say.
+        any_length: each vector of the evidence may have any length.
         split: of the judgements; "" for the collection's.
         keep_self: keep the document whose id equals the query's.
         depth: documents per query.
@@ -93,6 +94,7 @@ class EvaluationSetup:
     euclidean: bool = False
     precision: Precision = "float32"
     shuffled: bool = False
+    any_length: bool = False
     split: str = ""
     exponential: bool = False
     input_order: bool = False
@@ -103,7 +105,7 @@ class EvaluationSetup:
 # Fields of queries, rankings and means, on which vectors of documents do not depend.
 OTHER_FIELDS = {
     *("query_prompt", "max_query_tokens", "query_weights"),
-    *("euclidean", "shuffled", "keep_self", "depth", "input_order"),
+    *("euclidean", "shuffled", "any_length", "keep_self", "depth", "input_order"),
     *("split", "exponential", "answered_only", "least_grade"),
 }
 # Fields that are applied to the states of a forward pass. The pooler is part of the network.
@@ -335,6 +337,8 @@ def _vary_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
         yield Deviation(f"documents in {each}", {"precision": each}, option, is_rounding=True)
     mend = "serve it there in higher precision"
     yield Deviation(STORED["int8"], {"stored": "int8"}, mend, is_rounding=True)
+    mend = "scale vectors to length 1 there, or compare them by cosine"
+    yield Deviation("vectors of another length for each text", {"any_length": True}, mend)
     order = "write the ids again in the order in which the texts were encoded"
     yield Deviation("vectors in another order", {"shuffled": True}, order)
 

@@ -12,6 +12,7 @@ Outcome = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
 
 BASELINE = "baseline"
 MEAN = "mean"  # name of its row
+CHECKPOINT = "checkpoint"  # role of the model that a server should serve
 STACK = "environment"  # role of the same model in another interpreter
 PUBLISHED_SCORES = "published scores"  # name of a baseline
 
@@ -117,6 +118,11 @@ class Check(Record, kw_only=True):
     def compares_published(self) -> bool:
         """True if the candidate is compared with published scores."""
         return self.baseline == PUBLISHED_SCORES
+
+    @property
+    def compares_vectors(self) -> bool:
+        """True if a server is compared with its checkpoint."""
+        return self.role == CHECKPOINT
 
     @property
     def compares_environments(self) -> bool:

@@ -1,8 +1,10 @@
 """Check of a server: whether it returns the vectors of its checkpoint, also under load.
 
-First it gets a sample of texts in small requests, one after the other, and `explain` looks for the
-setting that explains the vectors. If they are as stated, it gets the texts one by one over many
-connections at a time: each must have the same vector again.
+First it gets a few texts one by one, forwards and backwards: each must have the same vector twice,
+or nothing else about the server can be found out. Then it gets a sample of texts in small requests,
+one after the other, and `explain` looks for the setting that explains the vectors. If they are as
+stated, it gets the texts one by one over many connections at a time: each must have the same vector
+again.
 
 The length that a server reads is found by bisection on synthetic texts. Three texts differ in their
 first or their last word only. If their vectors differ, the server reads all of them. It does not if
@@ -12,7 +14,6 @@ its answers misleads nobody.
 """
 
 import re
-import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,9 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve
+from tqdm import tqdm
 
+from bench.evaluation.encoding import sample_documents
 from bench.explain.evidence import FLOOR, PRECISIONS, GivenVectors, encode_texts
 from bench.explain.explain import answer_question
 from bench.explain.question import Question
@@ -37,17 +40,21 @@ from bench.explain.setup import (
     Observation,
     cut_settings,
 )
-from bench.gate.check_record import Check, CheckRow
+from bench.gate.check_record import CHECKPOINT, Check, CheckRow
 from bench.requests.deciding import CheckRequest
 from bench.runner.workspace import load_models, open_endpoint, open_workspace
+from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.endpoint import EndpointEncoder, RefusedError
-from retrievers.encoders.preflight import find_mixed_up
+from retrievers.encoders.preflight import BATCH_TOLERANCE, find_mixed_up
 from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.card import Role
 from retrievers.models.resolve import Model
 
+AGREE = "vectors that agree"
 SERVED_DOCUMENTS, SERVED_QUERIES = 48, 16  # largest sample of a server
+REPEATED = 8  # documents that are sent forwards and backwards
+SAME = BATCH_TOLERANCE["bfloat16"]  # relative distance of two vectors of one text
 CONNECTIONS = 16
 ROUNDS = 10
 SECONDS = 15.0  # after which no other round begins
@@ -55,6 +62,7 @@ SEARCH_SECONDS = 30.0  # after which no pair of deviations is tried
 BEYOND = 30.0  # times the largest typical error of its precision that one vector may have
 LEVELS = dict(PRECISIONS)  # largest typical error of each precision, as a decimal logarithm
 MOST_TOKENS = 8_192  # of a text
+MOST_LENGTHS = 15  # of texts that are tried: those two of the checkpoint, and a bisection
 WORDS, LOOKED_AT = 16, 5_000  # words of the texts, and tokens among which they are looked for
 NOISE = 10.0  # times the squared distance of the vectors of equal texts, and
 ROUNDING = 1e-12  # the relative squared distance, above which vectors differ
@@ -74,6 +82,8 @@ def check_server(request: CheckRequest) -> Check:
     dataset = workspace.dataset((request.on or ("stdlib-code",))[0])  # on every machine
     encoder = open_endpoint(request.served, request.endpoint_model, model)
     stated, name = request.dtype or model.recipe.precision, encoder.recipe.model
+    if unstable := _check_repeated(encoder, model.name, dataset):
+        return unstable
     length = find_length(encoder, model.model)
     question = Question(
         model,
@@ -90,7 +100,7 @@ def check_server(request: CheckRequest) -> Check:
     cause, precision = _describe_cause(answer, stated, length), answer.precision or "int8"
     errors = evidence.fit(question.setup, False).errors
     share = float((errors <= BEYOND * 10 ** LEVELS[stated]).mean())
-    row = partial(CheckRow, measure="vectors that agree", baseline=1.0)
+    row = partial(CheckRow, measure=AGREE, baseline=1.0)
     rows = [row(name=f"{dataset.name}, one request at a time", candidate=share, failure=cause)]
     if not cause:
         most = BEYOND * 10 ** LEVELS[precision]
@@ -108,11 +118,39 @@ def check_server(request: CheckRequest) -> Check:
     return Check(
         candidate=name,
         baseline=answer.model,
-        role="checkpoint",
+        role=CHECKPOINT,
         outcome="DRIFT" if cause else "OK",
         reasons=(cause or agree, *seen),
         rows=tuple(rows),
         answer=answer,
+    )
+
+
+def _check_repeated(encoder: EndpointEncoder, model: str, dataset: Dataset) -> Check | None:
+    """Send documents one by one, then in reverse. Return the verdict if their vectors changed."""
+    encoder = encoder.for_dataset(dataset.name)
+    titles, texts = sample_documents(dataset.corpus, REPEATED)
+    order = [*range(len(texts)), *reversed(range(len(texts)))]
+    shown = tqdm(order, "sending texts twice", unit=" requests")
+    vectors = np.concatenate([encoder.encode_documents([titles[i]], [texts[i]]) for i in shown])
+    first, second = np.split(vectors.astype(np.float64), 2)
+    lengths = np.maximum(np.linalg.norm(first, axis=1), np.sqrt(FLOOR))
+    moved = np.linalg.norm(first - second[::-1], axis=1) / lengths
+    if moved.max() <= SAME:
+        return None
+    cause = (
+        f"the same text, sent twice, has vectors that differ by up to {moved.max():.2g} of their "
+        "length: they depend on more than the text"
+    )
+    name, share = f"{dataset.name}, the same text twice", float((moved <= SAME).mean())
+    row = CheckRow(name=name, measure=AGREE, candidate=share, baseline=1.0, failure=cause)
+    return Check(
+        candidate=encoder.recipe.model,
+        baseline=model,
+        role=CHECKPOINT,
+        outcome="DRIFT",
+        reasons=(cause,),
+        rows=(row,),
     )
 
 
@@ -150,8 +188,8 @@ def find_length(server: EndpointEncoder, model: Model) -> ServedLength | None:
     """Find the maximum length of a server by bisection, starting at its checkpoint's.
 
     Returns:
-        None if the checkpoint's words are not single tokens, or the server's vectors do not depend
-        on a text alone.
+        None if the checkpoint's words are not single tokens, or if the server's vectors do not
+        depend on a text alone.
     """
     if not model.recipe.traits.is_network:
         return None
@@ -162,16 +200,17 @@ def find_length(server: EndpointEncoder, model: Model) -> ServedLength | None:
     recipe, around = model.recipe, tokenizer.num_special_tokens_to_add()
     stated = recipe.max_document_tokens or LONGEST
     stated = min(stated, model.checkpoint.position_limit or stated)
-    print("finding the length that the server reads", file=sys.stderr)
     low, high, longer = around, MOST_TOKENS + 1, ""  # read, and not read
-    while high - low > 1:
-        middle = max(low + 1, isqrt(low * high))
-        tokens = next((each for each in (stated, stated + 1) if low < each < high), middle)
-        problem = _find_unread(server.server, words, tokens - around)
-        if problem:
-            high, longer = tokens, problem
-        else:
-            low = tokens
+    with tqdm(desc="finding the length that is read", total=MOST_LENGTHS, unit=" lengths") as bar:
+        while high - low > 1:
+            middle = max(low + 1, isqrt(low * high))
+            tokens = next((each for each in (stated, stated + 1) if low < each < high), middle)
+            problem = _find_unread(server.server, words, tokens - around)
+            bar.update()
+            if problem is None:
+                return None
+            low, high = (low, tokens) if problem else (tokens, high)
+            longer = problem or longer
     return ServedLength(low, longer, stated) if low > around else None
 
 
@@ -187,8 +226,11 @@ def _find_words(tokenizer: Any) -> list[str]:
     return [word for word, row in pairs if len(row) == 2 and unknown not in row][:WORDS]
 
 
-def _find_unread(server: EndpointEncoder, words: list[str], count: int) -> str:
-    """Return what happens to a text of ``count`` words, or "" if a server reads all of it."""
+def _find_unread(server: EndpointEncoder, words: list[str], count: int) -> str | None:
+    """Return what happens to a text of ``count`` words, or "" if a server reads all of it.
+
+    None stands for a server that has two vectors of the same text.
+    """
     text = np.random.default_rng(count).choice(words, count).tolist()
     first, last = (words[words.index(each) - 1] for each in (text[0], text[-1]))
     texts = [text, text, [first, *text[1:]], [*text[:-1], last]]
@@ -198,6 +240,8 @@ def _find_unread(server: EndpointEncoder, words: list[str], count: int) -> str:
         return "are refused"
     vectors = np.concatenate(alone).astype(np.float64)
     noise, at_start, at_end = ((vectors[1:] - vectors[0]) ** 2).sum(axis=1)
+    if noise > SAME**2 * (vectors[0] ** 2).sum():
+        return None
     least = max(NOISE * noise, ROUNDING * (vectors[0] ** 2).sum())
     if at_end <= least:
         return "lose their end"
@@ -233,9 +277,14 @@ def _repeat_under_load(
     squares = np.maximum(np.einsum("ij,ij->i", first, first)[:, None], FLOOR)
     sent = changed = mixed = 0
     start = time.monotonic()
-    with ThreadPoolExecutor(CONNECTIONS) as pool:
+    total = ROUNDS * len(tasks)
+    bar = tqdm(desc="sending texts under load", total=total, unit=" requests")
+    with ThreadPoolExecutor(CONNECTIONS) as pool, bar:
         while sent < ROUNDS * len(tasks) and time.monotonic() < start + SECONDS:
-            again = list(pool.map(lambda task: encode_texts(encoder, *task), tasks))
+            again = []
+            for vector in pool.map(lambda task: encode_texts(encoder, *task), tasks):
+                again.append(vector)
+                bar.update()
             distances = cdist(np.concatenate(again), first, "sqeuclidean") / squares
             errors = distances.diagonal()
             is_mixed = find_mixed_up(distances, errors)

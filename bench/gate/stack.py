@@ -6,6 +6,7 @@ first that differ, with the facts that belong to them, name the cause.
 """
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve
+from tqdm import tqdm
 
 from bench.comparing.statistics import Resampling, paired_difference, resample_differences
 from bench.evaluation.judging import apply_protocol
@@ -217,13 +219,29 @@ def run_probe(python: Path, job: Mapping[str, Any]) -> Stack:
         asked.write_text(json.dumps(job), encoding="utf-8")
         command = [str(python), str(PROBE), str(asked), str(written)]
         print(f"loading {job['folder']} with {python}", file=sys.stderr)
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["it wrote no error"])[-1]
+        # Threads that wait for work in a loop take the time of others on a busy machine.
+        environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+        errors = Path(folder, "errors.txt")
+        with errors.open("wb") as file:
+            running = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=file, text=True, env=environment
+            )
+            _show_progress(running, sum(map(len, job["texts"].values())))
+        if running.returncode:
+            lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            last = (lines or ["it wrote no error"])[-1]
             if last.startswith(("ModuleNotFoundError", "ImportError")):
                 raise BenchError(f"{python}: {last}", "Install the library there.")
             raise CannotLoadError(f"{python} cannot load {job['folder']}: {last}")
         return read_probe(written)
+
+
+def _show_progress(running: subprocess.Popen[str], texts: int) -> None:
+    """Show how many texts a probe has encoded, until it ends."""
+    with running, tqdm(desc="encoding", total=texts, unit=" texts") as bar:
+        for line in running.stdout or ():
+            if line.strip().isdecimal():  # a library may print as well
+                bar.update(int(line))
 
 
 def read_probe(path: Path) -> Stack:

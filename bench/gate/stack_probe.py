@@ -2,7 +2,8 @@
 
 The interpreter needs torch and transformers, and sentence-transformers for folders of its form.
 Nothing of this program is imported, and the syntax is that of Python 3.8. OUT is a .npz file with
-vectors, and with token ids and the facts that vectors depend on as JSON.
+vectors, and with token ids and the facts that vectors depend on as JSON. Each line of the output is
+a number of texts that were encoded.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Callable, Dict, List, Tuple  # noqa: UP035
 import numpy as np
 import torch
 
+STEP = 32  # texts between two lines of progress
 LIBRARIES = ("transformers", "sentence-transformers", "tokenizers", "torch")
 MOST = 64  # tokens of which hidden states are compared
 # Tokenizer, network, function of texts and their role, and facts.
@@ -34,8 +36,16 @@ def main(job_path: str, out_path: str) -> None:
     facts.update(_network_facts(network, tokens[0]))
     arrays: dict[str, Any] = {"states": np.array([_states(network, row).mean(0) for row in tokens])}
     for name, texts in job["texts"].items():
-        arrays[name] = encode(texts, name.split()[-1])
+        parts = [texts[start : start + STEP] for start in range(0, len(texts), STEP)]
+        arrays[name] = np.concatenate([_encode_part(encode, part, name) for part in parts])
     np.savez(out_path, facts=np.array(json.dumps(facts, default=str)), **arrays)
+
+
+def _encode_part(encode: Any, texts: list[str], name: str) -> Any:
+    """Encode texts in the role that ends ``name``, and print their number."""
+    vectors = encode(texts, name.split()[-1])
+    print(len(texts), flush=True)
+    return vectors
 
 
 def _version(name: str) -> str:
