@@ -176,13 +176,13 @@ class Dataset:
         overlaid = self.overlaid + len(added)
         return replace(self, qrels=merged, overlay=hash_records(rows)[:12], overlaid=overlaid)
 
-    def count_unknown(self, ids: Sequence[str]) -> int:
-        """Return how many of ``ids`` are not documents, or 0 if reading these would take long."""
+    def find_quick_corpus(self) -> Corpus | None:
+        """Return the corpus, or None if it is absent or takes more than seconds to read."""
         with suppress(BenchError, OSError):  # judgements suffice to score a run
             sources = self.reader.corpus_files()
             if sum(file.stat().st_size for file in sources) < QUICK_BYTES:
-                return int((self.corpus.rows_of(tuple(ids)) < 0).sum())
-        return 0
+                return self.corpus
+        return None
 
     def excluded_ids(self, query_id: str, with_self: bool | None = None) -> tuple[str, ...]:
         """Return the ids of the documents that are not ranked for a query."""

@@ -6,7 +6,6 @@ both rankings.
 
 import math
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -292,14 +291,7 @@ def score_run_file(
     """Score a run file by the collection's own protocol, as ``score`` does."""
     measures = None if measure is None else [measure]
     file = read_run_file(path, split=opened.dataset.facts.split)
-    done = evaluate_run(file, path.name, opened.dataset, measures, depth, opened.official)
-    if done.scores.unanswered:
-        print(
-            f"warning: {done.scores.unanswered:,} of {done.record.queries:,} queries of "
-            f"{opened.name} have no document in {path}; they score 0",
-            file=sys.stderr,
-        )
-    return done
+    return evaluate_run(file, path.name, opened.dataset, measures, depth, opened.official)
 
 
 Evaluations = tuple[Evaluation, Evaluation]  # of two models on one collection

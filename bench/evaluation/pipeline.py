@@ -5,6 +5,7 @@ ranks.
 """
 
 import hashlib
+import logging
 import os
 import platform
 import subprocess
@@ -20,15 +21,17 @@ from bench.evaluation.exact import search_device
 from bench.evaluation.judging import apply_protocol, make_protocol, resolve_measures, score_run
 from bench.evaluation.result_record import Conditions, Evaluation, Protocol, Result, Timings
 from bench.evaluation.retriever import Retriever
+from bench.evaluation.run_checks import check_run
 from bench.evaluation.run_files import RunFile
 from bench.evaluation.runs import Run
 from datasets_cfg.dataset import Dataset, all_assumptions
-from foundation.errors import BenchError
 from foundation.machine import library_version, utc_now
 from foundation.sources import PACKAGES as ALL_PACKAGES
 from foundation.sources import loaded_files
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.models.card import Recipe
+
+logger = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (
@@ -141,7 +144,7 @@ def evaluate_run(
     depth: int | None,
     official: bool,
 ) -> Evaluation:
-    """Score a ranking of another program. Its documents are not looked up in the corpus.
+    """Score a ranking of another program, and warn of what makes its scores mean something else.
 
     Args:
         file: the ranking, and the hash of its content, which identifies it.
@@ -152,20 +155,12 @@ def evaluate_run(
         official: whether the collection is the published one.
 
     Raises:
-        BenchError: the run has no documents, or no query of the collection.
+        BenchError: the run has no documents, or no query or document of the collection.
     """
-    if not len(file.run):
-        raise BenchError(f"the run {name} is empty")
-    if set(dataset.queries.ids).isdisjoint(file.run.query_ids):
-        found, wanted = file.run.query_ids[0], dataset.queries.ids[0]
-        raise BenchError(
-            f"no query of the run {name} is in {dataset.name}: the run has {found!r}, the "
-            f"collection {wanted!r}",
-            "check --dataset and --split",
-        )
     names = resolve_measures(dataset, measures, depth)
+    notes = check_run(file.run, name, dataset, names)
     protocol = make_protocol(dataset, depth, corpus_sha256="", official=official)
-    return _score_ranking(
+    done = _score_ranking(
         dataset,
         apply_protocol(file.run, dataset, protocol.depth),
         protocol,
@@ -182,6 +177,12 @@ def evaluate_run(
         conditions=current_conditions("cpu"),
         assumptions=dict(dataset.assumptions),
     )
+    if unanswered := done.scores.unanswered:
+        about = f"{unanswered:,} of {done.record.queries:,} queries of {dataset.name}"
+        notes.append(f"{about} have no document; they score 0")
+    for note in notes:
+        logger.warning("run %s: %s", name, note)
+    return done
 
 
 def _score_ranking(

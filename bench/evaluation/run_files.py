@@ -40,7 +40,7 @@ from foundation.errors import BenchError
 _COLUMNS = {
     3: ["query", "document", "score"],
     4: ["query", "document", "rank", "score"],
-    6: ["query", "Q0", "document", "ignored", "score", "tag"],
+    6: ["query", "Q0", "document", "place", "score", "tag"],
 }
 _NUMBERS = ("rank", "score")
 SHOWN = 80  # characters of a line that an error shows
@@ -233,12 +233,32 @@ def _parse_text(content: bytes, printing: str) -> tuple[Run, str]:
     except (pa.ArrowInvalid, BenchError) as error:
         raise _first_bad_line(content, names) from error
     if names == _COLUMNS[6]:
-        return run, ""
+        return run, _note_distances(table)
     has_ranks, assumption = _interpret(table, printing)
     if has_ranks:
         scores = -round_scores(table["score"])
         run = Run.from_columns(table["query"], table["document"], scores)
     return run, assumption
+
+
+def _note_distances(table: pa.Table) -> str:
+    """Return a note if the scores of TREC's six columns rise from rank to rank in every query."""
+    try:
+        ranks = table["place"].cast(pa.float64()).to_numpy()
+    except pa.ArrowInvalid:  # any word may be there, since nobody reads it
+        return ""
+    codes, _ = encode_strings(table["query"])
+    scores = table["score"].to_numpy()
+    for rows in (np.flatnonzero(codes == codes[0]), slice(None)):  # the first query rejects most
+        of_query, order = codes[rows], np.lexsort((ranks[rows], codes[rows]))
+        follows = np.diff(of_query[order]) == 0
+        follows &= np.diff(ranks[rows][order]) > 0
+        if not follows.any() or not (np.diff(scores[rows][order])[follows] > 0).all():
+            return ""
+    return (
+        "scores rise from rank to rank in every query, and the highest score is taken as the best, "
+        "as in trec_eval; if they are distances, write them with a minus sign"
+    )
 
 
 def _interpret(table: pa.Table, printing: str) -> tuple[bool, str]:
@@ -329,7 +349,7 @@ def _blocks(content: bytes) -> Iterator[bytes]:
 
 
 def _parse(lines: bytes, names: list[str]) -> pa.Table:
-    kept = [name for name in names if name in ("query", "document", *_NUMBERS)]
+    kept = [name for name in names if name in ("query", "document", "place", *_NUMBERS)]
     types = {name: pa.float64() if name in _NUMBERS else pa.large_string() for name in kept}
     return pa_csv.read_csv(
         pa.BufferReader(lines),

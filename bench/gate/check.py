@@ -59,6 +59,7 @@ from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.dataset import name_of_user
 from foundation.errors import BenchError, format_names
 from retrievers.models.card import ExpectedScore, all_cards
+from retrievers.models.locate import is_card, is_url
 
 CANDIDATE = "the candidate"  # its name in messages, which the baseline may share
 SUSPICIOUS_GAIN = 0.1  # gain on a collection that hardly any new model brings
@@ -119,7 +120,8 @@ def check(request: CheckRequest) -> Check:
     with RecordedWarnings() as recorded:
         workspace = open_workspace(request)
         model, run_file = None, find_run_file(request.candidate, request.typed_settings())
-        if isinstance(request.candidate, str | Path) and not run_file:
+        scored = () if run_file else _find_scored(request)
+        if isinstance(request.candidate, str | Path) and not (run_file or scored):
             (model,) = load_models(workspace, (request.candidate,), request)
         claims = model.card.expected if model else ()
         scope = _find_scope(request, workspace, claims)
@@ -130,6 +132,15 @@ def check(request: CheckRequest) -> Check:
             comparing = replace(comparing, groups=grouping.groups)
         if run_file:
             request = evolve(request, candidate=_score_run_file(run_file, measure, scope))
+        if scored:
+            chosen = choose_results(str(request.candidate), scored, scope.weights)
+            if not chosen:
+                names = format_names([*scope.weights])
+                raise BenchError(
+                    f"{request.candidate} has no result on {names}",
+                    "Score it there with `python -m bench score RUN --dataset COLLECTION`.",
+                )
+            request = evolve(request, candidate=list(chosen.values()))
         candidate = _find_candidate(request, measure, model, scope)
         done = (
             check_published(candidate, claims, scope.weights)
@@ -162,6 +173,23 @@ def _find_groups(field: str, scope: Scope) -> Grouping:
         if one is not None
     }
     return find_groups(field, opened)
+
+
+def _find_scored(request: CheckRequest) -> Sequence[Evaluation]:
+    """Return the results of a candidate that names results of `score`, which have no recipe."""
+    name = request.candidate
+    if not isinstance(name, str | Path) or is_card(str(name)) or is_url(str(name)):
+        return ()
+    try:
+        found = find_named(str(name), request.results)
+    except BenchError:  # a checkpoint, or a name that is unknown
+        return ()
+    if any(one.record.recipe for one in found):
+        return ()
+    if ignored := request.typed_settings():
+        problem = f"{shlex.join(ignored)} has no effect on the scored run {name}"
+        raise BenchError(problem, "Leave it out.")
+    return found
 
 
 def _score_run_file(path: Path, measure: str | None, scope: Scope) -> Evaluation:
@@ -234,7 +262,8 @@ def _find_candidate(
     """Evaluate the candidate, or take the evaluations that Python already has."""
     if model is None:
         given = model_of(request.candidate)
-        stored = [one for one in scope.baseline.results.values() if one.folder]
+        every = [*scope.baseline.results.values(), *given.results.values()]
+        stored = [one for one in every if one.folder]
         check_scores_against_rankings(stored, scope.workspace)
         return Candidate(given.name, given.results)
     name = candidate_name(model, request.results)

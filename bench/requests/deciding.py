@@ -82,8 +82,8 @@ class CheckRequest(
     skipped.
 
     Attributes:
-        candidate: Candidate: a name, card file, folder, Hub id or path/to/file.py:NAME, or a run
-            file of one collection; in Python also an evaluation, or a list of evaluations of one
+        candidate: Candidate: a name, card file, folder, Hub id or path/to/file.py:NAME, a run file
+            of one collection, or the name of stored results of `score`; in Python also an evaluation, or a list of evaluations of one
             model.
         baseline: Model with stored results (MODEL@FIELD=VALUE selects one of several), folder of
             results, or `published` for the scores that the card claims; in Python also an

@@ -316,10 +316,6 @@ def score(request: ScoreRequest) -> Evaluation:
         *(file, request.name or name, opened.dataset),
         *(request.measure or None, request.depth, opened.official),
     )
-    doc_ids = file.run.ids
-    if unknown := opened.dataset.count_unknown(doc_ids.to_pylist()):
-        about = f"{unknown:,} of {len(doc_ids):,} documents of the run are not in the corpus"
-        print(f"note: {opened.dataset.name}: {about}", file=sys.stderr)
     return evaluation if request.results is None else save(evaluation, request.results)
 
 

@@ -97,8 +97,9 @@ def preflight(
     has_state = recipe.kind == "endpoint" and difference > MOST_DIFFERENT and not mixed_up
     if not has_state and difference > (tolerance := BATCH_TOLERANCE[recipe.dtype]):
         warnings.append(
-            f"{differ} (usual for {recipe.dtype}: below {tolerance:.0e}): the other texts of a batch "
-            "change it, by padding that is not masked or by rotary frequencies of the longest text"
+            f"{differ} (usual for {recipe.dtype}: below {tolerance:.0e}): the other texts of a "
+            "batch change it, by padding that is not masked or by rotary frequencies of the "
+            "longest text"
         )
     stop = [f"{differ}: its vector depends on more than its text"] if has_state else []
     stop += [

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.evaluation.run_files import read_run_file
 from bench.result_store.result import load
-from tests.support.collections import Bench, write_collection
+from tests.support.collections import SIXTY, Bench, write_collection
 
 
 @pytest.mark.parametrize(
@@ -60,9 +61,87 @@ def test_a_folder_that_was_scored_is_remembered(tmp_path: Path) -> None:
     assert "lift of a wing" in done.stdout
 
 
-def test_documents_of_a_run_that_the_collection_lacks_are_counted(tmp_path: Path) -> None:
+def test_documents_of_a_run_that_the_collection_lacks_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     bench, folder = Bench(tmp_path), write_collection(tmp_path / "tiny")
     (tmp_path / "run.trec").write_text("q1 Q0 d1 1 0.5 t\nq1 Q0 gone 2 0.4 t\nq1 Q0 no 3 0.3 t\n")
     done = bench("score", tmp_path / "run.trec", "--dataset", folder)
     assert done.code == 0, done.stderr
-    assert "note: tiny: 2 of 3 documents of the run are not in the corpus" in done.stderr
+    assert "run run: 2 of 3 documents of the run are not in the corpus" in caplog.text
+
+
+NOTES = {
+    "q1 Q0 d1 1 0.5 t\nq9 Q0 d1 1 0.5 t\n": "1 query of 2, such as 'q9', are not in this split",
+    "q1 Q0 d1 1 0.5 t\nq1 Q0 gone 2 0.4 t\n": "1 of 2 documents of the run are not in the corpus",
+    "q1 Q0 d1 1 0.5 t\n": "no query has more than 1 document, fewer than nDCG@10",
+    "q1 Q0 d1 1 0.1 t\nq1 Q0 d2 2 0.4 t\n": "scores rise from rank to rank in every query",
+    "q1 Q0 d1 1 0.9 t\n": "2 of 3 queries of tiny have no document",
+}
+REFUSED = {
+    "q1 Q0 row1 1 0.5 t\nq1 Q0 row2 2 0.4 t\n": "no document of the run run.trec is in tiny",
+    "q9 Q0 d1 1 0.5 t\n": "no query of the run run.trec is in tiny",
+    "\n": "the file is empty",
+}
+
+
+@pytest.mark.parametrize(("lines", "said"), [*NOTES.items(), *REFUSED.items()])
+def test_score_compare_and_check_say_the_same_of_a_run_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lines: str, said: str
+) -> None:
+    bench = Bench(tmp_path)
+    folder = write_collection(tmp_path / "tiny")
+    assert bench("run", folder, "--model", "bm25").code == 0
+    file = tmp_path / "run.trec"
+    file.write_text(lines)
+    places = ("--results", bench.out, "--cache-dir", bench.cache)
+    on = ("--baseline", "bm25", "--on", folder)
+    words = (
+        ("score", file, "--dataset", folder, "--name", "run.trec"),
+        ("compare", file, "bm25", "--dataset", folder, "--resamples", 99, *places),
+        ("check", file, *on, "--resamples", 199, *places),
+    )
+    refused = lines in REFUSED
+    for each in words:
+        caplog.clear()
+        done = bench(*each)
+        assert (done.code == 2) is refused, done.stderr
+        assert said in (done.stderr if refused else caplog.text)
+    assert refused or said in " ".join(done.stdout.split())  # warnings are part of the verdict
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "q1 Q0 d2 2 0.1 t\nq1 Q0 d1 1 0.4 t\n",  # the best last
+        "q1 Q0 d1 0 0.1 t\nq1 Q0 d2 0 0.4 t\n",  # no ranks
+        "q1 Q0 d1 - 0.1 t\nq1 Q0 d2 - 0.4 t\n",
+        "q1 Q0 d1 1 0.1 t\nq1 Q0 d2 2 0.4 t\nq2 Q0 d1 1 0.4 t\nq2 Q0 d2 2 0.1 t\n",
+    ],
+)
+def test_scores_that_do_not_rise_in_every_query_are_not_called_distances(
+    tmp_path: Path, lines: str
+) -> None:
+    (tmp_path / "run.trec").write_text(lines)
+    assert read_run_file(tmp_path / "run.trec").assumption == ""
+
+
+def test_a_scored_run_is_a_candidate_by_name(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    folder = write_collection(tmp_path / "tiny", *SIXTY)
+    assert bench("run", folder, "--model", "bm25").code == 0
+    places = ("--results", bench.out, "--cache-dir", bench.cache)
+    assert bench("export", "bm25", "--out", tmp_path / "runs", "--results", bench.out).code == 0
+    (run,) = (tmp_path / "runs").rglob("*.trec.gz")
+    assert bench("score", run, "--dataset", folder, "--name", "theirs").code == 0
+    gate = ("--baseline", "bm25", "--resamples", 199, *places)
+    by_name = bench("check", "theirs", *gate)
+    by_file = bench("check", run, *gate)
+    assert (by_name.code, by_file.code) == (3, 3), by_name.stderr  # too few queries for the margin
+    assert "theirs" in by_name.stdout
+    assert "60 queries" in by_name.stdout
+    refused = bench("check", "theirs", *gate, "--dtype", "bfloat16")
+    assert (refused.code, "no effect on the scored run theirs" in refused.stderr) == (2, True)
+    elsewhere = bench("check", "theirs", *gate, "--on", "beir/scifact")
+    assert elsewhere.code == 2
+    assert "theirs has no result on beir/scifact" in elsewhere.stderr

@@ -122,7 +122,8 @@ def test_a_run_has_the_scores_of_ir_measures_in_every_format(tmp_path_factory, n
         ("q b 10\nq a 7\n", "scores, as of Tevatron"),
         ("q a 1\nq b 1\n", "scores, as of Tevatron"),
         ("q a 1 9\nq b 2 9\n", "query, document, rank and score, as of ColBERT"),
-        ("q Q0 a 1 8 t\nq Q0 b 2 9 t\n", ""),
+        ("q Q0 b 1 9 t\nq Q0 a 2 8 t\n", ""),
+        ("q Q0 a 1 8 t\nq Q0 b 2 9 t\n", "if they are distances, write them with a minus sign"),
     ],
 )
 def test_columns_are_told_apart_by_their_values_and_the_assumption_is_stated(
