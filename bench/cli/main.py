@@ -19,7 +19,7 @@ from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 
 from bench.cli.command_table import COMMANDS, Command, Option, OutputOptions
 from bench.cli.parsing import check_writable, output_marks
-from bench.cli.terminal import as_typed, program_name
+from bench.cli.terminal import as_typed, program_name, reserve_stdout
 from bench.requests.fields import Request
 from foundation.errors import BenchError
 
@@ -75,8 +75,9 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     _configure_libraries()
     check_outputs(parsed.command.options(), {**parsed.values, **vars(parsed.output)})
     module, _, function = parsed.command.function.partition(".")
-    run = getattr(importlib.import_module(f"bench.cli.commands.{module}"), function)
-    code: int = run(parsed.request, parsed.output)
+    with reserve_stdout(parsed.output.json or parsed.output.format != "markdown"):
+        run = getattr(importlib.import_module(f"bench.cli.commands.{module}"), function)
+        code: int = run(parsed.request, parsed.output)
     return code
 
 

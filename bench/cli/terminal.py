@@ -4,6 +4,7 @@ A command continues to its end if its reader goes away (``| head``). Its exit co
 on the output, except that a lost output is not a success. Control characters in names are escaped.
 """
 
+import ctypes
 import errno
 import os
 import re
@@ -12,7 +13,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -53,6 +54,19 @@ class TerminalStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+    @contextmanager
+    def moved_to(self, number: int) -> Iterator[None]:
+        """Write to another descriptor in the block."""
+        before = self._stream
+        self._stream = os.fdopen(
+            number, "w", encoding=before.encoding, errors=before.errors, closefd=False
+        )
+        try:
+            yield
+        finally:
+            self.flush()
+            self._stream = before
 
     def _as_printable(self, text: str) -> str:
         """Escape control characters, except in progress bars."""
@@ -105,6 +119,56 @@ def _fit_table(table: str, width: int) -> str:
     return "\n\n".join(
         "\n".join(f"|{'|'.join(cells)}|" for cells in zip(*part, strict=True)) for part in parts
     ) + ("\n" if table.endswith("\n") else "")
+
+
+@contextmanager
+def reserve_stdout(wanted: bool) -> Iterator[None]:
+    """Reserve stdout for `print_document`, if ``wanted``. Anything else is printed on stderr.
+
+    Libraries written in C print to the descriptor, so it is redirected, and documents are written
+    to a duplicate of it.
+    """
+    stdout = sys.stdout
+    if not (wanted and isinstance(stdout, TerminalStream)):
+        yield
+        return
+    stdout.flush()
+    sys.stdout = cast(TextIO, _DivertedStream(sys.stderr, stdout))
+    try:
+        with _redirect_descriptor(stdout, sys.stderr):
+            yield
+    finally:
+        sys.stdout = cast(TextIO, stdout)
+
+
+class _DivertedStream:
+    """Stream that writes to stderr while ``document``, the guarded stdout, is reserved."""
+
+    def __init__(self, stderr: TextIO, document: TerminalStream) -> None:
+        self._stderr, self.document = stderr, document
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stderr, name)
+
+
+@contextmanager
+def _redirect_descriptor(stdout: TerminalStream, stderr: TextIO) -> Iterator[None]:
+    """Let the descriptor of ``stdout`` lead to ``stderr``, and ``stdout`` to a duplicate of it."""
+    try:
+        number, other = stdout.fileno(), stderr.fileno()
+    except (OSError, ValueError):  # streams in memory
+        yield
+        return
+    duplicate = os.dup(number)
+    os.dup2(other, number)
+    try:
+        with stdout.moved_to(duplicate):
+            yield
+    finally:
+        with suppress(OSError, AttributeError):  # what C libraries still hold back
+            ctypes.CDLL(None).fflush(None)
+        os.dup2(duplicate, number)
+        os.close(duplicate)
 
 
 @contextmanager
@@ -220,5 +284,10 @@ def print_result(json: bool, document: Any, text: str) -> ExitCode:
     Nothing is printed for an empty text.
     """
     if json or text:
-        print(as_json(document) if json else text.removesuffix("\n"))
+        print_document(as_json(document) if json else text.removesuffix("\n"))
     return ExitCode.OK
+
+
+def print_document(text: str, end: str = "\n") -> None:
+    """Print what a command is asked for on stdout, also while it is reserved."""
+    print(text, end=end, file=getattr(sys.stdout, "document", sys.stdout), flush=True)

@@ -8,7 +8,7 @@ from attrs import evolve
 from bench.boards.leaderboard import leaderboard as build_leaderboard
 from bench.boards.leaderboard_record import Leaderboard
 from bench.cli.command_table import OutputOptions
-from bench.cli.terminal import as_json, print_result
+from bench.cli.terminal import as_json, print_document, print_result
 from bench.comparing import comparison, judging_list
 from bench.cutoffs import cutoff as cutoff_case
 from bench.deploying import deploy as deploy_case
@@ -65,7 +65,7 @@ def leaderboard(request: deciding.LeaderboardRequest, output: OutputOptions) -> 
     board = build_leaderboard(evolve(request, every_measure=form == "html"))
     if output.figure:
         draw_costs(board, request.measure, output.figure)
-    print(FORMATS[form](board, request.measure), end="")
+    print_document(FORMATS[form](board, request.measure), end="")
     return ExitCode.OK
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from bench.cli.command_table import OutputOptions
-from bench.cli.terminal import print_result
+from bench.cli.terminal import print_document, print_result
 from bench.evaluation.result_record import Evaluation, Result
 from bench.monitor import watch as watch_case
 from bench.monitor.curve import Curve
@@ -113,7 +113,7 @@ def speed(request: evaluating.SpeedRequest, output: OutputOptions) -> int:
     report = speed_case.speed(request)
     if not output.json:
         print(speed_tables(report), end="\n\n")
-    print(msgspec.json.encode(report).decode(), flush=True)
+    print_document(msgspec.json.encode(report).decode())
     if output.figure and report.indexes:
         draw_indexes(report.indexes, report.model, output.figure)
     return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT

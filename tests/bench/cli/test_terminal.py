@@ -263,3 +263,48 @@ def test_a_table_fits_the_terminal(width):
     wide = f"{'wide ' * 20}|\n"
     for unchanged in (f"| ragged | {wide}|---|---|---|\n", f"| {wide}|---|\n"):
         assert fit_tables(unchanged, width) == unchanged
+
+
+NOISY = """
+import ctypes, os, sys
+print("a line of Python")
+os.write(1, b"a line of the descriptor\\n")
+ctypes.CDLL(None).puts(b"a line of C")
+
+
+class Noisy:
+    def encode_queries(self, texts):
+        print("a line of a model")
+        ctypes.CDLL(None).puts(b"a line of C, held back")
+        os.system("echo a line of a child")
+        return [[float(len(text)), 1.0] for text in texts]
+
+    def encode_documents(self, titles, texts):
+        return self.encode_queries(texts)
+"""
+NOISE = ["of Python", "of the descriptor", "of C", "of a model", "of C, held back", "of a child"]
+
+
+@pytest.mark.slow
+def test_with_json_nothing_but_the_document_reaches_stdout(bench, tmp_path):
+    (tmp_path / "noisy.py").write_text(NOISY)
+    words = ("--model", f"{tmp_path / 'noisy.py'}:Noisy", "--trust-code", "--limit", 3)
+    done = bench.process("run", "stdlib-code", *words, "--json")
+    assert done.code == 0, done.stderr
+    assert json.loads(done.stdout)["results"][0]["model"] == "Noisy"
+    for line in NOISE:
+        assert f"a line {line}" in done.stderr
+    plain = bench.process("run", "stdlib-code", *words, "--recompute")
+    assert "a line of a model" in plain.stdout
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_and_a_full_disk_are_noticed_with_json_as_well(bench):
+    process = bench.start("list", "datasets", "--json")
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "bench", "list", "models", "--json"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "the output is incomplete" in done.stderr
