@@ -5,12 +5,12 @@ collections, the reason for an undecided outcome or the loss that is ruled out, 
 lost most. Tests and p-values follow in the report.
 
 In JUnit XML each collection, the mean and the outcome is a test case. Its scores, or the paragraph
-of the verdict, are its output, even if it passed. Consumers count three
-kinds of trouble, and a decision has four: REGRESSION is a ``failure``, since the checkpoint was
-tested and found worse; MISSING and DRIFT are an ``error``, since something was absent or not as
-declared; INCONCLUSIVE is ``skipped``, since nothing was decided. The outcome is the ``type``, and
-begins the message for consumers that show no type. The exit code of ``check`` is a property of the
-suite, and decides whether a job fails.
+of the verdict, are its output, even if it passed. Consumers count two
+kinds of trouble, and a decision has four: REGRESSION and INCONCLUSIVE are a ``failure``, since a
+loss was found or not ruled out; MISSING and DRIFT are an ``error``, since something was absent or
+not as declared. None is ``skipped``, which consumers show as harmless. The outcome is the ``type``,
+and begins the message for consumers that show no type. The exit code of ``check`` is a property of
+the suite, and decides whether a job fails.
 """
 
 import re
@@ -206,8 +206,8 @@ def _rule_sentence(check: Check) -> str:
     )
 
 
-KINDS = {"REGRESSION": "failure", "MISSING": "error", "DRIFT": "error", "INCONCLUSIVE": "skipped"}
-_COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
+KINDS = {"REGRESSION": "failure", "INCONCLUSIVE": "failure", "MISSING": "error", "DRIFT": "error"}
+_COUNTS = {"failure": "failures", "error": "errors"}
 _NOT_XML = re.compile("[\ufffe\uffff]")
 
 

@@ -78,8 +78,7 @@ class CheckRequest(
 
     Exit codes: 0 OK, 1 regression, 2 bad input, 3 inconclusive, 4 missing evaluation or baseline
     result, 5 drift (the scores or vectors are not those of the checkpoint it claims to be). In
-    JUnit XML a regression is a failure, missing results and drift are errors, and inconclusive is
-    skipped.
+    JUnit XML a regression and inconclusive are failures, missing results and drift are errors.
 
     Attributes:
         candidate: Candidate: a name, card file, folder, Hub id or path/to/file.py:NAME, a run file

@@ -122,20 +122,30 @@ def workflow() -> dict:
 
 @pytest.mark.slow
 def test_the_workflow_of_the_tutorial_has_the_exit_codes_of_the_page(tmp_path):
-    """Its step is run as it is written, on a small collection in place of the published ones."""
+    """Its steps are run as they are written, on a small collection in place of the published ones.
+
+    ``gh`` is a script that keeps its arguments.
+    """
     from tests.support.collections import write_collection
 
     collection = write_collection(tmp_path / "tiny")
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join(
+            [str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+        ),
         "BENCH_CACHE": str(tmp_path / "cache"),
         "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
         "CANDIDATE": "hashing",
         "BASELINE": "hashing",
         "COLLECTIONS": str(collection),
+        "PULL_REQUEST": "7",
     }
+    (tmp_path / "bin").mkdir()
+    gh = tmp_path / "bin" / "gh"
+    gh.write_text('#!/bin/sh\necho "$@" >> posted.txt\n', encoding="utf-8")
+    gh.chmod(0o755)
     assert (
         environment.keys() >= {"CANDIDATE", "BASELINE", "COLLECTIONS"} <= workflow()["env"].keys()
     )
@@ -146,13 +156,23 @@ def test_the_workflow_of_the_tutorial_has_the_exit_codes_of_the_page(tmp_path):
         )
         return done.returncode
 
-    (step,) = (step for step in workflow()["steps"] if step.get("name") == "Check")
+    steps = {step["name"]: step for step in workflow()["steps"] if "name" in step}
+    step, comment = steps["Check"], steps["Comment"]
+    assert comment["if"] == "always()"
+    assert comment["env"].keys() == {"GH_TOKEN", "PULL_REQUEST"}
     assert bash(step["run"]) == 2  # no result of the baseline is committed
+    assert bash(comment["run"]) == 0
+    assert not (tmp_path / "posted.txt").exists()  # there is no report
     made = "python -m bench run $COLLECTIONS --model $BASELINE --results baseline-results"
     assert bash(made) == 0
     assert bash(step["run"]) == 3  # too few queries
-    assert "queries are needed" in (tmp_path / "summary.md").read_text()
-    assert (tmp_path / "check.xml").is_file()
+    assert bash(comment["run"]) == 0
+    summary = (tmp_path / "summary.md").read_text()
+    assert "queries are needed" in summary
+    assert summary.startswith("## INCONCLUSIVE: hashing\n")
+    assert (tmp_path / "posted.txt").read_text().split()[:3] == ["pr", "comment", "7"]
+    assert (tmp_path / "check.md").read_text() == summary
+    assert 'failures="1"' in (tmp_path / "check.xml").read_text()
 
 
 def test_the_report_of_every_experiment_can_be_read():
