@@ -72,16 +72,25 @@ class _Habits:
     """What is known of a server from its answers, for all encoders of it.
 
     Attributes:
-        most_texts: number of texts in a request that it does not refuse, as far as known.
+        accepted: largest number of texts in a request that it accepted.
+        refused: smallest number of texts, above 1, in a request that it refused.
         reads_format: whether it accepts ``encoding_format``; None before the first answer.
         is_unit: whether its vectors have had length 1 so far.
         has_told: whether a zero vector of an empty text was reported.
     """
 
-    most_texts: int = BATCH_TEXTS
+    accepted: int = 0
+    refused: int = BATCH_TEXTS + 1
     reads_format: bool | None = None
     is_unit: bool = False
     has_told: bool = False
+
+    def size_of_requests(self, count: int) -> int:
+        """Return into how large requests ``count`` texts are split.
+
+        If more texts were accepted once than refused, their number was not the reason.
+        """
+        return self.accepted if count >= self.refused > self.accepted > 0 else count
 
 
 class EndpointEncoder(Encoder):
@@ -180,19 +189,19 @@ class EndpointEncoder(Encoder):
         self, texts: list[str], fields: dict[str, Any], advance: Callback
     ) -> Float32Array:
         """Return the vectors of one batch, in smaller requests if the server refuses it."""
-        habits, content = self._habits, None
+        habits, count = self._habits, len(texts)
         async with self._connections:
-            if len(texts) <= habits.most_texts:  # it may have been learned in the meantime
-                content = await self._send(texts, fields)
+            size = habits.size_of_requests(count)  # learned while this one waited
+            content = await self._send(texts, fields) if size == count else None
         if content is not None:
+            habits.accepted = max(habits.accepted, count)
             vectors = self._read(content, texts)
-            advance(len(texts))
+            advance(count)
             return vectors
-        size = min(habits.most_texts, (len(texts) + 1) // 2)
-        parts = [texts[start : start + size] for start in range(0, len(texts), size)]
-        answers = [await self._request(part, fields, advance) for part in parts]
-        habits.most_texts = min(habits.most_texts, size)  # all parts were accepted
-        return np.concatenate(answers)
+        if size == count:
+            habits.refused, size = min(habits.refused, count), (count + 1) // 2
+        parts = [texts[start : start + size] for start in range(0, count, size)]
+        return np.concatenate([await self._request(part, fields, advance) for part in parts])
 
     async def _send(self, texts: list[str], fields: dict[str, Any]) -> bytes | None:
         """Return the answer to one request, or None if the server refuses several texts.

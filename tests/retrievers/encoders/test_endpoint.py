@@ -307,7 +307,9 @@ def test_a_recipe_has_the_host_and_what_determines_vectors(server):
         resolve_model(url)
     with pytest.raises(BenchError, match="not a URL"):
         resolve_model("hashing", endpoint_model="m")
-    with pytest.raises(BenchError, match="decides its dtype"):
+    with pytest.raises(
+        BenchError, match="--dtype cannot be set for m, which is encoded by a server"
+    ):
         resolve_model(url, endpoint_model="m", dtype="bfloat16")
 
 
