@@ -99,6 +99,16 @@ def _notes(comparison: Comparison) -> Iterator[str]:
             yield f"{row.on}: not the published collection; not in the mean of a suite"
         if row.overlay:
             yield f"{row.on}: imported judgements count, too (overlay {row.overlay})"
+        sides = (
+            (comparison.a, row.latency_a, row.fewest_a),
+            (comparison.b, row.latency_b, row.fewest_b),
+        )
+        for name, latency, fewest in sides:
+            if fewest is not None:
+                counted = f"and {row.measure} counts more"
+                yield f"{row.on}: {name} returned at fewest {fewest:,} documents, {counted}"
+            if latency:
+                yield f"{row.on}: latency of {name}: {fmt.latency(latency)}"
     for suite in comparison.suites:
         if suite.missing:
             missing = f"{len(suite.missing)} of {suite.members} missing"

@@ -39,6 +39,8 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
         Column("bytes per document", lambda result: result.bytes_per_document, fmt.count),
         Column("index recall", _recalls, fmt.numeric),
         Column("unanswered", lambda result: result.unanswered or None, fmt.count),
+        Column("fewer documents", _short_measures),
+        Column("latency", lambda result: result.latency and fmt.latency(result.latency)),
     ]
     table = Table(results, columns).drop_empty()
     return f"{escape(_heading(results[0]))}\n\n{table.markdown()}"
@@ -71,6 +73,11 @@ def _tie_range(result: Result) -> str:
         return ""
     low, high = fmt.score(result.tie_low), fmt.score(result.tie_high)
     return "" if low == high else f"{low}–{high}"
+
+
+def _short_measures(result: Result) -> str:
+    """Return the fewest documents of a query, by measure that counts more."""
+    return ", ".join(f"{name}: {fewest:,}" for name, fewest in result.short_measures.items())
 
 
 def _recalls(result: Result) -> str:

@@ -9,6 +9,7 @@ from foundation.errors import to_one_line
 
 if TYPE_CHECKING:  # `list` needs no NumPy
     from bench.comparing.statistics import Difference, MeanScore
+    from bench.evaluation.result_record import Latency
 
 WIDEST = 80  # characters of a cell with text: tables are read in a terminal
 SMALLEST_P = 0.00005  # four digits would show 0 below it
@@ -104,6 +105,12 @@ def score_in_domain(scored: tuple[float | None, bool]) -> str:
 def duration(seconds: float) -> str:
     """Format ``seconds`` below two minutes as such, and longer times as ``1:05:00``."""
     return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
+
+
+def latency(of: "Latency") -> str:
+    """Format percentiles ``of`` a system: ``median 12.0 ms, 95 % 30.1, 99 % 44.0 (8 at once)``."""
+    numbers = f"median {of.median_ms:.1f} ms, 95 % {of.p95_ms:.1f}, 99 % {of.p99_ms:.1f}"
+    return f"{numbers} ({of.concurrency} at once)"
 
 
 def parameter_count(number: int) -> str:

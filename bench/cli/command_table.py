@@ -57,7 +57,9 @@ BY_NAME: dict[str, Any] = {
     "resamples": parse.Resamples,
     "rescore": Annotated[str | None, Parameter(metavar="N|N:int8")],
     "run": parse.LocalPath,
+    "passages": Annotated[str, Parameter(metavar="SEPARATOR")],
     "stop_after": parse.Duration | None,
+    "timeout": parse.Duration | None,
     "without_answer": Annotated[parse.LocalPath | None, Parameter(metavar="FILE")],
     "workers": parse.WorkerNumber | None,
 }
@@ -298,6 +300,7 @@ COMMANDS: dict[str, Command] = {
                 for key in (
                     *("baseline", "measure", "results", "expect_same", "resamples"),
                     *("dimensions", "precision", "rescore"),
+                    *("concurrency", "passages", "timeout"),
                 )
             },
         },

@@ -34,7 +34,7 @@ from bench.comparing.statistics import (
     paired_difference,
 )
 from bench.evaluation.judging import suite_weights
-from bench.evaluation.result_record import Evaluation, Protocol
+from bench.evaluation.result_record import Evaluation, Latency, Protocol
 from bench.evaluation.scoring import parse_measure
 from bench.result_store.find import (
     RUN_FILE_FACT,
@@ -208,6 +208,9 @@ class ComparisonRow(Record, kw_only=True):
         verdict: better model at the 5 % level.
         missing: gaps, with the model's name; for a suite, its missing members.
         overlay: hash of imported judgements that count, too; "" without any.
+        latency_a, latency_b: latency of a search system; None for other models.
+        fewest_a, fewest_b: fewest documents of a query, if the measure counts more than a search
+            system returned; otherwise None.
     """
 
     on: str
@@ -224,6 +227,10 @@ class ComparisonRow(Record, kw_only=True):
     verdict: Verdict
     missing: tuple[str, ...] = ()
     overlay: str = ""
+    latency_a: Latency | None = None
+    latency_b: Latency | None = None
+    fewest_a: int | None = None
+    fewest_b: int | None = None
 
 
 class Comparison(Record):
@@ -331,6 +338,10 @@ def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | Non
         verdict=test.verdict if test else "neither",
         missing=tuple(f"{name}: {matrix.gaps[name]}" for name in gaps),
         overlay=protocols[0].overlay if protocols else "",
+        latency_a=results[0].record.latency if results[0] else None,
+        latency_b=results[1].record.latency if results[1] else None,
+        fewest_a=results[0].record.short_measures.get(matrix.measure) if results[0] else None,
+        fewest_b=results[1].record.short_measures.get(matrix.measure) if results[1] else None,
     )
 
 

@@ -5,7 +5,9 @@
 
 - `pipeline`: `OpenDataset`, `Job` and `evaluate`; `evaluate_run` scores an existing ranking.
 - `retriever`: `Retriever`, what ranks, with its `EvaluationOptions`. `kinds` lists its subclasses,
-  `vector_retriever` and `bm25_retriever`. Their ``search(dataset, depth)`` returns a `Run`.
+  `vector_retriever`, `bm25_retriever` and `system_retriever`. Their ``search(dataset, depth)``
+  returns a `Run`.
+- `asking`: threads that ask a search system, and the file of its responses. `responses` reads them.
 - `encoding`: the preflight of an encoder, encoding with the vector store, and its speed.
 - `vector_search`: the steps of a search of vectors, from queries to scored candidates.
 - `index_search`: exact search within the available memory, and FAISS indexes. `exact` searches

@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 from typing import Self
 
-from bench.evaluation.index_search import memory_option, progress_bar, resident_bytes
+from bench.evaluation.index_search import check_memory, progress_bar, resident_bytes
 from bench.evaluation.judging import drop_excluded, search_depth
 from bench.evaluation.result_record import Timings
 from bench.evaluation.retriever import Resources, Retriever, SearchFacts
 from bench.evaluation.runs import Run
 from datasets_cfg.dataset import Dataset
-from foundation.errors import BenchError
-from foundation.machine import format_size
 from retrievers.encoders.bm25 import BM25, index_bytes
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.transformer import SharedNetworks
@@ -31,16 +29,10 @@ class BM25Retriever(Retriever):
 
     def check(self, dataset: Dataset, depth: int) -> int:
         """Estimate the peak memory of a search in bytes, and raise if it exceeds the limit."""
-        limit, documents = self.resources.max_memory, len(dataset.corpus)
+        documents = len(dataset.corpus)
         places = len(dataset.queries) * min(depth, documents) * 12
         needed = resident_bytes() + index_bytes(documents) + places
-        if limit is not None and needed > limit:
-            raise BenchError(
-                f"BM25 needs {format_size(needed)} for {documents:,} documents; the budget is "
-                f"{format_size(limit)}",
-                f"{memory_option(needed)}, or fewer documents per query",
-            )
-        return needed
+        return check_memory("BM25", needed, self.resources.max_memory, documents)
 
     def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchFacts]:
         """Rank the best ``depth`` documents of each query of ``dataset``."""

@@ -95,6 +95,17 @@ def memory_option(needed: int) -> str:
     return f"--max-memory {format_size(needed + needed // 10)}"
 
 
+def check_memory(model: str, needed: int, limit: int | None, documents: int) -> int:
+    """Return the ``needed`` bytes of a search without vectors, or raise if the limit is less."""
+    if limit is not None and needed > limit:
+        raise BenchError(
+            f"{model} needs {format_size(needed)} for {documents:,} documents; the budget is "
+            f"{format_size(limit)}",
+            f"{memory_option(needed)}, or fewer documents per query",
+        )
+    return needed
+
+
 def plan_search(
     budget_bytes: int,
     rows: int,

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 
 from bench.evaluation.bm25_retriever import BM25Retriever
 from bench.evaluation.retriever import Resources, Retriever
+from bench.evaluation.system_retriever import SystemRetriever
 from bench.evaluation.vector_retriever import VectorRetriever
+from retrievers.encoders.external import make_object, open_object
+from retrievers.encoders.search_system import is_search
 from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.kinds import KindName
 from retrievers.models.resolve import Model
@@ -15,6 +18,7 @@ RETRIEVERS: Mapping[KindName, type[Retriever]] = {
     "python": VectorRetriever,
     "endpoint": VectorRetriever,
     "bm25": BM25Retriever,
+    "system": SystemRetriever,
 }
 
 
@@ -31,4 +35,10 @@ def open_retriever(
     Raises:
         BenchError: the model cannot be used.
     """
+    if model.recipe.encoder:  # code of the user, of which only the object tells what it does
+        made = make_object(model.card.encoder, resources.device)
+        if is_search(made):
+            return SystemRetriever.of_file(model, made, resources)
+        encoder = open_object(model, resources.device, made)
+        return VectorRetriever.of(model, encoder, resources)
     return RETRIEVERS[model.recipe.kind].open(model, resources, networks)

@@ -133,6 +133,7 @@ def evaluate(job: Job) -> Evaluation:
         tokens_sha256=retriever.tokens_sha256,
         assumptions=all_assumptions(dataset),
         bytes_per_document=retriever.bytes_per_document,
+        latency=facts.latency,
     )
 
 

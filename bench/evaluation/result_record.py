@@ -3,8 +3,8 @@
 Results are comparable only under the same `Protocol`. Recipes may differ, and are shown.
 
 History of the schema: 4 adds ``run_sha256``, ``recall_queries`` and ``conditions.program``, and
-later ``tokens_sha256`` and ``bytes_per_document``, which may be absent. Records of older schemas
-are not read.
+later ``tokens_sha256``, ``bytes_per_document`` and ``latency``, which may be absent. Records of
+older schemas are not read.
 """
 
 import hashlib
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 4
 SCORES_FILE, RUN_FILE = "per_query.parquet", "run.arrow"
+SHORT = "short"  # in a preflight
 OVERLAY_FILE = "judgements.jsonl"  # next to them, if judgements were imported
 QUERY_ID = "query_id"  # column of SCORES_FILE, next to the measures
 Time = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")]
@@ -91,6 +92,22 @@ class Timings(Record):
     busy_s: dict[str, float] = {}
 
 
+class Latency(Record):
+    """How long a search system took to answer, seen from here: with the network and its client.
+
+    Attributes:
+        median_ms, p95_ms, p99_ms: percentiles of the calls, in milliseconds.
+        queries: number of queries behind them.
+        concurrency: number of calls at once.
+    """
+
+    median_ms: float
+    p95_ms: float
+    p99_ms: float
+    queries: int
+    concurrency: int
+
+
 class Conditions(Record):
     """The machine and libraries of an evaluation.
 
@@ -147,7 +164,8 @@ class Result(Record, kw_only=True):
         recipe: settings that determine the vectors; None if a run file was scored.
         fingerprint: hash of the recipe, or of the run file.
         preflight: results of the checks before encoding; ``run_file`` is what was assumed to read
-            a run file.
+            a run file, ``short`` the fewest documents that a system returned, by measure that
+            counts more.
         timings: seconds of each stage.
         conditions: machine and libraries.
         parameters: parameters of the model; None if unknown.
@@ -160,6 +178,7 @@ class Result(Record, kw_only=True):
             collection of the Hugging Face Hub.
         bytes_per_document: bytes that a search reads of each document, on average; None without
             vectors, and in older records.
+        latency: time of each query of a search system; None for other models.
     """
 
     schema: int = SCHEMA
@@ -189,10 +208,16 @@ class Result(Record, kw_only=True):
     tokens_sha256: str = ""
     assumptions: dict[str, int] = {}
     bytes_per_document: int | None = None
+    latency: Latency | None = None
 
     def __post_init__(self) -> None:
         if self.main_measure not in self.measures:
             raise ValueError(f"the main measure {self.main_measure} has no value")
+
+    @property
+    def short_measures(self) -> dict[str, int]:
+        """Fewest documents that a system returned, by measure that counts more."""
+        return dict(self.preflight.get(SHORT, {}))
 
     @property
     def key(self) -> str:

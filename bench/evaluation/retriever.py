@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
-from bench.evaluation.result_record import Timings
+from bench.evaluation.result_record import Latency, Timings
 from bench.evaluation.runs import Run
 from bench.store.indexes import IndexFolder
 from bench.store.store import VectorStore
@@ -23,6 +23,7 @@ from retrievers.encoders.transformer import SharedNetworks
 from retrievers.encoders.views import View
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import Card, Recipe, replace_fields
+from retrievers.models.kinds import OF_SYSTEMS
 from retrievers.models.read_checkpoint import Parameters
 from retrievers.models.resolve import Model, count_parameters
 
@@ -41,6 +42,9 @@ class EvaluationOptions:
         view: how vectors are made from those of an encoder that stores every pooling.
         recall_queries: number of queries on which the recall of an index is measured; None for all.
         from_index: folder of an exported index to search; None for an index of the store.
+        concurrency: number of queries that a search system is asked at once; None for 1.
+        passages: separator in ids of passages, whose documents are ranked; "" for documents.
+        timeout: time limit of a call of a search system, in seconds; None for the default.
     """
 
     index: IndexSpec = FLAT
@@ -49,11 +53,18 @@ class EvaluationOptions:
     view: View | None = None
     recall_queries: int | None = None
     from_index: Path | None = None
+    concurrency: int | None = None
+    passages: str = ""
+    timeout: float | None = None
 
     @property
-    def of_vectors(self) -> list[str]:
-        """Names of the options that only vectors honour and that are not at their defaults."""
-        used = {"index": self.index != FLAT or self.from_index, "view": self.view}
+    def given(self) -> list[str]:
+        """Names of the options that only some kinds honour and that are not at their defaults."""
+        used = {
+            "index": self.index != FLAT or self.from_index,
+            "view": self.view,
+            **{name: getattr(self, name) for name in OF_SYSTEMS},
+        }
         return [name for name, is_given in used.items() if is_given]
 
 
@@ -81,12 +92,14 @@ class SearchFacts:
         device: device that searched.
         recall: see `bench.evaluation.result_record.Result.index_recall`.
         preflight: checks of the model on a sample.
+        latency: time of each query of a search system.
     """
 
     timings: Timings
     device: str = "cpu"
     recall: dict[str, float] = field(default_factory=dict)
     preflight: dict[str, Any] = field(default_factory=dict)
+    latency: Latency | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +150,7 @@ class Retriever(ABC):
         Raises:
             BenchError: the kind of the model does not honour an option.
         """
-        self.recipe.traits.check_options(self.name, options.of_vectors)
+        self.recipe.traits.check_options(self.name, options.given)
         return replace(self, options=options, resources=resources)
 
     def for_dataset(self, collection: str) -> Self:
@@ -182,8 +195,13 @@ class Retriever(ABC):
         """Return the parameters of the model, or None if they are unknown."""
         return count_parameters(self.model)
 
-    def check_unchanged(self) -> None:  # noqa: B027
-        """Raise a `BenchError` if what ranks differs from its first use, as far as is known."""
+    def identified(self, dataset: Dataset, depth: int) -> Self:
+        """Return this model with what is known of it only once it is asked, for ``dataset``.
+
+        Raises:
+            BenchError: what ranks differs from its first use, as far as is known.
+        """
+        return self
 
     def missing(self, dataset: Dataset) -> int:
         """Return the number of documents of ``dataset`` that a search encodes first."""

@@ -154,6 +154,31 @@ class Run:
             yield query_id, self.doc_ids[start:end].to_pylist(), self.scores[start:end]
 
 
+def parent_id(passage: str, separator: str) -> str:
+    """Return the id of the document of a passage: ``d1`` of ``d1#3``. Other ids are documents."""
+    return passage.rpartition(separator)[0] or passage
+
+
+def merge_passages(run: Run, separator: str) -> Run:
+    """Return ``run`` with documents in place of their passages, each with its best score.
+
+    The id of a passage is that of its document, the ``separator``, and anything without it.
+    """
+    parents = pa.array([parent_id(each, separator) for each in run.ids.to_pylist()])
+    encoded = parents.cast(pa.large_string()).dictionary_encode()
+    documents = encoded.indices.to_numpy().astype(np.int64)[run.documents]
+    queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
+    names = encoded.dictionary
+    _, first = np.unique(queries * len(names) + documents, return_index=True)
+    rows = np.sort(first)  # in canonical order, so the first passage is the best
+    query_ids = pa.array(run.query_ids, pa.large_string())
+    return Run.from_columns(
+        pa.DictionaryArray.from_arrays(pa.array(queries[rows].astype(np.int32)), query_ids),
+        pa.DictionaryArray.from_arrays(pa.array(documents[rows].astype(np.int32)), names),
+        run.scores[rows],
+    )
+
+
 def round_scores(scores: npt.ArrayLike) -> Float32Array:
     """Convert ``scores`` to float32, or raise a `BenchError` if one is not finite as float32."""
     with np.errstate(over="ignore"):

@@ -83,11 +83,12 @@ class VectorRetriever(Retriever):
         """Return this model with a wrapped encoder."""
         return replace(self, encoder=wrap(self.encoder))
 
-    def check_unchanged(self) -> None:
+    def identified(self, dataset: Dataset, depth: int) -> Self:
         """Raise if code of the user makes other vectors: it may read files that are not hashed."""
         if not self.recipe.traits.is_stated and self.recipe.files:
             for role in ROLES:
                 self.store.check_drift(self.encoder, role)
+        return self
 
     @property
     def store(self) -> VectorStore:

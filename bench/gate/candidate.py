@@ -6,13 +6,13 @@ Published scores are means within a tolerance, since their queries are unknown.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.comparing.pairs import ComparedModel, differing_fields
 from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Protocol
-from bench.evaluation.retriever import EvaluationOptions, Retriever
+from bench.evaluation.retriever import Retriever
 from bench.gate.check_record import PUBLISHED_SCORES, Check, CheckRow, Outcome
 from bench.requests.outcomes import MissingEvaluations
 from bench.result_store.find import find_results
@@ -60,7 +60,8 @@ def candidate_name(model: Retriever, results: Path) -> str:
     """
     recipe = model.recipe
     for stored in find_results(results, model.name):
-        if stored.record.fingerprint != recipe.for_dataset(stored.dataset).fingerprint:
+        theirs, ours = stored.record.recipe, recipe.for_dataset(stored.dataset).stateless
+        if theirs is None or theirs.stateless.fingerprint != ours.fingerprint:
             return f"{model.name}-{recipe.fingerprint[:DIGITS]}"
     return model.name
 
@@ -72,9 +73,10 @@ def evaluate_candidate(
     baseline: ComparedModel,
     collections: Mapping[str, str],
     out: Path,
-    measure: str | None,
 ) -> Candidate:
     """Evaluate a model, under the ``name`` of its results, where ``out`` has no result of it.
+
+    It is evaluated with its options, at the depth of the baseline.
 
     A warning names the stored results of ``baseline`` whose scores cannot be computed again. For
     each of ``collections``, there is the name or folder that opens it.
@@ -88,7 +90,7 @@ def evaluate_candidate(
             protocol = stored.record.protocol if stored else None
             split, depth = (protocol.split, protocol.depth) if protocol else ("", None)
             opened = workspace.open(opens, split or None)
-            options = EvaluationOptions(depth=depth, measures=(measure,) if measure else None)
+            options = replace(named.options, depth=depth)
             if stored and stored.folder:
                 unchecked.append(check_stored_values(stored, opened.dataset))
             jobs[collection] = workspace.prepare(opened, named, options, known=known)

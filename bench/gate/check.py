@@ -37,7 +37,7 @@ from bench.comparing.settling import Holes
 from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
 from bench.evaluation.judging import mean_weights
 from bench.evaluation.result_record import Evaluation
-from bench.evaluation.retriever import Retriever
+from bench.evaluation.retriever import EvaluationOptions, Retriever
 from bench.evaluation.scoring import parse_measure
 from bench.gate.candidate import (
     PUBLISHED,
@@ -119,10 +119,14 @@ def check(request: CheckRequest) -> Check:
     comparing = ComparisonSettings(measure, resampling=resampling)
     with RecordedWarnings() as recorded:
         workspace = open_workspace(request)
-        model, run_file = None, find_run_file(request.candidate, request.typed_settings())
+        settings_of_models = [*request.typed_settings(), *request.typed_system_options()]
+        model, run_file = None, find_run_file(request.candidate, settings_of_models)
         scored = () if run_file else _find_scored(request)
         if isinstance(request.candidate, str | Path) and not (run_file or scored):
             (model,) = load_models(workspace, (request.candidate,), request)
+            measures = (measure,) if measure else None
+            options = EvaluationOptions(measures=measures, **request.system_options())
+            model = model.configured(options, workspace.resources)
         claims = model.card.expected if model else ()
         scope = _find_scope(request, workspace, claims)
         grouping = Grouping({}, ())
@@ -272,7 +276,7 @@ def _find_candidate(
     decisive = scope.weights if scope.baseline.name == PUBLISHED else scope.baseline.results
     opens = {n: opens for n, opens in scope.opened_by.items() if n in decisive}
     sides = (model, name, scope.baseline)
-    return evaluate_candidate(scope.workspace, *sides, opens, request.results, measure)
+    return evaluate_candidate(scope.workspace, *sides, opens, request.results)
 
 
 def announce(candidate: str, scope: Scope, expect_same: bool, measure: str | None) -> None:

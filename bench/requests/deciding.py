@@ -15,6 +15,7 @@ from bench.requests.fields import (
     ModelFields,
     Request,
     ResamplingFields,
+    SystemFields,
     to_items,
     to_names,
     to_optional_path,
@@ -72,7 +73,12 @@ class CompareRequest(ResamplingFields, FolderFields):
 
 @frozen(kw_only=True, slots=False)
 class CheckRequest(
-    ResamplingFields, MismatchFields, CompressionFields, HardwareFields, FolderFields
+    ResamplingFields,
+    MismatchFields,
+    CompressionFields,
+    SystemFields,
+    HardwareFields,
+    FolderFields,
 ):
     """Decide whether a checkpoint may ship, or a server is faithful. The exit code is the verdict.
 
@@ -81,8 +87,9 @@ class CheckRequest(
     JUnit XML a regression and inconclusive are failures, missing results and drift are errors.
 
     Attributes:
-        candidate: Candidate: a name, card file, folder, Hub id or path/to/file.py:NAME, a run file
-            of one collection, or the name of stored results of `score`; in Python also an evaluation, or a list of evaluations of one
+        candidate: Candidate: a name, card file, folder, Hub id or path/to/file.py:NAME (an encoder
+            or a search system), a run file of one collection, or the name of stored results of
+            `score`; in Python also an evaluation, or a list of evaluations of one
             model.
         baseline: Model with stored results (MODEL@FIELD=VALUE selects one of several), folder of
             results, or `published` for the scores that the card claims; in Python also an
@@ -112,6 +119,7 @@ class CheckRequest(
     Examples:
         python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
         python -m bench check path/to/ckpt --like minilm --baseline minilm --margin 0.01
+        python -m bench check search.py:prod --baseline minilm --on path/to/mine --trust-code
         python -m bench check minilm --baseline published --expect-same
         python -m bench check --served http://localhost:8080/v1 --against minilm
         python -m bench check path/to/ckpt --stack new/bin/python --on beir/scifact

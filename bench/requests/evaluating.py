@@ -14,6 +14,7 @@ from bench.requests.fields import (
     ModelFields,
     ProtocolFields,
     Request,
+    SystemFields,
     WorkerFields,
     to_items,
     to_names,
@@ -26,7 +27,9 @@ Tool = Literal["sentence-transformers", "sentence-transformers-openvino", "beir"
 
 
 @frozen(kw_only=True, slots=False)
-class EvaluationFields(ProtocolFields, CompressionFields, HardwareFields, FolderFields):
+class EvaluationFields(
+    ProtocolFields, CompressionFields, SystemFields, HardwareFields, FolderFields
+):
     """Settings of an evaluation.
 
     Attributes:
@@ -69,7 +72,7 @@ class RunRequest(EvaluationFields, WorkerFields):
         names: Collections, suites or folders (see `list datasets` and `list suites`; a suite of
             your own is a TOML file).
         model: Models: names (see `list models`), card files, folders, Hub ids, or
-            path/to/file.py:NAME.
+            path/to/file.py:NAME, an encoder or a search system.
         limit: Quick trial on the first N queries, with their judged documents and 10 N others. Its
             scores are inflated, so they are marked, stored as NAME/firstN and left out of means.
         results: Folder of stored results. None keeps them in
@@ -83,6 +86,7 @@ class RunRequest(EvaluationFields, WorkerFields):
         python -m bench run path/to/my-collection --model path/to/sentence-transformers-folder
         python -m bench run beir/scifact --model minilm --adapter path/to/lora --name minilm-legal
         python -m bench run msmarco/dev --model retromae-msmarco-ft --measure R@50 --json
+        python -m bench run path/to/mine --model search.py:prod --trust-code --concurrency 8
         python -m bench run beir --model retromae --workers auto
         python -m bench run beir --model retromae --dry-run
     """
@@ -101,7 +105,8 @@ class EvaluateRequest(EvaluationFields):
         model: Name of `list models`, card file, folder, Hub id, path/to/file.py:NAME, or any object
             that encodes: a `SentenceTransformer`, an object with beir's ``encode_queries`` and
             ``encode_corpus`` or with ``encode_queries(texts)`` and ``encode_documents(titles,
-            texts)``, or a function from a list of texts to an array ``(n, dim)``.
+            texts)``, a function from a list of texts to an array ``(n, dim)``, or a search system:
+            an object with ``search(queries, k)``, or such a function.
         dataset: Name of `list datasets`, folder, or `Dataset.from_dicts`.
         results: Folder of stored results. Default: the result
             is kept in memory only.
@@ -173,6 +178,8 @@ class ScoreRequest(ProtocolFields, FolderFields):
         measure: Further measure to report, instead of the collection's; several are possible (see
             `list measures`). The first one replaces a main measure that cannot be computed.
         name: Name of the run in results. Default: the name of the file.
+        passages: Separator between the id of a document and that of a passage, such as '#': d1#3
+            counts for d1, with the best score of its passages.
         results: Folder of stored results. None keeps the
             result in memory (Python only).
 
@@ -184,6 +191,7 @@ class ScoreRequest(ProtocolFields, FolderFields):
     dataset: Any = field(kw_only=False)
     measure: tuple[str, ...] = field(default=(), converter=to_names)
     name: str = ""
+    passages: str = ""
     results: Path | None = field(default=None, converter=to_optional_path)
 
 

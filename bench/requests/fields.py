@@ -232,6 +232,35 @@ class CompressionFields(ModelFields):
 
 
 @frozen(kw_only=True, slots=False)
+class SystemFields(Request):
+    """How a search system is asked, and what its ids are.
+
+    Attributes:
+        concurrency: Ask a search system N queries at once, in threads. Latencies are those of N
+            queries at once. Default: 1.
+        passages: Separator between the id of a document and that of a passage, such as '#': d1#3
+            counts for d1, with the best score of its passages.
+        timeout: Time limit of each query of a search system, such as 10s (in Python, seconds).
+            Default: 60s.
+    """
+
+    section: ClassVar = ("Search systems", 30)
+
+    concurrency: int | None = None
+    passages: str = ""
+    timeout: float | None = None
+
+    def system_options(self) -> dict[str, Any]:
+        """Return these fields by name."""
+        return {each.name: getattr(self, each.name) for each in attrs.fields(SystemFields)}
+
+    def typed_system_options(self) -> list[str]:
+        """Return the options of the command line that give these fields, without defaults."""
+        given = {name: value for name, value in self.system_options().items() if value}
+        return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+
+
+@frozen(kw_only=True, slots=False)
 class MismatchFields(Request):
     """Treatment of a collection that differs from the published one.
 

@@ -23,7 +23,7 @@ from bench.result_store.result import RESULT_FILE, load, load_all
 from datasets_cfg.catalogue import collections_of, expand_names, is_suite
 from foundation.errors import BenchError, did_you_mean
 from foundation.files import replace_file
-from retrievers.models.card import Prompts
+from retrievers.models.card import STATE
 
 SELECTOR = "@"
 LISTED = 6  # choices or models that an error lists
@@ -39,12 +39,11 @@ logger = logging.getLogger(__name__)
 def recipe_key(result: Result) -> Hashable:
     """Return a key that is equal for results with the same recipe and index, prompts aside.
 
-    Prompts depend on the collection, so they differ between results of one recipe.
+    Prompts and the state of a search system depend on the collection.
     """
     if result.recipe is None:
         return None
-    plain = msgspec.structs.replace(result.recipe, prompts=Prompts(), dataset_prompts={})
-    return plain.fingerprint, result.index
+    return result.recipe.across_datasets.fingerprint, result.index
 
 
 def describe_result(result: Result) -> dict[str, str]:
@@ -177,10 +176,10 @@ def mix_token_ids(results: Sequence[Evaluation]) -> bool:
 def _differing_fields(results: Sequence[Evaluation]) -> list[str]:
     """Return the fields in which results differ, apart from their collection.
 
-    Fields of protocol and prompts count only if they differ on one collection.
+    Fields of protocol, prompts and state count only if they differ on one collection.
     """
     of_recipes = find_differing_facts(describe_recipe(stored.record) for stored in results)
-    names = {name for name in of_recipes if not name.startswith("prompts.")}
+    names = {name for name in of_recipes if not name.startswith(("prompts.", f"options.{STATE}"))}
     for repeated in _group_by_collection(results).values():
         names.update(find_differing_facts(describe_result(stored.record) for stored in repeated))
     names.discard(TOKENS)  # those of different recipes may differ

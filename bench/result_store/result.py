@@ -314,12 +314,14 @@ def _has_same_scores(job: Job, measures: tuple[str, ...], stored: Evaluation) ->
 def _is_result_of(job: Job, here: Conditions, stored: Evaluation) -> bool:
     """Return True if a result is of this job, made by the same program and libraries."""
     result, recall_queries = stored.record, job.retriever.recall_queries(job.dataset)
+    concurrency = result.latency.concurrency if result.latency else 1
     return (
         _has_same_scores(job, job.measures, stored)
         and bool(result.conditions.program)
         and _comparable_conditions(result.conditions) == here
         and (result.model, result.in_domain) == (job.name, job.in_domain)
         and (result.recipe, result.recall_queries) == (job.recipe, recall_queries)
+        and concurrency == (job.model.options.concurrency or 1)
         and (result.main_measure, *result.measures) == (job.measures[0], *job.measures)
     )
 

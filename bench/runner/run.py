@@ -18,10 +18,11 @@ from bench.evaluation.encoding import encode_documents, mean_tokens, measure_spe
 from bench.evaluation.judging import SuiteMean, suite_mean, suites_inner_first
 from bench.evaluation.pipeline import Job, evaluate_run
 from bench.evaluation.pipeline import evaluate as evaluate_job
+from bench.evaluation.responses import count_passages
 from bench.evaluation.result_record import Evaluation, Result
 from bench.evaluation.retriever import EvaluationOptions, Retriever
 from bench.evaluation.run_files import RunFile, read_run_file
-from bench.evaluation.runs import Run
+from bench.evaluation.runs import Run, merge_passages
 from bench.evaluation.scoring import parse_measure
 from bench.requests.evaluating import (
     EvaluateRequest,
@@ -40,7 +41,7 @@ from bench.store.indexes import MANIFEST_FILE, IndexFolder, IndexManifest, encod
 from datasets_cfg.catalogue import suite_for
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from foundation.files import replace_folder
+from foundation.files import hash_records, replace_folder
 from retrievers.index.faiss_index import IndexSpec
 
 PROBE_S = 5.0
@@ -200,6 +201,7 @@ def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Pl
             opened = workspace.open(name, request.split, request.limit)
             for model, typed in zip(models, request.model, strict=True):
                 is_stored = isinstance(typed, str | Path) or bool(request.fingerprint)
+                is_stored |= not model.recipe.traits.makes_vectors  # its state identifies it
                 with gaps.catch(opened.name, model.name):
                     if request.results is not None:  # names may lead out of the folder
                         result_folder(request.results, opened.name, model.name)
@@ -261,6 +263,7 @@ def _read_options(request: RunRequest) -> EvaluationOptions:
         measures=request.measure or None,
         recall_queries=request.recall_queries,
         from_index=folder,
+        **request.system_options(),
     )
 
 
@@ -312,6 +315,7 @@ def score(request: ScoreRequest) -> Evaluation:
     with_corpus = isinstance(request.dataset, Dataset)
     opened = workspace.open(request.dataset, request.split, with_corpus=with_corpus)
     file, name = _read_run(request.run, opened.dataset.facts.split)
+    file = _read_passages(file, request.passages) if request.passages else file
     evaluation = evaluate_run(
         *(file, request.name or name, opened.dataset),
         *(request.measure or None, request.depth, opened.official),
@@ -338,6 +342,15 @@ def _read_run(run: Any, split: str) -> tuple[RunFile, str]:
         content.update(msgspec.json.encode(column))
     content.update(run.scores.tobytes())
     return RunFile(run, content.hexdigest()), "run"
+
+
+def _read_passages(file: RunFile, separator: str) -> RunFile:
+    """Return a run of documents, each with the score of its best passage, and say how many."""
+    run = merge_passages(file.run, separator)
+    about = count_passages(len(file.run), run, separator)
+    print(f"note: {about}", file=sys.stderr)
+    known = hash_records([[file.sha256, separator]])
+    return RunFile(run, known, "; ".join(filter(None, (file.assumption, about))))
 
 
 IDS_FILE, PROGRAM_FILE = "ids.json", "search.py"

@@ -18,6 +18,7 @@ from bench.evaluation.kinds import open_retriever
 from bench.evaluation.pipeline import Job, OpenDataset
 from bench.evaluation.result_record import Evaluation
 from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever
+from bench.evaluation.system_retriever import SystemRetriever
 from bench.evaluation.vector_retriever import VectorRetriever
 from bench.requests.evaluating import EvaluationFields
 from bench.requests.fields import FolderFields, ModelFields
@@ -50,11 +51,14 @@ from foundation.errors import BenchError
 from foundation.files import cache_folder
 from retrievers.encoders.endpoint import EndpointEncoder, check_norms, check_same_server
 from retrievers.encoders.objects import wrap_encoder
+from retrievers.encoders.search_system import SearchSystem, is_search
 from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.transformer import SharedNetworks
-from retrievers.models.card import card_names
+from retrievers.models.card import Card, Recipe, card_names
+from retrievers.models.kinds import KINDS
 from retrievers.models.locate import is_card, is_url
 from retrievers.models.resolve import (
+    Model,
     card_of_endpoint,
     read_compression,
     resolve_endpoint,
@@ -272,7 +276,8 @@ class Workspace:
         rescore = model.recipe.compression.rescore
         measures = resolve_measures(dataset.dataset, options.measures, options.depth, rescore)
         job = Job(dataset, model.configured(options, self.resources), measures)
-        job.model.check_unchanged()
+        identified = job.model.identified(dataset.dataset, job.protocol.depth)
+        job = replace(job, model=identified)
         stored = find_equivalent(job, known or ())
         if stored:
             warn_unchecked([check_stored_values(stored, job.dataset)])
@@ -347,8 +352,10 @@ def open_endpoint(url: str, endpoint_model: str | None, model: Retriever) -> End
 def _wrap_object(
     model: Any, fields: EvaluationFields | ModelFields, resources: Resources
 ) -> Retriever:
-    """Wrap a Python object that encodes, and raise if a setting of cards is given."""
+    """Wrap a Python object that encodes or searches, and raise if a setting of cards is given."""
+    searches = is_search(model)
     name = fields.name if isinstance(fields, EvaluationFields) else ""
+    name = name or (SearchSystem(model, "").stated("name") if searches else "")
     if not name or not isinstance(fields, EvaluationFields):
         problem = f"a {type(model).__name__} needs a name for its results"
         raise BenchError(problem, 'use bench.evaluate(model, dataset, name="my-model")')
@@ -356,8 +363,14 @@ def _wrap_object(
     if changed := [key for key, value in fields.model_settings().items() if value != default[key]]:
         problem = f"{', '.join(changed)} applies to model cards, and {name} is a Python object"
         raise BenchError(problem, "set it on the object itself")
-    wrapped, encoder = wrap_encoder(model, name, fields.fingerprint, fields.similarity)
     compression = read_compression(**fields.compression_settings())
+    if searches:
+        of_encoders = {"fingerprint": fields.fingerprint, "similarity": fields.similarity}
+        KINDS["system"].check_options(name, [key for key, value in of_encoders.items() if value])
+        card = Card(name=name, title=name, kind="system")
+        recipe = Recipe(model=name, kind="system", dim=0, compression=compression)
+        return SystemRetriever.of(Model(card, recipe), model, resources)
+    wrapped, encoder = wrap_encoder(model, name, fields.fingerprint, fields.similarity)
     recipe = msgspec.structs.replace(wrapped.recipe, compression=compression)
     return VectorRetriever.of(replace(wrapped, recipe=recipe), encoder, resources)
 

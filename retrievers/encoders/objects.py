@@ -261,12 +261,13 @@ def join_titles(titles: Sequence[str], texts: Sequence[str]) -> list[str]:
     return [join("space", "", title, text)[0] for title, text in zip(titles, texts, strict=True)]
 
 
-def open_object(model: Model, device: str) -> PythonEncoder:
+def open_object(model: Model, device: str, made: Any = None) -> PythonEncoder:
     """Open the encoder of a resolved model of kind ``python``, whose recipe gets its dimension.
 
     Args:
         model: result of `resolve_model`.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        made: the object of a file, if it was made already.
 
     Raises:
         BenchError: the folder cannot be loaded or lacks weights, the file does not define an
@@ -274,7 +275,8 @@ def open_object(model: Model, device: str) -> PythonEncoder:
     """
     stated = model.recipe
     if model.document is None:
-        made, similarity = _make_object(model.card.encoder, device), None
+        made = make_object(model.card.encoder, device) if made is None else made
+        similarity = None
     else:
         from retrievers.encoders.library import load_folder
 
@@ -286,9 +288,9 @@ def open_object(model: Model, device: str) -> PythonEncoder:
     return encoder
 
 
-def _make_object(encoder: str, device: str) -> Any:
-    """Return the encoder that ``file.py:Name`` is, or the one it creates when called without
-    arguments. A parameter ``device`` gets the device.
+def make_object(encoder: str, device: str) -> Any:
+    """Return the encoder or search system that ``file.py:Name`` is, or the one it creates when
+    called without arguments. A parameter ``device`` gets the device.
     """
     path, _, name = encoder.rpartition(":")
     made, arguments = load_name(path, name), dict[str, str]()

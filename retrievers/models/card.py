@@ -57,6 +57,7 @@ MAX_TOKENS = 1_000_000  # beyond any architecture
 MAX_TOLERANCE = 0.05  # the rounding of a score with a single digit
 
 CARD_FILE = "card.toml"  # in the folder of a checkpoint trained here
+STATE = "state"  # option of a search system: a hash of its responses to queries of a collection
 
 
 class Prompts(Record):
@@ -172,8 +173,8 @@ class Recipe(Usage, kw_only=True):
     Attributes:
         model: short name for people; not part of the fingerprint.
         kind: ``transformer``, ``hashing``, ``bm25``, ``python`` for an object that encodes (a
-            user's own, or sentence-transformers on a folder), or ``endpoint`` for a model behind a
-            URL.
+            user's own, or sentence-transformers on a folder), ``endpoint`` for a model behind a
+            URL, or ``system`` for a search system.
         dim: dimension of the vectors; 0 without vectors (BM25), or before the model is opened.
         checkpoint, revision: Hub id or folder name, and its revision.
         query_checkpoint, query_revision: the same for the query encoder of an untied model.
@@ -274,6 +275,17 @@ class Recipe(Usage, kw_only=True):
     def uncompressed(self) -> "Recipe":
         """Recipe of the encoder, whose vectors every compression shares."""
         return msgspec.structs.replace(self, compression=Compression())
+
+    @property
+    def stateless(self) -> "Recipe":
+        """This recipe without the state of a search system, which only its responses tell."""
+        options = {name: value for name, value in self.options.items() if name != STATE}
+        return msgspec.structs.replace(self, options=options)
+
+    @property
+    def across_datasets(self) -> "Recipe":
+        """This recipe without what depends on the dataset: prompts, and the state of a system."""
+        return msgspec.structs.replace(self.stateless, prompts=Prompts(), dataset_prompts={})
 
     @property
     def precision(self) -> str:

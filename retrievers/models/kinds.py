@@ -10,11 +10,12 @@ from typing import Literal
 
 from foundation.errors import BenchError
 
-KindName = Literal["transformer", "hashing", "bm25", "python", "endpoint"]
+KindName = Literal["transformer", "hashing", "bm25", "python", "endpoint", "system"]
 # Options of whatever has vectors, as fields of requests.
 OF_VECTORS = frozenset({"store_dtype", "dimensions", "precision", "rescore", "index", "view"})
 OF_TEXTS = frozenset({"max_query_tokens", "max_document_tokens", "query_prompt"})
 SET_BY_NAME = OF_TEXTS | {"store_dtype"}  # on the command line by --set NAME=VALUE
+OF_SYSTEMS = ("concurrency", "passages", "timeout")
 
 
 @dataclass(frozen=True)
@@ -74,5 +75,8 @@ KINDS: dict[KindName, Kind] = {
         honours=OF_VECTORS | {"query_prompt"},
         is_opaque=True,
         is_remote=True,
+    ),
+    "system": Kind(
+        "is a search system", honours=frozenset(OF_SYSTEMS), makes_vectors=False, is_opaque=True
     ),
 }

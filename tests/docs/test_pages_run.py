@@ -199,6 +199,11 @@ def own_suite(folder: Path) -> None:
     Path("path/to/product.toml").write_text(suite, encoding="utf-8")
 
 
+def own_system(folder: Path) -> None:
+    (search,) = blocks("docs/how-to/search-systems.md", "python")
+    Path("search.py").write_text(search, encoding="utf-8")
+
+
 def two_machines(folder: Path) -> None:
     for machine in ("machine-1", "machine-2"):
         out = ["--results", f"{machine}/results"]
@@ -296,6 +301,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "own-objective": own_objective,
     "paper": grid_of_the_paper,
     "several-machines": two_machines,
+    "search-systems": own_system,
     "exchange": two_run_files,
     "cutoff": scored_run,
     "judging": judged_list,

@@ -1,0 +1,422 @@
+"""Search systems: what they return, what is told about it, and what is kept."""
+
+import itertools
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import bench
+from bench.evaluation import asking
+from bench.evaluation.asking import Caller, Response, open_responses
+from bench.evaluation.runs import Run, merge_passages
+from foundation.errors import BenchError, DriftError
+from retrievers.encoders.search_system import SearchSystem, is_search
+from tests.support.collections import SIXTY, SIXTY_DOCUMENTS, SIXTY_QUERIES, write_collection
+
+DEPTH_10 = 'main_measure = "RR@10"\nmeasures = ["R@5"]\ndepth = 10\n'
+
+
+class Words:
+    """A system that ranks documents by shared words, and counts what it is asked."""
+
+    version = "1"
+
+    def __init__(self):
+        self.asked = Counter()
+
+    def search(self, queries, k):
+        self.asked.update(queries)
+        return [self.rank(query)[:k] for query in queries]
+
+    def rank(self, query):
+        shared = {
+            name: len({*query.split()} & {*text.split()})
+            for name, (_, text) in SIXTY_DOCUMENTS.items()
+        }
+        return sorted(shared.items(), key=lambda pair: (pair[1], pair[0]), reverse=True)
+
+
+@pytest.fixture
+def sixty(tmp_path):
+    return write_collection(tmp_path / "sixty", *SIXTY, facts=DEPTH_10)
+
+
+@pytest.fixture
+def evaluate(sixty, tmp_path):
+    def run(system, name="prod", **settings):
+        folders = {"cache_dir": tmp_path / "cache", "results": tmp_path / "out"}
+        return bench.evaluate(system, sixty, name=name, **folders, **settings)
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(asking, "PAUSES_S", (0.0, 0.0, 0.0))
+
+
+def warnings(evaluation):
+    return " ".join(evaluation.record.preflight["warnings"])
+
+
+def changed(change, version="1"):
+    """A `Words` whose ranking of each query is changed."""
+
+    class Changed(Words):
+        def rank(self, query):
+            return change(super().rank(query))
+
+    system = Changed()
+    system.version = version
+    return system
+
+
+def test_objects_with_search_and_functions_of_two_arguments_are_systems():
+    assert is_search(Words())
+    assert is_search(Words().search)
+    assert is_search(lambda queries, k: None)
+    assert is_search(lambda queries, k=10: None)
+    assert not is_search(lambda texts: None)
+    assert not is_search(lambda texts, batch_size=8: None)
+    assert not is_search(type("Encoder", (), {"encode_queries": None})())
+    both = type("Both", (), {"encode_queries": None, "search": lambda *_: None})()
+    with pytest.raises(BenchError, match="Both has search and encode_query"):
+        is_search(both)
+
+
+@pytest.mark.parametrize(
+    ("returned", "ids", "scores"),
+    [
+        ([["a", "b"]], ["a", "b"], None),
+        ([[("a", 2), ("b", 1.5)]], ["a", "b"], [2.0, 1.5]),
+        (np.array([[7, 3]]), ["7", "3"], None),
+        ([[(7, np.float32(0.5))]], ["7"], [0.5]),
+        ([{"a": 1.0, "b": 2.0}], ["b", "a"], [2.0, 1.0]),
+        ([[]], [], None),
+        (iter([(name for name in "ab")]), ["a", "b"], None),
+    ],
+)
+def test_pairs_ids_and_scores_by_id_are_read(returned, ids, scores):
+    (ranking,) = SearchSystem(lambda queries, k: returned, "prod").search(["q"], 2)
+    assert (ranking.ids, ranking.scores) == (ids, scores)
+
+
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        ("<html>busy</html>", "returned a str: '<html>busy</html>'"),
+        (None, "returned a NoneType"),
+        (["a", "b", "c"], "returned 3 rankings for 1 queries"),
+        (["a"], "returned a str as a ranking: 'a'"),
+        ([("a", 0.5)], "neither text nor whole numbers"),
+        ([[("a", "high")]], "not pairs of id and score"),
+        ([[("a", 1, 2)]], "not pairs of id and score"),
+        ([[None]], "neither text nor whole numbers"),
+    ],
+)
+def test_anything_else_is_refused_with_what_was_found(returned, problem):
+    with pytest.raises(BenchError, match="prod returned") as refused:
+        SearchSystem(lambda queries, k: returned, "prod").search(["q"], 2)
+    assert problem in str(refused.value)
+    assert "pairs of document id and score" in refused.value.hint
+
+
+def test_a_system_gives_the_scores_of_a_run_file_of_its_rows(evaluate, sixty, tmp_path):
+    system = Words()
+    rows = {query: dict(system.rank(text)[:10]) for query, text in SIXTY_QUERIES.items()}
+    scored = bench.score(rows, sixty, cache_dir=tmp_path / "cache")
+    found = evaluate(system)
+    assert found.measures == scored.measures
+    assert list(map(str, found.run.rankings())) == list(map(str, scored.run.rankings()))
+
+
+def test_ids_alone_rank_by_their_order(evaluate):
+    pairs = evaluate(Words(), name="pairs")
+    ids = evaluate(changed(lambda rows: [name for name, _ in rows]), name="ids")
+    assert ids.measures == pairs.measures
+    assert {query: names for query, names, _ in ids.run.rankings()} == {
+        query: names for query, names, _ in pairs.run.rankings()
+    }
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e39])
+def test_the_order_counts_if_scores_rise_or_are_not_finite(bad, evaluate):
+    expected = evaluate(Words()).measures
+    rising = evaluate(changed(lambda rows: [(name, -score) for name, score in rows]), "rising")
+    infinite = evaluate(changed(lambda rows: [(name, bad) for name, _ in rows]), "infinite")
+    for found in (rising, infinite):
+        assert found.measures == expected
+        assert "rise, or are not finite, for 60 of 60 queries" in warnings(found)
+
+
+def test_a_repeated_id_counts_at_its_first_rank(evaluate):
+    expected = evaluate(Words()).measures
+    twice = evaluate(changed(lambda rows: rows[:2] + rows), "twice")
+    assert twice.measures == expected
+    assert "an id twice for 60 of 60 queries, such as 'q00'" in warnings(twice)
+
+
+def test_measures_beyond_the_returned_documents_are_marked(evaluate):
+    short = evaluate(changed(lambda rows: rows[:4]))
+    assert "fewer than 10 documents for 60 of 60 queries, at fewest 4" in warnings(short)
+    assert short.record.preflight["short"] == {"R@5": 4, "RR@10": 4}
+    complete = evaluate(Words(), "complete")
+    assert "short" not in complete.record.preflight
+    row = bench.compare(short, complete, measure="R@5", resamples=99).record.collections[0]
+    assert (row.fewest_a, row.fewest_b) == (4, None)
+
+
+def test_a_few_unknown_documents_are_told_and_many_are_refused(evaluate):
+    left_over = evaluate(changed(lambda rows: [("old", 99.0), *rows]))
+    assert "1 of the 61 documents" in warnings(left_over)
+    assert "'old'; they keep their ranks" in warnings(left_over)
+    assert left_over.measures["RR@10"] == pytest.approx(
+        evaluate(Words(), "w").measures["RR@10"] / 2
+    )
+    with pytest.raises(
+        BenchError, match=r"not in sixty: many has 'x-d0.', .*, the collection 'd00'"
+    ):
+        evaluate(changed(lambda rows: [(f"x-{name}", s) for name, s in rows]), "many")
+
+
+def test_ids_of_passages_are_recognised_in_the_hint(evaluate):
+    with pytest.raises(BenchError) as refused:
+        evaluate(changed(lambda rows: [(f"{name}#0", score) for name, score in rows]))
+    assert refused.value.hint == "Add --passages '#' if they are passages of documents."
+
+
+def test_a_document_has_the_score_of_its_best_passage(evaluate):
+    def cut(rows):
+        return [(f"{name}#{n}", score - n / 8) for name, score in rows for n in (0, 1, 2)]
+
+    chunks = changed(lambda rows: sorted(cut(rows), key=lambda pair: -pair[1]))
+    found, expected = evaluate(chunks, passages="#"), evaluate(Words(), "whole")
+    assert found.measures == expected.measures
+    assert "'#' in their ids" in warnings(found)
+    assert np.diff(found.run.offsets).min() >= 10
+    assert max(chunks.asked.values()) > 2  # ten passages are of fewer documents: it asks for more
+
+
+def test_passages_agree_with_a_loop():
+    rng = np.random.default_rng(0)
+    names = [f"d{d}#{p}" if p else f"d{d}" for d in range(9) for p in range(4)]
+    rows = [(f"q{q}", name, float(rng.integers(20))) for q in range(5) for name in names]
+    run = merge_passages(Run.from_rows(*zip(*rows, strict=True)), "#")
+    best: dict[tuple[str, str], float] = {}
+    for query, name, score in rows:
+        key = (query, name.split("#")[0])
+        best[key] = max(best.get(key, -1.0), score)
+    found = {
+        (q, d): s for q, ids, scores in run.rankings() for d, s in zip(ids, scores, strict=True)
+    }
+    assert found == best
+
+
+def test_a_system_without_documents_is_refused_not_scored_zero(evaluate):
+    with pytest.raises(BenchError, match="prod returned no document for 10 queries"):
+        evaluate(changed(lambda rows: []))
+
+
+def test_a_stored_result_is_reused_while_version_and_ten_responses_are_equal(evaluate):
+    system = Words()
+    first = evaluate(system)
+    assert system.asked.total() == 70  # all queries, and ten again at the end
+    assert evaluate(system).folder == first.folder
+    assert system.asked.total() == 80
+    other = evaluate(changed(lambda rows: rows[::-1]))
+    assert other.folder != first.folder
+    assert other.measures != first.measures
+    assert first.folder.exists()
+    assert evaluate(changed(lambda rows: rows, version="2")).folder not in (
+        first.folder,
+        other.folder,
+    )
+
+
+def test_a_system_without_version_is_told_so(evaluate):
+    system = Words()
+    system.version = None
+    assert "states no version" in warnings(evaluate(system))
+    assert "states no version" not in warnings(evaluate(Words(), "with-version"))
+
+
+def test_two_states_are_told_apart_by_name(evaluate, tmp_path):
+    evaluate(Words())
+    evaluate(changed(lambda rows: rows[::-1]))
+    evaluate(changed(lambda rows: rows[1:]), name="other")
+    places = {"results": tmp_path / "out", "cache_dir": tmp_path / "cache", "resamples": 99}
+    with pytest.raises(
+        BenchError, match=r"prod has 2 results, which differ in options.state"
+    ) as told:
+        bench.compare("prod", "other", **places)
+    chosen = told.value.hint.split("'")[1]
+    assert bench.compare(chosen, "other", **places).record.a == chosen
+
+
+def test_a_system_that_changes_meanwhile_is_refused_and_its_responses_are_removed(evaluate):
+    calls = itertools.count()
+    system = changed(lambda rows: rows if next(calls) < 30 else rows[::-1])
+    with pytest.raises(DriftError, match="prod changed while it was asked"):
+        evaluate(system)
+    again = Words()
+    evaluate(again)
+    assert len(again.asked) == 60  # nothing of the mixture is used
+
+
+def test_a_system_that_answers_differently_each_time_has_a_warning(evaluate):
+    rng = np.random.default_rng(0)
+    found = evaluate(changed(lambda rows: [rows[row] for row in rng.permutation(60)]))
+    assert "answers 10 queries differently each time" in warnings(found)
+
+
+def test_after_an_error_only_the_other_queries_are_asked(evaluate):
+    class Fails(Words):
+        broken = True
+
+        def search(self, queries, k):
+            if self.broken and len(self.asked) > 30:
+                raise ConnectionError("shard 3 is gone")
+            return super().search(queries, k)
+
+    system = Fails()
+    with pytest.raises(
+        BenchError, match=r"failed 3 times on query 'q2.': ConnectionError"
+    ) as failed:
+        evaluate(system)
+    assert "shard 3 is gone" in str(failed.value)
+    assert "31 responses are kept" in failed.value.hint
+    system.broken = False
+    found = evaluate(system)
+    probed = {text for text, times in system.asked.items() if times > 1}
+    assert len(system.asked) == 60
+    assert len(probed) == 10
+    assert found.measures == evaluate(Words(), "sound").measures
+
+
+def test_a_query_that_fails_twice_is_answered_at_the_third_attempt(evaluate):
+    class Shaky(Words):
+        calls = itertools.count()
+
+        def search(self, queries, k):
+            if next(self.calls) % 3 < 2:
+                raise TimeoutError("busy")
+            return super().search(queries, k)
+
+    assert evaluate(Shaky()).measures == evaluate(Words(), "sound").measures
+
+
+def test_a_query_without_an_answer_in_time_fails(evaluate):
+    class Hangs(Words):
+        def search(self, queries, k):
+            if "wordba" in queries[0]:
+                time.sleep(1)
+            return super().search(queries, k)
+
+    with pytest.raises(BenchError, match=r"on query 'q10': TimeoutError: no response in 0.1 s"):
+        evaluate(Hangs(), timeout=0.1)
+
+
+def test_batches_and_threads_give_the_same_run(evaluate):
+    expected = evaluate(Words(), "alone")
+    batched = Words()
+    batched.batch = 7
+    for system, name, threads in ((batched, "batched", None), (Words(), "threads", 4)):
+        found = evaluate(system, name, concurrency=threads)
+        assert found.measures == expected.measures
+        assert list(map(str, found.run.rankings())) == list(map(str, expected.run.rankings()))
+
+
+def test_so_many_queries_are_asked_at_once_and_latencies_are_theirs(evaluate):
+    lock, running, seen = threading.Lock(), [], []
+
+    class Slow(Words):
+        def search(self, queries, k):
+            with lock:
+                running.append(queries)
+                seen.append(len(running))
+            time.sleep(0.02)
+            with lock:
+                running.remove(queries)
+            return super().search(queries, k)
+
+    latency = evaluate(Slow(), concurrency=8).record.latency
+    assert max(seen) == 8
+    assert (latency.concurrency, latency.queries) == (8, 60)
+    assert 20 <= latency.median_ms <= latency.p95_ms <= latency.p99_ms
+
+
+def test_other_latencies_need_another_evaluation(evaluate):
+    system = Words()
+    first = evaluate(system)
+    assert evaluate(system, concurrency=2).record.latency.concurrency == 2
+    assert first.record.latency.concurrency == 1
+
+
+def test_a_torn_or_damaged_line_is_asked_again(tmp_path):
+    path = tmp_path / "responses.jsonl"
+    with open_responses(path) as kept:
+        for query in ("q1", "q2", "q3"):
+            kept.add(Response(query, 2, 0.1, ["a"], None))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b'{"query": \n' + lines[1] + lines[2][:20])
+    with open_responses(path) as kept:
+        assert list(kept.responses) == ["q1", "q2"]
+        kept.add(Response("q3", 2, 0.1, ["b"], [1.0]))
+    with open_responses(path) as kept:
+        assert kept.responses["q3"].ids == ["b"]
+
+
+def test_settings_of_encoders_are_refused_by_name(sixty, tmp_path):
+    for settings, name in (
+        ({"dimensions": 4}, "dimensions"),
+        ({"fingerprint": "x"}, "fingerprint"),
+        ({"index": "HNSW8"}, "index"),
+    ):
+        with pytest.raises(BenchError, match=f"--{name} cannot be set for prod, which is a search"):
+            bench.evaluate(Words(), sixty, name="prod", cache_dir=tmp_path / "cache", **settings)
+    with pytest.raises(
+        BenchError, match="--concurrency cannot be set for bm25, which ranks by words"
+    ):
+        bench.evaluate("bm25", sixty, cache_dir=tmp_path / "cache", concurrency=2)
+
+
+@pytest.mark.slow
+def test_a_system_of_the_vectors_of_a_model_has_the_run_of_the_model(bench_data, tmp_path):
+    """Hashed words on Cranfield, ranked by NumPy."""
+    from bench.evaluation.encoding import encode_documents
+    from bench.runner.workspace import Workspace
+
+    folder = bench_data / "classic" / "cranfield"
+    work = Workspace(tmp_path / "cache")
+    dataset, encoder = work.dataset(str(folder)), work.load("hashing").require_encoder()
+    vectors = encode_documents(dataset, encoder, work.store).rows(np.arange(len(dataset.corpus)))
+    ids = dataset.corpus.ids.to_pylist()
+
+    def search(queries, k):
+        asked = encoder.encode_queries(queries).astype(np.float64)
+        products = asked @ vectors.T.astype(np.float64)
+        return [
+            sorted(zip(ids, row, strict=True), key=lambda pair: (pair[1], pair[0]), reverse=True)[
+                :k
+            ]
+            for row in products.astype(np.float32)
+        ]
+
+    found = bench.evaluate(search, folder, name="search", cache_dir=tmp_path / "cache")
+    model = bench.evaluate("hashing", folder, cache_dir=tmp_path / "cache")
+    assert found.measures == model.measures
+    assert list(map(str, found.run.rankings())) == list(map(str, model.run.rankings()))
+
+
+def test_our_own_work_takes_less_than_a_fifth_of_a_millisecond():
+    """CPU time per query at ten rows: the clock on the wall would measure other processes."""
+    rows, kept = [[(f"d{row}", 10.0 - row) for row in range(10)]], []
+    queries = {f"q{row}": "text" for row in range(2_000)}
+    caller = Caller(SearchSystem(lambda texts, k: rows, "prod"), 10, 60.0, kept.append)
+    started = time.process_time()
+    caller.ask(queries, 1)
+    assert (time.process_time() - started) / len(queries) < 0.0002
+    assert len(kept) == len(queries)
