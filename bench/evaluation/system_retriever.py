@@ -195,15 +195,19 @@ class SystemRetriever(Retriever):
 
         A system whose responses differ each time has a warning.
         """
+        then = self.recipe.options
+        version = self.system.stated("version")
         after = self._digest(self._ask_probe(dataset, k), dataset)
-        if after == self.recipe.options[STATE]:
+        if (version, after) == (then.get("version", ""), then[STATE]):
             return []
-        if self._digest(self._ask_probe(dataset, k), dataset) != after:
-            return [f"answers {len(self.probe)} queries differently each time, so scores vary"]
+        about = f"its responses to {len(self.probe)} queries differ"
+        if version != then.get("version", ""):
+            about = f"its version is {version!r}"
+        elif self._digest(self._ask_probe(dataset, k), dataset) != after:
+            return [f"{about} each time, so scores vary between evaluations"]
         kept.forget_added()
         raise DriftError(
-            f"{self.name} changed while it was asked: {len(self.probe)} queries have other "
-            f"responses than at the start",
+            f"{self.name} changed while it was asked: {about} now",
             "Repeat the command: responses of a mixture are not kept.",
         )
 

@@ -266,10 +266,19 @@ def test_a_system_that_changes_meanwhile_is_refused_and_its_responses_are_remove
     assert len(again.asked) == 60  # nothing of the mixture is used
 
 
+def test_a_version_that_changes_meanwhile_is_refused(evaluate):
+    class Deployed(Words):
+        def version(self):
+            return "1" if len(self.asked) < 30 else "2"
+
+    with pytest.raises(DriftError, match="changed while it was asked: its version is '2' now"):
+        evaluate(Deployed())
+
+
 def test_a_system_that_answers_differently_each_time_has_a_warning(evaluate):
     rng = np.random.default_rng(0)
     found = evaluate(changed(lambda rows: [rows[row] for row in rng.permutation(60)]))
-    assert "answers 10 queries differently each time" in warnings(found)
+    assert "its responses to 10 queries differ each time" in warnings(found)
 
 
 def test_after_an_error_only_the_other_queries_are_asked(evaluate):
