@@ -6,7 +6,7 @@ from bench.evaluation.bm25_retriever import BM25Retriever
 from bench.evaluation.retriever import Resources, Retriever
 from bench.evaluation.system_retriever import SystemRetriever
 from bench.evaluation.vector_retriever import VectorRetriever
-from retrievers.encoders.external import make_object, open_object
+from retrievers.encoders.objects import make_object, open_object
 from retrievers.encoders.search_system import is_search
 from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.kinds import KindName

@@ -23,7 +23,7 @@ from bench.evaluation.runs import Run, parent_id
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, DriftError
 from foundation.files import hash_records
-from retrievers.encoders.external import make_object
+from retrievers.encoders.objects import make_object
 from retrievers.encoders.search_system import SearchSystem
 from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.card import STATE, Option, Recipe, replace_fields
