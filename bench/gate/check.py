@@ -137,14 +137,8 @@ def check(request: CheckRequest) -> Check:
         if run_file:
             request = evolve(request, candidate=_score_run_file(run_file, measure, scope))
         if scored:
-            chosen = choose_results(str(request.candidate), scored, scope.weights)
-            if not chosen:
-                names = format_names([*scope.weights])
-                raise BenchError(
-                    f"{request.candidate} has no result on {names}",
-                    "Score it there with `python -m bench score RUN --dataset COLLECTION`.",
-                )
-            request = evolve(request, candidate=list(chosen.values()))
+            chosen = _choose_scored(str(request.candidate), scored, scope)
+            request = evolve(request, candidate=chosen)
         candidate = _find_candidate(request, measure, model, scope)
         done = (
             check_published(candidate, claims, scope.weights)
@@ -194,6 +188,16 @@ def _find_scored(request: CheckRequest) -> Sequence[Evaluation]:
         problem = f"{shlex.join(ignored)} has no effect on the scored run {name}"
         raise BenchError(problem, "Leave it out.")
     return found
+
+
+def _choose_scored(name: str, scored: Sequence[Evaluation], scope: Scope) -> list[Evaluation]:
+    """Return one result of a scored run for each collection of the check that it has."""
+    chosen = choose_results(name, scored, scope.weights)
+    if not chosen:
+        problem = f"{name} has no result on {format_names([*scope.weights])}"
+        hint = "Score it there with `python -m bench score RUN --dataset COLLECTION`."
+        raise BenchError(problem, hint)
+    return list(chosen.values())
 
 
 def _score_run_file(path: Path, measure: str | None, scope: Scope) -> Evaluation:
