@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bench.deploying.deployment import Deployment
     from bench.evaluation.result_record import Evaluation
     from bench.experiments.report import Report
+    from bench.explain.ledger import Ledger
     from bench.gate.check_record import Check
     from retrievers.training.finetune.finetune import FinetuneResult
     from retrievers.training.pretrain.pretrain import PretrainResult
@@ -244,6 +245,22 @@ def check(request: deciding.CheckRequest) -> "Check":
     from bench.gate.check import check
 
     return check(request)
+
+
+@takes(deciding.ExplainRequest)
+def ledger(request: deciding.ExplainRequest) -> "Ledger":
+    """Show where a search system loses what exact search finds, like ``bench explain SYSTEM``.
+
+    Returns:
+        Changes of each measure from exact search to the system's answers, in ``rows``, by query
+        too, with ``totals`` and ``exit_code``.
+
+    Raises:
+        BenchError: wrong input, or the system fails.
+    """
+    from bench.explain.explain import explain_system
+
+    return explain_system(request)
 
 
 @takes(deciding.DeployRequest)

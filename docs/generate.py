@@ -35,6 +35,7 @@ from bench.experiments import grid
 from bench.experiments.evaluate_stage import EvaluateSettings
 from bench.experiments.report import Report
 from bench.experiments.training_stages import CommandSettings, FinetuneSource
+from bench.explain.ledger import Ledger
 from bench.explain.setup import Answer
 from bench.gate.check_record import Check
 from bench.monitor.curve import Curve
@@ -84,6 +85,7 @@ DOCUMENTS: dict[str, Any] = {
     "deploy": Deployment,
     "cutoff": ScoreCutoff,
     "explain": Answer,
+    "explain SYSTEM": Ledger,
     "leaderboard": Leaderboard,
     "pretrain": {"": PretrainResult, **LOSSES},
     "finetune": {"": FinetuneResult, **LOSSES},

@@ -321,7 +321,11 @@ COMMANDS: dict[str, Command] = {
         only_if={"keep": {"like_cutoff": False}},
     ),
     "explain": Command(
-        deciding.ExplainRequest, DECIDE, "deciding.explain", kinds={"published": Words}
+        deciding.ExplainRequest,
+        DECIDE,
+        "deciding.explain",
+        kinds={"published": Words, "measure": Words},
+        only_if={"measure": {"checkpoint": True}},
     ),
     "judge": Command(
         deciding.JudgeRequest,

@@ -28,8 +28,8 @@ from attrs import evolve
 from tqdm import tqdm
 
 from bench.evaluation.encoding import sample_documents
+from bench.explain.deviation_search import answer_question
 from bench.explain.evidence import FLOOR, PRECISIONS, GivenVectors, encode_texts
-from bench.explain.explain import answer_question
 from bench.explain.question import Question
 from bench.explain.setup import (
     LENGTHS,

@@ -253,30 +253,39 @@ class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
     order, protocol), then pairs, and lists all that fit. "Your set-up reproduces it" and "none of
     these" are answers, too. Several kinds of evidence must fit together.
 
+    For a search system, shows where its score is lost: missing documents, stored vectors, search,
+    query vectors. Exit codes: 0 nothing is lost beyond noise, 5 a loss is certain.
+
     Attributes:
-        model: Name of `list models`, card file, folder or Hub id, as you use it.
+        model: Name of `list models`, card file, folder or Hub id, as you use it. Or a search
+            system, path/to/file.py:NAME; in Python also an object with search(queries, k).
         on: Collections or folders of the evidence; the first is sampled.
         published: A score as [DATASET:][MEASURE=]VALUE, rounded as published; several are possible.
         per_query: File of scores by query, such as the output of trec_eval -q.
         run_file: Run file, as for `score`.
         vectors: Vectors as .npy, .npz, .parquet or .safetensors; ids in it, or in FILE.ids.txt.
         checkpoint: Another checkpoint. Alone, its vectors are the evidence ("why is it worse?");
-            next to other evidence, its weights may be the cause.
+            next to other evidence, its weights may be the cause. For a search system, the model
+            whose vectors it is meant to search.
+        measure: Measures of a search system's ledger. Default: the collection's main measure and
+            its deepest.
 
     Examples:
         python -m bench explain minilm --on beir/scifact --published .6451 --published R@100=.925
         python -m bench explain minilm --on beir/scifact --run-file theirs.trec
         python -m bench explain minilm --on beir/scifact --vectors theirs.npz
         python -m bench explain minilm --on beir/scifact --checkpoint path/to/worse-checkpoint
+        python -m bench explain search.py:prod --on mine --checkpoint minilm --trust-code
     """
 
-    model: str = field(kw_only=False, converter=str)
+    model: Any = field(kw_only=False)
     on: tuple[str, ...] = field(converter=to_names)
     published: tuple[str, ...] = field(default=(), converter=to_names)
     per_query: Path | None = field(default=None, converter=to_optional_path)
     run_file: Path | None = field(default=None, converter=to_optional_path)
     vectors: Path | None = field(default=None, converter=to_optional_path)
     checkpoint: str | None = field(default=None, converter=to_optional_text)
+    measure: tuple[str, ...] | None = field(default=None, converter=optional(to_names))
 
 
 @frozen(kw_only=True, slots=False)

@@ -13,6 +13,7 @@ from bench.comparing import comparison, judging_list
 from bench.cutoffs import cutoff as cutoff_case
 from bench.deploying import deploy as deploy_case
 from bench.explain import explain as explain_case
+from bench.explain.ledger import Ledger
 from bench.gate import check as check_case
 from bench.requests import deciding
 from bench.requests.outcomes import ExitCode, RecordedWarnings
@@ -27,6 +28,7 @@ from reports.judging import report_text, write_list
 from reports.latex import board_latex, comparison_latex
 from reports.leaderboard import markdown as board_markdown
 from reports.leaderboard import page, scores
+from reports.ledger import ledger_text
 from reports.plots import draw_costs, draw_cutoff, draw_deployment
 from reports.training import forgetting_markdown
 
@@ -114,8 +116,11 @@ def judge(request: deciding.JudgeRequest, output: OutputOptions) -> int:
 
 
 def explain(request: deciding.ExplainRequest, output: OutputOptions) -> int:
-    """Print an answer. The exit code is 0 even if nothing explains the evidence."""
+    """Print an answer, with exit code 0 even if nothing explains it, or a system's ledger."""
     answer = explain_case.explain(request)
+    if isinstance(answer, Ledger):
+        print_result(output.json, answer, ledger_text(answer))
+        return answer.exit_code
     return print_result(output.json, answer, answer_text(answer))
 
 

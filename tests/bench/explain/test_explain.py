@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from bench.evaluation.run_files import read_run_file
-from bench.explain.explain import answer_question
+from bench.explain.deviation_search import answer_question
 from bench.explain.question import READERS, Question, observe_run
 from bench.explain.setup import Answer
 from bench.gate.check_record import Check

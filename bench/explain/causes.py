@@ -1,0 +1,334 @@
+"""Causes of a difference inside a stage of the ledger, found from what a system stores and returns.
+
+Stored vectors and query vectors are compared with the checkpoint's under every single deviation
+that `explain` knows, and under texts that were cut before they were encoded.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bench.evaluation.runs import Run
+from bench.explain.deviation_search import answer_question
+from bench.explain.evidence import (
+    FLOOR,
+    PRECISIONS,
+    ROUGH,
+    SHARE,
+    GivenVectors,
+    Texts,
+    VectorEvidence,
+    choose_documents,
+    choose_queries,
+    vector_errors,
+)
+from bench.explain.question import Question
+from bench.explain.setup import MEND_THERE, Deviation, EvaluationSetup, deviations
+from foundation.arrays import Float32Array, Float64Array, Int64Array
+from foundation.errors import BenchError, format_count
+from retrievers.encoders.external import join_titles
+
+Encode = Callable[[Sequence[str]], Float32Array]
+FindRun = Callable[[Sequence[str], Float32Array, int], Run]
+
+NO_PLACES: Int64Array = np.zeros(0, np.int64)
+AGREE = 10.0**ROUGH  # error of a vector that is the checkpoint's, in float32 or float16
+LEVELS = dict(PRECISIONS)
+CHUNK = 2_048  # documents that are compared at a time
+MOST_CAUSES = 4
+SECONDS = 60.0  # after which no pair of deviations is tried
+FEWEST = 10  # documents on either side of a length that shows a cut
+# Lengths at which texts may be cut there.
+TOKENS = (8, 12, 16, 20, 24, 32, 48, 64, 100, 128, 200, 256, 300, 384, 400, 500, 512)
+CHARACTERS = (
+    *(20, 32, 50, 64, 80, 100, 128, 150, 200, 250, 256, 300, 400, 500, 512),
+    *(600, 750, 800, 1000, 1024, 1200, 1500, 1600, 2000, 2048, 2500, 3000, 4000, 4096),
+)
+DOCUMENTS = 64  # in the sample of a group
+QUERY_CHARACTERS = (*range(4, 65), *CHARACTERS[4:])
+CUT_DOCUMENTS = 4  # on which every length in characters is tried
+INGESTION = "encode whole texts there"
+PROBE, SAMPLE, FULL = 12, 48, 5  # queries of a probe and a sample; hypotheses of the sample
+TOP = 10  # documents in which answers are compared
+SAME = 0.9  # share of them in two answers to equal query vectors
+ALL = 1 << 30  # rows
+CLEAR = 0.05  # gain in agreement of a cause that explains only a part
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause, with the places of the documents that it applies to.
+
+    Attributes:
+        name: what differs.
+        apply: setting that does the same here, or what to mend there.
+        places: int64, of stored vectors; empty for queries.
+    """
+
+    name: str
+    apply: str
+    places: Int64Array
+
+
+def group_vectors(
+    question: Question | None, ids: Sequence[str], stored: Float32Array, ours: Float32Array
+) -> list[Cause]:
+    """Return groups of stored vectors: those that agree, those with one cause each, and the rest.
+
+    Args:
+        question: checkpoint and collection; None if no deviation can be applied to the checkpoint.
+        ids: n ids of documents of the collection.
+        stored, ours: float32 ``(n, dim)``, of unit length if the similarity is cosine.
+    """
+    errors = _errors(stored, ours)
+    agree, left = np.flatnonzero(errors <= AGREE), np.flatnonzero(errors > AGREE)
+    causes = []
+    if len(agree):
+        name = f"stored vectors as exact as {_precision(errors[agree])}"
+        causes.append(Cause(_count(name, len(agree)), "", agree))
+    search = StoredCauses(question, ids, stored) if question else None
+    while len(left) and search and len(causes) < MOST_CAUSES and stored.shape == ours.shape:
+        found = search.find_cut(left, agree) or search.find_deviation(left)
+        if found is None:
+            break
+        causes.append(found)
+        left = np.setdiff1d(left, found.places)
+    if len(left):
+        close = _precision(errors[left])
+        name = f"vectors rounded to {close}, or of a checkpoint that is close" if close else ""
+        name = name or "vectors of another model or of other texts"
+        causes.append(Cause(_count(name, len(left)), "encode these documents again", left))
+    return causes
+
+
+def _errors(stored: Float32Array, predicted: Float32Array) -> Float64Array:
+    """Return the relative squared errors of stored vectors, float64 ``(n,)``, part by part."""
+    starts = range(0, len(stored), CHUNK)
+    parts = [slice(start, start + CHUNK) for start in starts]
+    return np.concatenate([vector_errors(stored[part], predicted[part]) for part in parts])
+
+
+def _precision(errors: Float64Array) -> str:
+    """Return the precision that typical errors are like, or "" if none is."""
+    level = float(np.median(np.log10(np.maximum(errors, FLOOR))))
+    return next((name for name, most in PRECISIONS if level <= most), "")
+
+
+def _count(name: str, documents: int) -> str:
+    return f"{name} ({format_count(documents, 'document', 'documents')})"
+
+
+def _deviations(question: Question) -> dict[str, Deviation]:
+    facts, other = question.dataset.facts, question.passes.other
+    model, lengths = question.passes.model, sorted(set(question.lengths))
+    return {each.name: each for each in deviations(model, question.setup, other, facts, lengths)}
+
+
+@dataclass(frozen=True)
+class StoredCauses:
+    """Search for causes of stored vectors, float32 ``(n, dim)``, of the documents ``ids``."""
+
+    question: Question
+    ids: Sequence[str]
+    stored: Float32Array
+
+    def find_cut(self, left: Int64Array, agree: Int64Array) -> Cause | None:
+        """Return the documents among ``left`` whose text was cut after a number of characters.
+
+        A length that is not tried is seen if it separates the documents that ``agree`` from all
+        others.
+        """
+        some = left[np.linspace(0, len(left) - 1, min(len(left), CUT_DOCUMENTS)).astype(int)]
+        tried = [(length, joined) for length in CHARACTERS for joined in (False, True)]
+        best = max(tried, key=lambda each: len(self._cut_at(some, *each)))
+        if len(self._cut_at(some, *best)) > len(some) / 2:
+            cut = self._cut_at(left, *best)
+            name = f"texts cut after {best[0]:,} characters"
+            return Cause(_count(name, len(cut)), INGESTION, cut)
+        shorter, longer = (
+            np.array([len(title) + len(text) for title, text in zip(*texts, strict=True)])
+            for texts in map(self._texts, (agree, left))
+        )
+        if min(len(shorter), len(longer)) < FEWEST or shorter.max() >= longer.min():
+            return None
+        name = f"texts longer than about {shorter.max():,} characters differ, as if cut"
+        return Cause(_count(name, len(left)), INGESTION, left)
+
+    def find_deviation(self, left: Int64Array) -> Cause | None:
+        """Return the documents among ``left`` that the best deviation explains, if it does any."""
+        question = self.question
+        number_of = {self.ids[place]: number for number, place in enumerate(left)}
+        texts = choose_documents(question.dataset.corpus, list(number_of), DOCUMENTS)
+        rows = np.array([number_of[id_] for id_ in texts.ids])
+        given = GivenVectors(texts, self.stored[left], rows)
+        evidence = VectorEvidence(question.passes, {"document": given})
+        answer = answer_question(question, [evidence], most_seconds=SECONDS)
+        best = answer.explanations[0] if answer.explanations else answer.closest
+        if best is None:
+            return None
+        setup, known = question.setup, _deviations(question)
+        for name in best.deviations:
+            setup = known[name].on(setup)
+        explained = left
+        if not setup.shuffled:
+            predicted = question.passes.documents(setup, *self._texts(left))
+            rough = LEVELS.get(best.precision, ROUGH) if answer.explanations else ROUGH
+            errors = _errors(self.stored[left], predicted)
+            explained = left[errors <= 10.0 ** max(ROUGH, rough)]
+        if not len(explained):
+            return None
+        name = _count(f"documents: {best.name}", len(explained))
+        return Cause(name, "; ".join(best.apply), explained)
+
+    def _texts(self, places: Int64Array) -> tuple[list[str], list[str]]:
+        corpus = self.question.dataset.corpus
+        return corpus.documents_at(corpus.rows_of([self.ids[place] for place in places]))
+
+    def _cut_at(self, places: Int64Array, length: int, joined: bool) -> Int64Array:
+        """Return the places whose vectors are those of cut texts, ``joined`` to titles or not."""
+        titles, texts = self._texts(places)
+        if joined:
+            titles, texts = [""] * len(texts), join_titles(titles, texts)
+        cut = [text[:length] for text in texts]
+        predicted = self.question.passes.documents(self.question.setup, titles, cut)
+        same: Int64Array = places[_errors(self.stored[places], predicted) <= AGREE]
+        return same
+
+
+@dataclass(frozen=True)
+class QueryCauses:
+    """Search for what a system does with the text of a query before it searches.
+
+    Attributes:
+        question: checkpoint and collection.
+        find: search for query vectors, given ids, vectors and the number of documents.
+        answers: the system's own answers.
+    """
+
+    question: Question
+    find: FindRun
+    answers: Run
+
+    def find_cause(self) -> Cause | None:
+        """Return the deviation with which a search for our vectors gives the system's answers."""
+        dataset, ids = self.question.dataset, self.answers.query_ids
+        probe, sample = (choose_queries(dataset, ids, count) for count in (PROBE, SAMPLE))
+        plain = self._encode_by(self.question.setup)
+        width, tried = plain(probe.texts).shape[1], dict[bytes, _Candidate]()
+        for candidate in self._candidates():
+            with suppress(BenchError):  # impossible, as in `explain`
+                vectors = candidate.encode(probe.texts)
+                if vectors.shape[1] == width:
+                    tried.setdefault(vectors.tobytes(), candidate)
+        tried.pop(plain(probe.texts).tobytes(), None)
+        by_probe = sorted(
+            tried.values(), key=lambda each: -self._agreement(probe, each.encode).mean()
+        )
+        base = self._agreement(sample, plain)
+        found = [(self._agreement(sample, each.encode), each) for each in by_probe[:FULL]]
+        agreement, best = max(found, key=lambda each: each[0].mean())
+        share, gain = (agreement >= SAME).mean(), agreement.mean() - base.mean()
+        if gain <= 0 or (share < SHARE and gain < CLEAR):
+            return None
+        part = "" if share >= SHARE else f", for {share:.0%} of a sample of queries"
+        return Cause(f"query vectors: {best.name}{part}", best.apply, NO_PLACES)
+
+    def _candidates(self) -> Iterator["_Candidate"]:
+        setup = self.question.setup
+        for name, each in _deviations(self.question).items():
+            named = name.replace("texts cut", "queries cut")
+            yield _Candidate(named, each.apply, self._encode_by(each.on(setup)))
+        for length in QUERY_CHARACTERS:
+            name = f"queries cut after {length} characters"
+            yield _Candidate(name, MEND_THERE, self._encode_by(setup, length))
+
+    def _encode_by(self, setup: EvaluationSetup, length: int | None = None) -> Encode:
+        return lambda texts: self.question.passes.queries(setup, [text[:length] for text in texts])
+
+    def _agreement(self, queries: Texts, encode: Encode) -> Float64Array:
+        """Return the share of the system's first documents that a search finds, for each query."""
+        found = first_documents(self.find(queries.ids, encode(queries.texts), TOP))
+        return np.array([_share(found.get(id_, []), self._first[id_]) for id_ in queries.ids])
+
+    @cached_property
+    def _first(self) -> dict[str, list[str]]:
+        return first_documents(self.answers)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A hypothesis about query vectors."""
+
+    name: str
+    apply: str
+    encode: Encode
+
+
+def first_documents(run: Run, k: int = TOP) -> dict[str, list[str]]:
+    """Return the first ``k`` documents of each query that has any."""
+    return {query: ids[:k] for query, ids, _ in run.rankings()}
+
+
+def overlaps(found: Run, truth: Run, k: int) -> Float64Array:
+    """Return the share of the first ``k`` documents of ``truth`` that ``found`` has, ``(q,)``."""
+    ours = first_documents(found, k)
+    true = first_documents(truth, k).items()
+    return np.array([_share(ours.get(query, []), ids) for query, ids in true])
+
+
+def _share(found: Sequence[str], truth: Sequence[str]) -> float:
+    return len({*found} & {*truth}) / len(truth) if truth else 1.0
+
+
+def find_missing_rows(before: Run, after: Run) -> Cause | None:
+    """Return why answers have fewer rows or never a document, or None if they do not.
+
+    Args:
+        before: rankings that the answers should be.
+        after: rankings that were returned.
+    """
+    wanted, found = first_documents(before, ALL), first_documents(after, ALL)
+    lengths = np.array([[len(found.get(query, [])), len(ids)] for query, ids in wanted.items()])
+    few, many, asked = lengths[:, 0].min(), lengths[:, 0].max(), lengths[:, 1].max()
+    is_short = bool((lengths[:, 0] < lengths[:, 1]).any())
+    rows = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+    if hidden := _never_returned(wanted, found):
+        left = {query: [id_ for id_ in ids if id_ not in hidden] for query, ids in wanted.items()}
+        kept = [_share(found.get(query, [])[: len(ids)], ids) for query, ids in left.items()]
+        never = f"{format_count(len(hidden), 'document is', 'documents are')} never returned"
+        if np.mean(kept) >= SHARE and is_short:
+            name = f"filter after the search: {never}, {rows} of {asked:,} rows are left"
+            return Cause(name, "filter before the search, or ask for more rows", NO_PLACES)
+        if np.mean(kept) >= SHARE:
+            return Cause(f"filter: {never}", "leave it out if it is not intended", NO_PLACES)
+    if not is_short:
+        return None
+    if few == many:
+        name = f"the search stops early: it returns {rows} of {asked:,} rows"
+        return Cause(name, "raise ef_search, num_candidates or the limit there", NO_PLACES)
+    name = f"approximate search: {rows} of {asked:,} rows, {_recalls(after, before, int(asked))}"
+    return Cause(name, "search more lists or candidates there", NO_PLACES)
+
+
+def describe_recall(before: Run, after: Run, k: int) -> Cause:
+    """Return how many documents of exact rankings ``before`` to depth ``k`` a search returns."""
+    if overlaps(after, before, k).min(initial=1.0) == 1.0:
+        return Cause("search: the answers are those of exact search", "", NO_PLACES)
+    name = f"approximate search: {_recalls(after, before, k)}"
+    return Cause(name, "search more lists or candidates there", NO_PLACES)
+
+
+def _recalls(found: Run, truth: Run, k: int) -> str:
+    depths = dict.fromkeys([min(TOP, k), k])
+    return ", ".join(f"recall@{each} {overlaps(found, truth, each).mean():.3f}" for each in depths)
+
+
+def _never_returned(wanted: dict[str, list[str]], found: dict[str, list[str]]) -> set[str]:
+    """Return documents that several queries should find and that none does."""
+    times = Counter(id_ for ids in wanted.values() for id_ in ids)
+    seen = {id_ for ids in found.values() for id_ in ids}
+    return {id_ for id_, count in times.items() if count > 1 and id_ not in seen}
