@@ -1,6 +1,7 @@
-"""PostgreSQL with pgvector as a search system: a table of ids and embeddings.
+"""PostgreSQL with pgvector as a search system: documents(id text, embedding vector).
 
-python -m bench run mine --model examples/search_pgvector.py:Production --trust-code
+python -m bench explain examples/search_pgvector.py:Production --on mine \
+    --checkpoint minilm --trust-code
 """
 
 import json
@@ -14,22 +15,22 @@ class Production:
     name = "pgvector"
 
     def __init__(self):
-        self.database = psycopg.connect(os.environ["DATABASE"], autocommit=True)
-        self.model = SentenceTransformer(os.environ["MODEL"])
+        self.database = psycopg.connect(os.environ["DATABASE_URL"], autocommit=True)
+        self.model = SentenceTransformer(os.environ["EMBEDDING_MODEL"])
 
     def search(self, queries, k):
-        return self.search_vectors(self.model.encode(queries, normalize_embeddings=True), k)
+        return self.search_vectors(self.model.encode(queries), k)
 
     def search_vectors(self, vectors, k):
-        sql = "select id, -(embedding <=> %s::vector) from documents order by 2 desc limit %s"
-        sql = "select id, embedding <=> %s::vector as far from documents order by far limit %s"
-        return [self.database.execute(sql, (str(v), k)).fetchall() for v in vectors.tolist()]
+        sql = """select id, 1 - (embedding <=> %(query)s::vector) from documents
+                 order by embedding <=> %(query)s::vector limit %(k)s"""
+        values = ({"query": str(vector), "k": k} for vector in vectors.tolist())
+        return [self.database.execute(sql, each).fetchall() for each in values]
 
     def ids(self):
-        rows = self.database.execute("select id from documents where embedding is not null")
-        return [id_ for (id_,) in rows]
+        return [row[0] for row in self.database.execute("select id from documents")]
 
     def vectors(self, ids):
         sql = "select id, embedding::text from documents where id = any(%s)"
-        stored = dict(self.database.execute(sql, (ids,)))
+        stored = dict(self.database.execute(sql, (ids,)).fetchall())
         return [json.loads(stored[id_]) for id_ in ids]

@@ -26,6 +26,7 @@ from bench.explain.evidence import (
     choose_queries,
     vector_errors,
 )
+from bench.explain.ledger import Stage
 from bench.explain.question import Question
 from bench.explain.setup import MEND_THERE, Deviation, EvaluationSetup, deviations
 from foundation.arrays import Float32Array, Float64Array, Int64Array
@@ -56,7 +57,7 @@ PROBE, SAMPLE, FULL = 12, 48, 5  # queries of a probe and a sample; hypotheses o
 TOP = 10  # documents in which answers are compared
 SAME = 0.9  # share of them in two answers to equal query vectors
 ALL = 1 << 30  # rows
-CLEAR = 0.05  # gain in agreement of a cause that explains only a part
+CLEAR, PART = 0.1, 0.5  # gain and agreement of a cause that explains answers in part
 
 
 @dataclass(frozen=True)
@@ -207,14 +208,19 @@ class QueryCauses:
         question: checkpoint and collection.
         find: search for query vectors, given ids, vectors and the number of documents.
         answers: the system's own answers.
+        depth: documents that are searched for.
     """
 
     question: Question
     find: FindRun
     answers: Run
+    depth: int
 
-    def find_cause(self) -> Cause | None:
-        """Return the deviation with which a search for our vectors gives the system's answers."""
+    def find_cause(self) -> Stage | None:
+        """Return the search for our vectors with the deviation that comes closest to the answers.
+
+        None if no deviation explains most of an answer.
+        """
         dataset, ids = self.question.dataset, self.answers.query_ids
         probe, sample = (choose_queries(dataset, ids, count) for count in (PROBE, SAMPLE))
         plain = self._encode_by(self.question.setup)
@@ -231,11 +237,13 @@ class QueryCauses:
         base = self._agreement(sample, plain)
         found = [(self._agreement(sample, each.encode), each) for each in by_probe[:FULL]]
         agreement, best = max(found, key=lambda each: each[0].mean())
-        share, gain = (agreement >= SAME).mean(), agreement.mean() - base.mean()
-        if gain <= 0 or (share < SHARE and gain < CLEAR):
+        is_whole = (agreement >= SAME).mean() >= SHARE
+        is_part = agreement.mean() >= PART and agreement.mean() - base.mean() >= CLEAR
+        if agreement.mean() <= base.mean() or not (is_whole or is_part):
             return None
-        part = "" if share >= SHARE else f", for {share:.0%} of a sample of queries"
-        return Cause(f"query vectors: {best.name}{part}", best.apply, NO_PLACES)
+        queries = dataset.queries
+        run = self.find(queries.ids, best.encode(queries.texts), self.depth)
+        return Stage(f"query vectors: {best.name}", run, best.apply)
 
     def _candidates(self) -> Iterator["_Candidate"]:
         setup = self.question.setup
@@ -284,47 +292,64 @@ def _share(found: Sequence[str], truth: Sequence[str]) -> float:
     return len({*found} & {*truth}) / len(truth) if truth else 1.0
 
 
-def find_missing_rows(before: Run, after: Run) -> Cause | None:
-    """Return why answers have fewer rows or never a document, or None if they do not.
-
-    Args:
-        before: rankings that the answers should be.
-        after: rankings that were returned.
-    """
+def find_filter(before: Run, after: Run) -> Cause | None:
+    """Return the filter that turns exact rankings into what was returned, if one does."""
     wanted, found = first_documents(before, ALL), first_documents(after, ALL)
-    lengths = np.array([[len(found.get(query, [])), len(ids)] for query, ids in wanted.items()])
-    few, many, asked = lengths[:, 0].min(), lengths[:, 0].max(), lengths[:, 1].max()
-    is_short = bool((lengths[:, 0] < lengths[:, 1]).any())
-    rows = f"{few:,}" if few == many else f"{few:,} to {many:,}"
-    if hidden := _never_returned(wanted, found):
-        left = {query: [id_ for id_ in ids if id_ not in hidden] for query, ids in wanted.items()}
-        kept = [_share(found.get(query, [])[: len(ids)], ids) for query, ids in left.items()]
-        never = f"{format_count(len(hidden), 'document is', 'documents are')} never returned"
-        if np.mean(kept) >= SHARE and is_short:
-            name = f"filter after the search: {never}, {rows} of {asked:,} rows are left"
-            return Cause(name, "filter before the search, or ask for more rows", NO_PLACES)
-        if np.mean(kept) >= SHARE:
-            return Cause(f"filter: {never}", "leave it out if it is not intended", NO_PLACES)
-    if not is_short:
+    hidden = _never_returned(wanted, found)
+    left = {query: [id_ for id_ in ids if id_ not in hidden] for query, ids in wanted.items()}
+    lost, lost_of_others = (
+        1
+        - float(
+            np.mean([_share(found.get(query, [])[: len(ids)], ids) for query, ids in each.items()])
+        )
+        for each in (wanted, left)
+    )
+    if not hidden or lost_of_others > min(1 - SHARE, lost * (1 - SHARE)):
         return None
-    if few == many:
-        name = f"the search stops early: it returns {rows} of {asked:,} rows"
-        return Cause(name, "raise ef_search, num_candidates or the limit there", NO_PLACES)
-    name = f"approximate search: {rows} of {asked:,} rows, {_recalls(after, before, int(asked))}"
-    return Cause(name, "search more lists or candidates there", NO_PLACES)
+    never = f"{format_count(len(hidden), 'document is', 'documents are')} never returned"
+    if not has_fewer_rows(before, after):
+        name = f"{never}: by a filter, or they are not in the index"
+        return Cause(name, "leave the filter out, or build the index again", NO_PLACES)
+    rows = _describe_rows(_rows(before, after))
+    name = f"filter after the search: {never}, {rows} are left"
+    return Cause(name, "filter before the search, or ask for more rows", NO_PLACES)
 
 
-def describe_recall(before: Run, after: Run, k: int) -> Cause:
-    """Return how many documents of exact rankings ``before`` to depth ``k`` a search returns."""
-    if overlaps(after, before, k).min(initial=1.0) == 1.0:
-        return Cause("search: the answers are those of exact search", "", NO_PLACES)
-    name = f"approximate search: {_recalls(after, before, k)}"
-    return Cause(name, "search more lists or candidates there", NO_PLACES)
-
-
-def _recalls(found: Run, truth: Run, k: int) -> str:
+def describe_search(before: Run, after: Run, k: int) -> Cause:
+    """Return what a search does to exact rankings ``before`` to depth ``k``."""
+    if found := find_filter(before, after):
+        return found
+    rows, more = _rows(before, after), "search more lists or candidates there"
     depths = dict.fromkeys([min(TOP, k), k])
-    return ", ".join(f"recall@{each} {overlaps(found, truth, each).mean():.3f}" for each in depths)
+    shares = {each: overlaps(after, before, each) for each in depths}
+    recalls = ", ".join(f"recall@{each} {share.mean():.3f}" for each, share in shares.items())
+    if has_fewer_rows(before, after):
+        if rows[0].min() == rows[0].max():
+            name = f"the search stops early: it returns {_describe_rows(rows)}"
+            return Cause(name, "raise ef_search, num_candidates or the limit there", NO_PLACES)
+        return Cause(f"approximate search: {_describe_rows(rows)}, {recalls}", more, NO_PLACES)
+    if shares[k].min(initial=1.0) == 1.0:
+        return Cause("search: the answers are those of exact search", "", NO_PLACES)
+    return Cause(f"approximate search: {recalls}", more, NO_PLACES)
+
+
+def has_fewer_rows(before: Run, after: Run) -> bool:
+    """Return True if fewer rows were returned for a query than there should be."""
+    returned, wanted = _rows(before, after)
+    return bool((returned < wanted).any())
+
+
+def _rows(before: Run, after: Run) -> Int64Array:
+    """Return the number of rows that were returned and that should be, int64 ``(2, q)``."""
+    found = first_documents(after, ALL)
+    wanted = first_documents(before, ALL).items()
+    return np.array([[len(found.get(query, [])), len(ids)] for query, ids in wanted]).T
+
+
+def _describe_rows(rows: Int64Array) -> str:
+    few, many = rows[0].min(), rows[0].max()
+    count = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+    return f"{count} of {rows[1].max():,} rows"
 
 
 def _never_returned(wanted: dict[str, list[str]], found: dict[str, list[str]]) -> set[str]:

@@ -23,15 +23,14 @@ from bench.evaluation.scoring import parse_measure
 from bench.evaluation.vector_retriever import VectorRetriever
 from bench.evaluation.vector_search import transform_queries
 from bench.explain.causes import (
-    NO_PLACES,
     SAME,
     TOKENS,
     TOP,
-    Cause,
     QueryCauses,
-    describe_recall,
-    find_missing_rows,
+    describe_search,
+    find_filter,
     group_vectors,
+    has_fewer_rows,
     overlaps,
 )
 from bench.explain.evidence import SHARE
@@ -160,7 +159,7 @@ class Examination:
             if isinstance(step, str):
                 together.append(step)
                 continue
-            name = " and ".join([*together, step.name])
+            name = ", ".join([*together, step.name])
             absent = [f"{each}()" for each in METHODS if not self.system.offers(each)]
             split = f"{' and '.join(absent)} of the system would split this" if absent else ""
             stages.append(replace(step, name=name, apply=split if together else step.apply))
@@ -170,6 +169,10 @@ class Examination:
     def notes(self) -> list[str]:
         """Return facts about the system that are no terms."""
         notes = []
+        if self._other_dimension:
+            ours = self._queries[1].shape[1]
+            sizes = f"{self._other_dimension:,} dimensions, the checkpoint's {ours:,}"
+            notes.append(f"stored vectors have {sizes}")
         if self._ids is not None and (twice := len(self.system.listed_ids) - len(self._ids)):
             notes.append(f"{format_count(twice, 'id is', 'ids are')} stored more than once")
         if self._stored is not None and not self._is_unit and self._metric == "cosine":
@@ -204,14 +207,13 @@ class Examination:
         if self._found is None:
             yield "search"
         else:
-            cause = Cause("search", "", NO_PLACES)
+            name, apply = "search", ""
             if reference is not None:
-                cause = find_missing_rows(reference, self._found) or describe_recall(
-                    reference, self._found, self._asked
-                )
-            yield Stage(cause.name, self._found, cause.apply)
+                cause = describe_search(reference, self._found, self._asked)
+                name, apply = cause.name, cause.apply
+            yield Stage(name, self._found, apply)
             reference = self._found
-        yield self._answer_step(reference)
+        yield from self._answer_steps(reference)
 
     def _document_steps(self) -> Iterator[Stage]:
         """Yield exact search of our vectors of the stored documents."""
@@ -261,20 +263,37 @@ class Examination:
                 yield Stage(name, run, f"search by {self._metric} there, or normalise")
                 return
 
-    def _answer_step(self, reference: Run | None) -> Stage:
-        """Return the system's own answers to the texts of queries."""
+    def _answer_steps(self, reference: Run | None) -> Iterator[Stage]:
+        """Yield search for query vectors of the system's kind, and its own answers to texts."""
         if reference is None:
-            return Stage("query vectors", self._answers)
-        cause = find_missing_rows(reference, self._answers)
-        agreement = overlaps(self._answers, reference, TOP)
-        if cause is None and (agreement >= SAME).mean() >= SHARE:
-            return Stage("query vectors as the checkpoint's", self._answers)
-        if cause is None and self.question is not None:
-            cause = QueryCauses(self.question, self._find, self._answers).find_cause()
-        if cause is None:
-            other = "query vectors of another kind, or a step after the search"
-            cause = Cause(other, "compare what search() and search_vectors() do", NO_PLACES)
-        return Stage(cause.name, self._answers, cause.apply)
+            yield Stage("query vectors", self._answers)
+            return
+        if found := self._query_stage(reference):
+            if self._agrees(found.run):
+                yield replace(found, run=self._answers)
+                return
+            yield found
+            reference = found.run
+        filtered = find_filter(reference, self._answers)
+        if not filtered and not self._agrees(reference):
+            name = "query vectors of another kind, or a step after the search"
+            yield Stage(name, self._answers, "compare what search() and search_vectors() do")
+        elif filtered or has_fewer_rows(reference, self._answers):
+            cause = describe_search(reference, self._answers, self._asked)
+            yield Stage(cause.name, self._answers, cause.apply)
+        else:
+            yield Stage("query vectors as the checkpoint's", self._answers)
+
+    def _query_stage(self, reference: Run) -> Stage | None:
+        """Return the search for query vectors that come closer to the system's, if any do."""
+        is_known = self._agrees(reference) or find_filter(reference, self._answers)
+        if is_known or self.question is None:
+            return None
+        return QueryCauses(self.question, self._find, self._answers, self._asked).find_cause()
+
+    def _agrees(self, run: Run) -> bool:
+        """Return True if a run has nearly the first documents of nearly all of the answers."""
+        return bool((overlaps(run, self._answers, TOP) >= SAME).mean() >= SHARE)
 
     def _find(self, query_ids: Sequence[str], queries: Float32Array, k: int) -> Run:
         """Return the system's search for query vectors, or exact search of what it stores."""
@@ -323,12 +342,22 @@ class Examination:
         return vectors.rows(self.dataset.corpus.rows_of(self._known))
 
     @cached_property
-    def _stored(self) -> StoredVectors | None:
-        """What the system stores, if it shows that in the dimension of the checkpoint."""
+    def _shown(self) -> StoredVectors | None:
+        """What the system stores, if it shows that."""
         if self._ids is None or not self.system.offers("vectors"):
             return None
-        stored = StoredVectors(self._ids, self.system.vectors(self._ids))
-        return stored if stored.vectors.shape[1] == self._queries[1].shape[1] else None
+        return StoredVectors(self._ids, self.system.vectors(self._ids))
+
+    @property
+    def _stored(self) -> StoredVectors | None:
+        """What the system stores, if our query vectors can search it."""
+        return None if self._other_dimension else self._shown
+
+    @cached_property
+    def _other_dimension(self) -> int:
+        """Dimension of the stored vectors if it is not the checkpoint's, else 0."""
+        width = self._shown.vectors.shape[1] if self._shown else 0
+        return 0 if width == self._queries[1].shape[1] else width
 
     @cached_property
     def _is_unit(self) -> bool:
@@ -339,7 +368,7 @@ class Examination:
     @cached_property
     def _found(self) -> Run | None:
         """The system's search for our query vectors."""
-        if not self.system.offers("search_vectors"):
+        if self._other_dimension or not self.system.offers("search_vectors"):
             return None
         ids, vectors = self._queries
         return self.system.search(ids, vectors, self._asked, "searching with query vectors")

@@ -58,7 +58,7 @@ class SearchSystem:
                 raise BenchError(f"{given} is code that is not of this program", TRUST)
             path, _, named = given.rpartition(":")
             made, name = load_name(path, named), named
-            if not is_system(made) or isinstance(made, type):
+            if callable(made) and (isinstance(made, type) or not is_system(made)):
                 with wrap_errors(f"{given} failed", MEND):
                     made = made()
             name = getattr(made, "name", None) or name

