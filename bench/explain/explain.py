@@ -41,7 +41,7 @@ def explain(request: ExplainRequest) -> Answer | Ledger:
     """
     if is_system(request.model):
         return explain_system(request)
-    if request.measure is not None:
+    if request.measure:
         raise BenchError("--measure is of the ledger of a search system", "Leave out --measure.")
     if request.rescore is not None:
         raise BenchError("candidates scored again are not explained", "Leave out --rescore.")
@@ -84,7 +84,7 @@ def explain_system(request: ExplainRequest) -> Ledger:
         question = Question(loaded, [dataset], workspace.dataset, workspace.device)
         _ = question.passes
     system = SearchSystem.open(request.model, request.trust_code)
-    return examine(system, model, dataset, question, request.measure)
+    return examine(system, model, dataset, question, request.measure or None)
 
 
 def _compare_files(model: Model, other: Model) -> Iterator[Observation]:

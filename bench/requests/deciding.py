@@ -285,7 +285,7 @@ class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
     run_file: Path | None = field(default=None, converter=to_optional_path)
     vectors: Path | None = field(default=None, converter=to_optional_path)
     checkpoint: str | None = field(default=None, converter=to_optional_text)
-    measure: tuple[str, ...] | None = field(default=None, converter=optional(to_names))
+    measure: tuple[str, ...] = field(default=(), converter=to_names)
 
 
 @frozen(kw_only=True, slots=False)
