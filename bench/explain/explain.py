@@ -30,7 +30,7 @@ from retrievers.models.locate import is_card
 from retrievers.models.read_checkpoint import TOKENIZER as TOKENIZER_FILES
 from retrievers.models.resolve import Model
 
-EVIDENCE = ("published", "per_query", "run_file", "vectors")
+NOT_OF_SYSTEMS = ("published", "per_query", "run_file", "vectors", "rescore")
 
 
 def explain(request: ExplainRequest) -> Answer | Ledger:
@@ -66,10 +66,10 @@ def explain(request: ExplainRequest) -> Answer | Ledger:
 
 def explain_system(request: ExplainRequest) -> Ledger:
     """Return the ledger of a search system that is meant to search the vectors of a checkpoint."""
-    given = [name for name in EVIDENCE if getattr(request, name)]
+    given = [name for name in NOT_OF_SYSTEMS if getattr(request, name)]
     if given:
         options = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise BenchError(f"a search system is its own evidence: {options}", f"Leave out {options}.")
+        raise BenchError(f"the ledger of a search system has no {options}", f"Leave out {options}.")
     if request.checkpoint is None or len(request.on) != 1:
         problem = "a search system is compared with one checkpoint on one collection"
         raise BenchError(problem, "Give --checkpoint MODEL and one name with --on.")

@@ -70,11 +70,10 @@ def examine(
         BenchError: the system fails, or stores no document of the collection.
     """
     names = resolve_measures(dataset, measures, None)
-    depths = [parse_measure(name).documents for name in names]
+    depths = {name: parse_measure(name).documents or dataset.facts.depth for name in names}
     if measures is None:
-        deepest = names[depths.index(max(depths))]
-        names = tuple(dict.fromkeys([names[0], deepest]))
-    depth = max(parse_measure(name).documents for name in names) or dataset.facts.depth
+        names = tuple(dict.fromkeys([names[0], max(depths, key=depths.__getitem__)]))
+    depth = max(depths[name] for name in names)
     if question is not None:
         question = replace(question, lengths=TOKENS)
     examination = Examination(system, retriever, dataset, depth, question)

@@ -233,7 +233,7 @@ def test_command_json_and_python_give_the_same_ledger(system_file, bench):
         (("search.py:Nothing", *ARGUMENTS[1:], "--trust-code"), "does not define Nothing"),
         (("search.py:np", *ARGUMENTS[1:], "--trust-code"), "has no method search"),
         (ARGUMENTS[:3], "is compared with one checkpoint on one collection"),
-        ((*ARGUMENTS, "--published", ".5"), "is its own evidence: --published"),
+        ((*ARGUMENTS, "--published", ".5"), "the ledger of a search system has no --published"),
         (("tiny.toml", *ARGUMENTS[1:], "--measure", "R@5"), "--measure is of the ledger"),
     ],
 )
