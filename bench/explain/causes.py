@@ -31,7 +31,7 @@ from bench.explain.question import Question
 from bench.explain.setup import MEND_THERE, Deviation, EvaluationSetup, deviations
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError, format_count
-from retrievers.encoders.external import join_titles
+from retrievers.encoders.objects import join_titles
 
 Encode = Callable[[Sequence[str]], Float32Array]
 FindRun = Callable[[Sequence[str], Float32Array, int], Run]

@@ -17,7 +17,7 @@ from bench.evaluation.runs import Run
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, wrap_errors
 from foundation.sources import SUFFIX, load_name
-from retrievers.encoders.external import convert_vectors
+from retrievers.encoders.objects import convert_vectors
 from retrievers.models.resolve import TRUST
 
 METHODS = ("ids", "vectors", "search_vectors")
