@@ -143,7 +143,6 @@ def test_postgresql_without_an_index_ranks_as_exact_search_does(database, real_v
     found = read_answers(names, system.search_vectors(queries, 100), 100)
     exact = StoredVectors(ids, vectors).search("inner product", names, queries, 100)
     row_of = {id_: row for row, id_ in enumerate(ids)}
-    swapped = 0  # documents of equal scores aside
     for query, ours, theirs in zip(queries, exact.rankings(), found.rankings(), strict=True):
         products = [
             vectors[[row_of[id_] for id_ in ranked]].astype(np.float64) @ query.astype(np.float64)
@@ -151,5 +150,3 @@ def test_postgresql_without_an_index_ranks_as_exact_search_does(database, real_v
         ]
         apart = np.abs(products[0] - products[1]).max()
         assert apart < 1e-6 * max(1, np.abs(products[0]).max())
-        swapped += apart > 1e-12
-    assert swapped < 0.05 * len(queries)
