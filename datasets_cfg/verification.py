@@ -1,5 +1,6 @@
 """Verification of collections: counts, documents, queries and judgements."""
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Finding:
         count: number of occurrences.
         examples: ids of the first few.
         suggestion: advice; may be empty.
+        is_told_once: whether only the first evaluation of a collection tells it.
     """
 
     severity: Severity
@@ -41,6 +43,7 @@ class Finding:
     count: int
     examples: tuple[str, ...] = ()
     suggestion: str = ""
+    is_told_once: bool = False
 
     def text(self, collection: str = "") -> str:
         """Return the finding in a line, with the advice in a second one."""
@@ -233,10 +236,18 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
             f"dropped ({same:,} of these documents have the text of their query)",
             len(ids),
             _first_ids(ids),
-            f"write into {dataset.reader.folder / FACTS_FILE}: exclude_self = true if the queries "
-            "are documents of the corpus, as in ArguAna; exclude_self = false if ids collide by "
-            "accident",
+            f"{_where_to_write(dataset)}: exclude_self = true if the queries are documents of the "
+            "corpus, as in ArguAna; exclude_self = false if ids collide by accident",
+            is_told_once=not same,
         )
+
+
+def _where_to_write(dataset: Dataset) -> str:
+    """Return what to do to state a fact of a collection whose folder may be read-only."""
+    folder = dataset.reader.folder
+    if os.access(folder, os.W_OK):
+        return f"write into {folder / FACTS_FILE}"
+    return f"{folder} cannot be written, so copy it, and write into {FACTS_FILE} of the copy"
 
 
 def _grades_of_trec_dl(dataset: Dataset) -> Iterator[Finding]:

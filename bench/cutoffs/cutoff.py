@@ -54,7 +54,9 @@ def cutoff(request: CutoffRequest) -> ScoreCutoff:
         BenchError: wrong input, no relevant document is found, or a run file has no scores or too
             few documents.
     """
-    _check_numbers(request)
+    if request.keep in (0, 1):
+        problem = {0: "every cut-off keeps a share of 0", 1: "no number of queries proves 1"}
+        raise BenchError(problem[int(request.keep)], "Use --keep .95.")
     old_name, old_cutoff = _read_like(request.like_cutoff)
     workspace = open_workspace(request)
     names = workspace.expand_names(request.on)
@@ -89,18 +91,6 @@ def cutoff(request: CutoffRequest) -> ScoreCutoff:
         return report
     done = [one.describe(best, share) for one, share in zip(found, keep, strict=True)]
     return msgspec.structs.replace(report, cutoff=best, collections=tuple(done))
-
-
-def _check_numbers(request: CutoffRequest) -> None:
-    """Raise if the share or the number of documents is out of range."""
-    keep = request.keep
-    if keep == 1:
-        raise BenchError("no number of queries proves a share of 1", "Use --keep .95.")
-    if not 0 < keep < 1:
-        share = f"{keep / 100:g}" if 1 < keep < 100 else ".95"
-        raise BenchError(f"--keep {keep} is not between 0 and 1", f"Use --keep {share}.")
-    if request.at < 1:
-        raise BenchError(f"--at {request.at} is below 1", "Use --at 10.")
 
 
 Source = Retriever | Path  # a run file

@@ -28,7 +28,7 @@ from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure
 from bench.evaluation.vector_retriever import VectorRetriever
 from bench.evaluation.vector_search import VectorSearch, bytes_per_document, search_in_memory
-from bench.gate.decision import LEVEL, GateSettings, draw_means, queries_needed, upper_bound
+from bench.gate.decision import LEVEL, draw_means, queries_needed, upper_bound
 from bench.requests.deciding import DeployRequest
 from bench.requests.evaluating import IndexRequest
 from bench.runner.run import index as write_index
@@ -45,6 +45,7 @@ from retrievers.models.card import Compression
 SAMPLED_DOCUMENTS = 200  # that are searched as if they were queries
 TIMED_QUERIES = 100
 REPEATS = 3  # of each timed query
+LEAST_MARGIN = 1e-6
 WARM_UP_QUERIES = 20
 BASELINE = Setting(index=FLAT)  # this program's exact search
 
@@ -55,9 +56,9 @@ def deploy(request: DeployRequest) -> Deployment:
     Raises:
         BenchError: wrong input, or a model without vectors.
     """
-    if not request.margin:
-        raise BenchError("no number of queries proves a margin of 0", "Use --margin .01.")
-    GateSettings(margin=request.margin)  # raises if it is too large
+    if request.margin < LEAST_MARGIN:
+        problem = f"no number of queries proves a margin of {request.margin:g}"
+        raise BenchError(problem, "Use --margin .01.")
     workspace = open_workspace(request)
     names = workspace.expand_names(request.on)
     _check_output(request, names)

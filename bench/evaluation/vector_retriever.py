@@ -23,7 +23,7 @@ from bench.evaluation.index_search import (
 )
 from bench.evaluation.judging import drop_excluded, search_depth
 from bench.evaluation.result_record import Timings
-from bench.evaluation.retriever import Resources, Retriever, SearchFacts
+from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, SearchFacts
 from bench.evaluation.runs import Run
 from bench.evaluation.vector_search import VectorSearch, bytes_per_document, transform_queries
 from bench.store.indexes import INDEXES, IndexFolder, IndexManifest
@@ -69,6 +69,16 @@ class VectorRetriever(Retriever):
         """Return the retriever of an open ``encoder``, whose recipe has a dimension."""
         recipe = compress(encoder.recipe, model.recipe.compression)
         return cls(model=replace(model, recipe=recipe), encoder=encoder, resources=resources)
+
+    def configured(self, options: EvaluationOptions, resources: Resources) -> Self:
+        """Return this model with other options. An exported index states its compression."""
+        chosen, ours = super().configured(options, resources), self.compression
+        if options.from_index is None or (ours.dimensions, ours.precision) != (None, "float32"):
+            return chosen
+        stored = IndexFolder(options.from_index).manifest().recipe.compression
+        again = {"rescore": ours.rescore, "rescore_by": ours.rescore_by}
+        recipe = compress(self.recipe, msgspec.structs.replace(stored, **again))
+        return replace(chosen, model=replace(self.model, recipe=recipe))
 
     def for_dataset(self, collection: str) -> Self:
         """Return this model with the prompts of ``collection``. Loaded weights are shared."""

@@ -67,7 +67,6 @@ from bench.gate.check_record import MEAN, CheckRow, Outcome
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError, format_count
 
-WIDEST = {"margin": 0.1, "floor": 0.2, "tolerance": 0.01}
 LEVEL = 0.95  # of the upper bound, one-sided
 LOWER_LEVEL = 0.975  # of the lower bound, one-sided, as of the test of a loss
 DRAWS = 19_999  # another seed moves a bound by .6 % of its distance from the mean (1 sd)
@@ -76,20 +75,12 @@ MOST_QUERIES = 10_000_000  # that `queries_needed` considers
 
 @dataclass(frozen=True)
 class GateSettings:
-    """Limits as in `bench.requests.deciding.CheckRequest`, none of which any model would pass."""
+    """Limits of a decision, as `bench.requests.deciding.CheckRequest` describes them."""
 
     margin: float = 0.02
     floor: float = 0.1
     expect_same: bool = False
     tolerance: float = 0.0005
-
-    def __post_init__(self) -> None:
-        for name, most in WIDEST.items():
-            if not 0 <= getattr(self, name) <= most:
-                raise BenchError(
-                    f"--{name} {getattr(self, name)} is outside 0 to {most}",
-                    f"Use --{name} with a value from 0 to {most}.",
-                )
 
 
 @dataclass(frozen=True)

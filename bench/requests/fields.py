@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 import attrs
 from attrs import field, frozen
 
+from foundation.errors import BenchError
 from foundation.files import local_path
 from retrievers.models.card import ModelDtype, Precision, StoreDtype
 
@@ -20,6 +21,18 @@ CARD_SETTINGS = (
     *("max_query_tokens", "max_document_tokens", "query_prompt", "store_dtype"),
     "allow_unknown_tokens",
 )
+MOST = 1 << 62  # of numbers without a largest value
+# Smallest and largest value of the numbers that may be below 1, or not as large as they like.
+RANGES: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("changed", "older_than", "recall_queries", "seed", "workers"), (0, MOST)),
+    **dict.fromkeys(("every", "stop_after", "timeout"), (0.001, 1e9)),
+    "floor": (0, 0.2),
+    "keep": (0, 1),
+    "limit_ms": (1e-6, 1e9),
+    "margin": (0, 0.1),
+    "resamples": (1, 1_000_000),
+    "tolerance": (0, 0.01),
+}
 RESULTS: Any = "results"  # folder of stored results, before its conversion
 
 
@@ -61,6 +74,19 @@ class Request:
             if not matches(value, kind):
                 found = f"not {type(value).__name__}: {value!r}"
                 raise TypeError(f"{each.name} must be {describe_kind(kind)}, {found}")
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                check_range(each.name, value)
+
+
+def check_range(name: str, value: float) -> None:
+    """Raise a `BenchError` if the number of a field is outside its range, or is NaN."""
+    least, most = RANGES.get(name, (1, MOST))
+    if not least <= value <= most:
+        option = f"--{name.replace('_', '-')}"
+        bounds = f"from {least:,}" + (f" to {most:,}" if most < MOST else "")
+        raise BenchError(
+            f"{option} {value} is not {bounds}", f"Use {option} with a value {bounds}."
+        )
 
 
 def matches(value: Any, kind: Any) -> bool:

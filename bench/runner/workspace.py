@@ -28,6 +28,7 @@ from bench.result_store.result import (
     find_stored,
     warn_unchecked,
 )
+from bench.store.shards import ignore_read_only
 from bench.store.store import VectorStore
 from datasets_cfg.catalogue import (
     dataset_names,
@@ -48,7 +49,7 @@ from datasets_cfg.dataset import (
 from datasets_cfg.locate import is_training_data
 from datasets_cfg.verification import check_counts, evaluation_findings
 from foundation.errors import BenchError
-from foundation.files import cache_folder
+from foundation.files import cache_folder, hash_records
 from retrievers.encoders.endpoint import EndpointEncoder, check_norms, check_same_server
 from retrievers.encoders.objects import wrap_encoder
 from retrievers.encoders.search_system import SearchSystem, is_search
@@ -68,6 +69,7 @@ from retrievers.models.resolve import (
 DEFAULTS = EvaluationOptions()
 
 VECTORS = "vectors"
+TOLD = "told"  # folder of marks of notes in the cache
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +208,7 @@ class Workspace:
                 text = finding.text(dataset.name)
                 if finding.severity == "warning":
                     logger.warning("%s", text)
-                else:
+                elif not (finding.is_told_once and _was_told(dataset.cache_dir, text)):
                     print(f"{finding.severity}: {text}", file=sys.stderr)
         if limit:
             dataset, official = take_first_queries(dataset, limit), False
@@ -286,6 +288,16 @@ class Workspace:
         if stored:
             return replace(job, stored=stored)
         return replace(job, memory_bytes=job.retriever.check(job.dataset, job.protocol.depth))
+
+
+def _was_told(cache_dir: Path, text: str) -> bool:
+    """Return whether a note was told before, and remember it."""
+    mark = cache_dir / TOLD / hash_records([[text]])[:16]
+    is_known = mark.exists()
+    with ignore_read_only():
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    return is_known
 
 
 def refuse_duplicates(names: Iterable[str], hint: str = "give it once") -> None:

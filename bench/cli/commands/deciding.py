@@ -1,5 +1,6 @@
 """``compare``, ``check``, ``deploy``, ``cutoff``, ``judge``, ``explain`` and others that decide."""
 
+import shlex
 import sys
 from collections.abc import Callable
 
@@ -92,11 +93,11 @@ def deploy(request: deciding.DeployRequest, output: OutputOptions) -> int:
         draw_deployment(done, output.figure)
     print_result(output.json, done, deployment_text(done))
     if done.chosen and request.write:
-        how = done.chosen.compression
-        facts = {**how.facts, "dimensions": how.dimensions or done.recipe.dim}
-        settings = " ".join(f"--{name} {value}" for name, value in facts.items() if value)
-        command = f"python -m bench run {request.on[0]} --model {request.model}"
-        print(f"{command} --index {request.write} {settings}", file=sys.stderr)
+        words = ["run", request.on[0], "--model", request.model, "--index", str(request.write)]
+        if rescore := done.chosen.compression.facts["rescore"]:
+            words += ["--rescore", rescore]
+        command = shlex.join(["python", "-m", "bench", *words])
+        print(f"\nEvaluate the index: {command}", file=sys.stderr if output.json else sys.stdout)
     return done.exit_code
 
 

@@ -11,7 +11,6 @@ from bench.cutoffs.choice import least_queries, lower_bound
 from bench.requests.outcomes import ExitCode
 from foundation.errors import BenchError
 from tests.support.collections import (
-    OWN_WORDS,
     SIXTY,
     SIXTY_QRELS,
     write_collection,
@@ -240,11 +239,11 @@ def test_the_figures_of_a_published_run_are_those_of_plain_loops(bench, bench_da
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["bm25", "--keep", "1"], "no number of queries proves a share of 1"),
-        (["bm25", "--keep", "0"], "--keep 0.0 is not between 0 and 1"),
-        (["bm25", "--keep", "95"], "Use --keep 0.95"),
-        (["bm25", "--keep", "-1"], "--keep -1.0 is not between 0 and 1"),
-        (["bm25", "--keep", "nan"], "--keep nan is not between 0 and 1"),
+        (["bm25", "--keep", "1"], "no number of queries proves 1"),
+        (["bm25", "--keep", "0"], "every cut-off keeps a share of 0"),
+        (["bm25", "--keep", "95"], "--keep 95.0 is not from 0 to 1"),
+        (["bm25", "--keep", "-1"], "--keep -1.0 is not from 0 to 1"),
+        (["bm25", "--keep", "nan"], "--keep nan is not from 0 to 1"),
         (["bm25", "--at", "0"], "0 is not 1 or more"),
         (["bm25", "--like-cutoff", ".5"], "--like-cutoff .5 is not MODEL=SCORE"),
         (["bm25", "--like-cutoff", "bm25=high"], "--like-cutoff bm25=high is not MODEL=SCORE"),
@@ -265,7 +264,7 @@ def test_mistakes_are_explained(bench, sixty, tmp_path, options, message):
     files = {
         "shallow": {q: {d: float(d[1:])} for q, d in SIXTY_QRELS},
         "ranks": ranked,
-        "wrong": {f"q{place:02}": {"x": float(place)} for place in range(len(OWN_WORDS))},
+        "wrong": {f"q{place:02}": {f"d{59 - place:02}": float(place)} for place in range(60)},
         "empty": {},
     }
     places = {name: write_run(tmp_path / name, rankings) for name, rankings in files.items()}
@@ -277,5 +276,5 @@ def test_mistakes_are_explained(bench, sixty, tmp_path, options, message):
 
 
 def test_python_refuses_a_number_of_documents_below_1(sixty):
-    with pytest.raises(BenchError, match="--at 0 is below 1"):
+    with pytest.raises(BenchError, match="--at 0 is not from 1"):
         api.cutoff("bm25", sixty, at=0)

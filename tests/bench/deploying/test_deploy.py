@@ -113,7 +113,7 @@ def test_a_margin_below_what_the_queries_can_prove_is_answered_before_anything_i
     ("options", "message"),
     [
         (["--margin", "0"], "no number of queries proves a margin of 0"),
-        (["--margin", ".2"], "--margin 0.2 is outside 0 to 0.1"),
+        (["--margin", ".2"], "--margin 0.2 is not from 0 to 0.1"),
         (["--margin", ".05", "--limit-bytes", "3"], "--limit-bytes 3 is below every setting"),
         (["--write", "."], ". exists already"),
         (["--write", "new", "--on", "stdlib-code"], "--write writes the index of one collection"),
