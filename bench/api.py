@@ -218,6 +218,19 @@ class ComparisonResult:
         frames = [comparison_data(pair).frame() for pair in self.report.comparisons]
         return pd.concat(frames) if len(frames) > 1 else frames[0]
 
+    @property
+    def slices(self) -> "pd.DataFrame":
+        """The same for each slice of ``by``, the largest loss of a first.
+
+        ``p_adjusted`` is corrected over all slices, collections and pairs.
+        """
+        import pandas as pd
+
+        from reports.comparison import slices_data
+
+        frames = [slices_data(pair).frame() for pair in self.report.slices]
+        return pd.concat(frames) if frames else pd.DataFrame()
+
 
 @takes(deciding.CompareRequest)
 def compare(request: deciding.CompareRequest) -> ComparisonResult:
@@ -237,7 +250,7 @@ def check(request: deciding.CheckRequest) -> "Check":
 
     Returns:
         The verdict: ``outcome`` (OK, REGRESSION, INCONCLUSIVE, MISSING or DRIFT), ``exit_code``,
-        ``reasons``, and the figures in ``against``.
+        ``reasons``, the figures in ``rows`` and ``mean``, and the data frame ``slices``.
 
     Raises:
         BenchError: wrong input, different protocols, or too few resamples.

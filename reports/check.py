@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from bench.explain.setup import Answer, Explanation
-from bench.gate.check_record import Check, CheckRow, LostQuery
+from bench.gate.check_record import Check, CheckRow, CheckSlice, LostQuery
 from foundation.errors import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.comparison import settings_table
@@ -39,6 +39,8 @@ def _sentences(check: Check) -> Iterator[str]:
     decided = [f"{row.name}, {score_change(row)}" for row in check.rows if row.failure]
     if decided and check.mean is not None:  # otherwise the scores so far are theirs
         yield f"It lost on {format_names(decided)}"
+    if worst := [f"{_slice_name(r)}, {score_change(r)}" for r in check.slice_rows if r.failure]:
+        yield f"By {check.by}, it lost on {format_names(worst)}"
     if missing := [f"{row.name}: {row.missing}" for row in check.rows if row.missing]:
         yield f"Missing: {format_names(missing)}"
     if check.outcome in ("INCONCLUSIVE", "DRIFT") and not check.answer:
@@ -49,6 +51,10 @@ def _sentences(check: Check) -> Iterator[str]:
         yield from _worst_queries(check.worst)
     if check.renamed:
         yield check.renamed
+
+
+def _slice_name(row: CheckSlice) -> str:
+    return f"{row.value} ({row.name})"
 
 
 def score_change(row: CheckRow) -> str:
@@ -106,6 +112,11 @@ def _promise(check: Check) -> Iterator[str]:
     elif limit is not None:
         yield f"A loss of more than {score(limit)}{in_mean} is ruled out (95 % confidence)"
     yield from (reason for reason in check.reasons if " lost " in reason)
+    if check.slice_rows:
+        small = sum(bool(row.unexamined) for row in check.slice_rows)
+        number = format_count(len(check.slice_rows) - small, "slice", "slices")
+        rest = f"; {small:,} are too small to show a loss" if small else ""
+        yield f"No regression is shown on {number} by {check.by}{rest}"
 
 
 def _worst_queries(queries: Sequence[LostQuery]) -> Iterator[str]:
@@ -143,6 +154,8 @@ def markdown(check: Check) -> str:
         parts.append(bullets(map(escape, check.holes)))
     if check.left_out:
         parts.append(f"Left out by --on: {escape(format_names(check.left_out))}.")
+    if check.slice_rows:
+        parts += [f"### Slices by {escape(check.by)}", _slice_table(check)]
     heading = f"### Compared with the {check.role}, {escape(check.baseline)}"
     parts += [heading, _score_table(check.all_rows)]
     if check.recipes:
@@ -165,6 +178,29 @@ def _environment_table(check: Check) -> str:
     ]
     rows = [row for row in check.rows if row.measure]
     return Table(rows, columns).drop_empty().markdown() if rows else ""
+
+
+def _slice_table(check: Check) -> str:
+    """Return the table of slices, and the reason for each that is too small."""
+    columns: list[Column[CheckSlice]] = [
+        Column(check.by, lambda row: row.value, fmt.short_text),
+        Column("collection", lambda row: row.name),
+        Column("queries", lambda row: row.queries, fmt.count),
+        Column("baseline", lambda row: row.baseline, fmt.score),
+        Column("candidate", lambda row: row.candidate, fmt.score),
+        Column("difference", lambda row: row.difference, fmt.signed),
+        Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
+        Column("p (maxT)", lambda row: row.paired and row.paired.p_adjusted, fmt.p_value),
+        Column("shows a loss from", lambda row: row.shows_from, fmt.score),
+        Column("verdict", _slice_verdict),
+    ]
+    notes = [f"{_slice_name(row)}: {row.unexamined}" for row in check.slice_rows if row.unexamined]
+    table = Table(check.slice_rows, columns).markdown()
+    return "\n\n".join([table, *([bullets(map(escape, notes))] if notes else [])])
+
+
+def _slice_verdict(row: CheckSlice) -> str:
+    return "REGRESSION" if row.failure else NOT_EXAMINED if row.unexamined else "OK"
 
 
 def _score_table(rows: Sequence[CheckRow]) -> str:
@@ -197,17 +233,27 @@ def _rule_sentence(check: Check) -> str:
     """Return the rule and its limits."""
     if check.margin is None or check.floor is None:
         return f"The candidate must reproduce its checkpoint. Exit code {check.exit_code}."
+    slices = (
+        f"So does a slice by {check.by} that lost significantly (maxT over all slices and "
+        "collections) and more than the floor. "
+        if check.by
+        else ""
+    )
     return (
         f"A candidate passes if a mean loss of more than {score(check.margin)} (the margin) is "
         "ruled out (95 %, one-sided, Gaffke's bound), and no collection lost significantly "
         f"(randomisation test, Holm) and more than {score(check.floor)} (the floor). It fails if a "
         "collection did, or if the mean lost significantly and the loss is not within the margin. "
-        f"Exit code {check.exit_code}."
+        f"{slices}Exit code {check.exit_code}."
     )
 
 
-KINDS = {"REGRESSION": "failure", "INCONCLUSIVE": "failure", "MISSING": "error", "DRIFT": "error"}
-_COUNTS = {"failure": "failures", "error": "errors"}
+NOT_EXAMINED = "not examined"  # of a slice
+KINDS = {
+    **{"REGRESSION": "failure", "INCONCLUSIVE": "failure", "MISSING": "error", "DRIFT": "error"},
+    NOT_EXAMINED: "skipped",
+}
+_COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _NOT_XML = re.compile("[\ufffe\uffff]")
 
 
@@ -228,6 +274,12 @@ def junit(check: Check) -> str:
             limits = interval(row.paired)
             limits = f"; 95 % interval of the difference {limits}" if limits else ""
             _add_text(case, "system-out", f"baseline → candidate: {score_change(row)}{limits}")
+    for sliced in check.slice_rows:
+        name, message = f"{sliced.name} {check.by}={sliced.value}", sliced.failure
+        verdict = _slice_verdict(sliced)
+        case = _add_case(suite, check.candidate, name, verdict, message or sliced.unexamined)
+        text = f"{sliced.queries:,} queries; baseline → candidate: {score_change(sliced)}"
+        _add_text(case, "system-out", text)
     case = _add_case(suite, check.candidate, "outcome", check.outcome, "; ".join(check.reasons))
     explain = f"\n{check.explain}" if check.explain else ""
     _add_text(case, "system-out", verdict_paragraph(check) + explain)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from bench.comparing.comparison import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.settling import Holes
+from bench.comparing.slices import SliceComparison, SliceRow
 from bench.comparing.statistics import Resampling
 from foundation.errors import format_names
 from reports import format as fmt
@@ -85,6 +86,45 @@ def _columns(a: str, b: str) -> list[Column[ComparisonRow]]:
         Column("effect", lambda row: row.paired and row.paired.effect, lambda v: fmt.signed(v, 2)),
         Column("detectable", lambda row: row.paired and row.paired.detectable, fmt.score),
     ]
+
+
+def slices_text(compared: SliceComparison) -> str:
+    """Return the slices of one pair of models as a Markdown table, the largest loss first."""
+    better = {"a": compared.a, "b": compared.b, "neither": "neither"}
+    columns: list[Column[SliceRow]] = [
+        Column(compared.field, lambda row: row.value, fmt.short_text),
+        Column("collection", lambda row: row.on),
+        Column("queries", lambda row: row.queries, fmt.count),
+        Column(compared.a, lambda row: row.mean_a, fmt.score),
+        Column(compared.b, lambda row: row.mean_b, fmt.score),
+        Column("difference", lambda row: row.paired and row.paired.difference, fmt.signed),
+        Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
+        Column("p (maxT)", lambda row: row.paired and row.paired.p_adjusted, fmt.p_value),
+        Column("better", lambda row: better[row.verdict]),
+    ]
+    heading = f"Slices by {compared.field}, {compared.a} − {compared.b}:"
+    note = "p (maxT): corrected for all slices, collections and pairs by joint sign flips"
+    return "\n\n".join([escape(heading), Table(compared.slices, columns).markdown(), note])
+
+
+def slices_data(compared: SliceComparison) -> Table[SliceRow]:
+    """Return a table with a row for each slice of one pair of models, for programs."""
+    better = {"a": compared.a, "b": compared.b, "neither": ""}
+    columns: list[Column[SliceRow]] = [
+        Column("collection", lambda row: row.on),
+        Column(compared.field, lambda row: row.value),
+        Column("measure", lambda row: row.measure),
+        Column("queries", lambda row: row.queries),
+        Column(compared.a, lambda row: row.mean_a),
+        Column(compared.b, lambda row: row.mean_b),
+        Column("difference", lambda row: row.paired and row.paired.difference),
+        Column("low", lambda row: row.paired and row.paired.low),
+        Column("high", lambda row: row.paired and row.paired.high),
+        Column("p", lambda row: row.paired and row.paired.p),
+        Column("p_adjusted", lambda row: row.paired and row.paired.p_adjusted),
+        Column("better", lambda row: better[row.verdict]),
+    ]
+    return Table(compared.slices, columns)
 
 
 def _row_name(row: ComparisonRow) -> str:

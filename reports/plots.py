@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.boards.leaderboard_record import Leaderboard
+from bench.comparing.slices import SliceComparison
 from bench.comparing.statistics import Difference
 from bench.cutoffs.cutoff_record import ScoreCutoff
 from bench.deploying.deployment import Deployment
@@ -114,11 +115,40 @@ def save(path: Path, size: tuple[float, float], fill: Draw) -> list[Path]:
 
 
 def plot_differences(figure: "Figure", differences: Sequence[Difference], title: str) -> None:
-    """Draw a forest plot: each difference as a point with its 95 % interval, the first at the top.
+    """Draw the forest plot of two models: each difference with its 95 % interval."""
+    labels = [f"{fmt.display_name(pair.on)}, {pair.measure}" for pair in differences]
+    _draw_forest(figure.subplots(), differences, labels, title)
+    _explain_forest(figure, "Holm over a pair's collections")
+
+
+def draw_slices(compared: Sequence[SliceComparison], path: Path) -> list[Path]:
+    """Draw the differences on all slices into ``path``, one forest plot for each pair of models."""
+    most = max(len(one.slices) for one in compared)
+
+    def fill(figure: "Figure") -> None:
+        panels = figure.subplots(1, len(compared), squeeze=False)[0]
+        for axes, one in zip(panels, compared, strict=True):
+            rows = [(row, row.paired) for row in one.slices]
+            several = len({row.on for row in one.slices}) > 1
+            labels = [
+                fmt.short_text(f"{row.value} ({row.on})" if several else row.value, LABEL_WIDTH)
+                for row, _ in rows
+            ]
+            measures = ", ".join(dict.fromkeys(row.measure for row in one.slices))
+            title = f"{one.a} − {one.b} by {one.field}, {measures}"
+            _draw_forest(axes, [test for _, test in rows if test], labels, title)
+        _explain_forest(figure, "over all slices and collections")
+
+    return save(path, (7.0 * len(compared), 2 + 0.25 * most), fill)
+
+
+def _draw_forest(
+    axes: "Axes", differences: Sequence[Difference], labels: Sequence[str], title: str
+) -> None:
+    """Draw each difference as a point with its 95 % interval, the first at the top.
 
     Significant differences (5 % level) are blue and filled, the others grey and hollow.
     """
-    axes = figure.subplots()
     axes.axvline(0, color=INK, lw=0.8)
     axes.grid(axis="x", alpha=0.3)
     for height, pair in enumerate(reversed(differences)):
@@ -127,12 +157,15 @@ def plot_differences(figure: "Figure", differences: Sequence[Difference], title:
         if pair.low is not None and pair.high is not None:
             axes.plot([pair.low, pair.high], [height, height], color=colour, lw=2)
         axes.plot(pair.difference, height, "o", ms=6, **_marker_style(clear))
-    labels = [f"{fmt.display_name(pair.on)}, {pair.measure}" for pair in reversed(differences)]
-    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.set_yticks(range(len(labels)), labels[::-1], fontsize=8)
     axes.set_ylim(-0.7, len(labels) - 0.3)
     axes.set_title(title)
     axes.set_xlabel("difference with its 95 % interval")
-    significant = "significant at 5 % (Holm over a pair's collections)"
+
+
+def _explain_forest(figure: "Figure", correction: str) -> None:
+    """Draw the legend of forest plots, whose p-values have this ``correction``."""
+    significant = f"significant at 5 % ({correction})"
     entries = [
         legend_entry(significant, marker="o", **_marker_style(True)),
         legend_entry("not significant", marker="o", **_marker_style(False)),
@@ -145,6 +178,7 @@ def _marker_style(clear: bool) -> dict[str, Any]:
     return {"color": BLUE} if clear else hollow
 
 
+LABEL_WIDTH = 40  # letters of a slice's label
 TITLE_LETTERS, LABEL_LETTERS = 12, 12  # letters in an inch, letters below a point
 MARKER_LETTERS = 6  # width of a legend's marker in letters
 

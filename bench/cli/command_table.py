@@ -239,6 +239,7 @@ FIGURE = "Also draw {} into this file: .pdf, .svg or .png."
 FIGURE_OF_INDEXES = FIGURE.format("queries per second against the recall of indexes")
 FIGURE_OF_COSTS = FIGURE.format("scores against encoding speed and bytes per document")
 FIGURE_OF_SETTINGS = FIGURE.format("the loss of each tested setting against its bytes and its time")
+FIGURE_OF_SLICES = FIGURE.format("the differences of all slices with their intervals")
 FIGURE_OF_CUTOFFS = FIGURE.format("what each cut-off keeps against what it lets through")
 DRY_RUN = "Show the documents to encode, the expected time and the memory; evaluate nothing."
 
@@ -272,13 +273,14 @@ COMMANDS: dict[str, Command] = {
         deciding.CompareRequest,
         DECIDE,
         "deciding.compare",
-        output={"format": LATEX, "json": ""},
+        output={"format": LATEX, "figure": FIGURE_OF_SLICES, "json": ""},
         kinds={"format": Printed},
         only_if={
-            "format": {"json": False, "changed": False, "holes": False, "sequence": False},
+            "format": dict.fromkeys(("json", "changed", "holes", "sequence", "by"), False),
+            "figure": {"by": True},
             "depth": {"dataset": True},
             "split": {"dataset": True},
-            "sequence": dict.fromkeys(("on", "dataset", "changed", "holes"), False),
+            "sequence": dict.fromkeys(("on", "dataset", "changed", "holes", "by"), False),
         },
     ),
     "check": Command(
@@ -291,7 +293,7 @@ COMMANDS: dict[str, Command] = {
             "tolerance": {"expect_same": True},
             **{
                 key: {"served": False, "stack": False, "expect_same": False}
-                for key in ("margin", "floor")
+                for key in ("margin", "floor", "by")
             },
             "against": {"served": True},
             "stack": {"served": False},

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from bench.comparing.groups import Grouping, find_groups
+from bench.comparing.groups import find_groups
 from bench.comparing.pairs import (
     ComparedModel,
     Comparison,
@@ -28,6 +28,7 @@ from bench.comparing.pairs import (
     measure_forgetting,
 )
 from bench.comparing.settling import Holes, find_holes, read_texts
+from bench.comparing.slices import SliceComparison, compare_slices, find_slices
 from bench.comparing.statistics import SAME_SCORE, Difference, Resampling
 from bench.evaluation.judging import suites_inner_first
 from bench.evaluation.pipeline import OpenDataset, evaluate_run
@@ -110,13 +111,14 @@ class ComparisonReport:
     """Comparisons of every pair of models, or the transfer of a sequence of trainings.
 
     ``changed`` are the queries with the largest differences, and ``holes`` what unjudged documents
-    can change, by pair and collection.
+    can change, by pair and collection. ``slices`` has the slices of each pair.
     """
 
     resampling: Resampling
     comparisons: tuple[Comparison, ...] = ()
     changed: tuple[ChangedQueries, ...] = ()
     holes: tuple[Holes, ...] = ()
+    slices: tuple[SliceComparison, ...] = ()
     transfer: Forgetting | None = None
 
 
@@ -151,9 +153,17 @@ def compare(request: CompareRequest) -> ComparisonReport:
         return ComparisonReport(resampling, transfer=transfer)
     models = _choose_models(entrants, on, workspace)
     suites = suites_inner_first(request.on) if request.on else None
-    grouping = _find_groups(request.group, models, on, workspace, opened)
+    datasets = _open_compared(models, on, workspace, opened)
+    grouping = find_groups(request.group, datasets)
     settings = ComparisonSettings(request.measure, on or None, suites, resampling, grouping.groups)
     comparisons = tuple(compare_models(models, settings))
+    slices: list[SliceComparison] = []
+    warnings = [*grouping.warnings]
+    if request.by:
+        slicing = find_slices(request.by, datasets)
+        slices, warnings = compare_slices(models, settings, slicing), [*warnings, *slicing.warnings]
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     tested = tested_pairs(comparisons, models)
     changed: list[ChangedQueries] = []
     for test, results in tested if request.changed else ():
@@ -163,24 +173,19 @@ def compare(request: CompareRequest) -> ComparisonReport:
     if request.holes and len(ungrouped) < len(tested):
         raise BenchError("holes are of queries, not of groups", "Leave out --holes or --group.")
     holes = find_comparison_holes(ungrouped, request.holes, workspace, opened)
-    return ComparisonReport(resampling, comparisons, tuple(changed), tuple(holes))
+    return ComparisonReport(resampling, comparisons, tuple(changed), tuple(holes), tuple(slices))
 
 
-def _find_groups(
-    field: str,
+def _open_compared(
     models: Sequence[ComparedModel],
     on: Sequence[str],
     workspace: Workspace,
     given: OpenDataset | None,
-) -> Grouping:
-    """Return the groups of queries whose means are compared, and print warnings about them."""
+) -> dict[str, Dataset | str]:
+    """Open the collections that are compared, or return the reason why not, by name."""
     stored = {name: one for model in models for name, one in model.results.items()}
     shown = {name: one for name, one in stored.items() if not on or name in on}
-    opened = {name: open_evaluated(one, workspace, given) for name, one in shown.items()}
-    grouping = find_groups(field, opened)
-    for warning in grouping.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    return grouping
+    return {name: open_evaluated(one, workspace, given) for name, one in shown.items()}
 
 
 def model_of(results: Any) -> ComparedModel:

@@ -34,6 +34,7 @@ from bench.comparing.pairs import (
     read_scores,
 )
 from bench.comparing.settling import Holes
+from bench.comparing.slices import Slicing, find_slices, read_slices
 from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
 from bench.evaluation.judging import mean_weights
 from bench.evaluation.result_record import Evaluation
@@ -48,7 +49,14 @@ from bench.gate.candidate import (
     evaluate_candidate,
 )
 from bench.gate.check_record import Check, LostQuery
-from bench.gate.decision import GateSettings, ScorePair, decide, draw_means, upper_bound
+from bench.gate.decision import (
+    GateSettings,
+    ScorePair,
+    decide,
+    decide_slices,
+    draw_means,
+    upper_bound,
+)
 from bench.gate.server import check_server
 from bench.gate.stack import check_stack
 from bench.requests.deciding import CheckRequest
@@ -56,7 +64,7 @@ from bench.requests.outcomes import RecordedWarnings
 from bench.result_store.find import choose_results, find_named
 from bench.runner.workspace import Workspace, load_models, open_workspace
 from datasets_cfg.catalogue import dataset_names
-from datasets_cfg.dataset import name_of_user
+from datasets_cfg.dataset import Dataset, name_of_user
 from foundation.errors import BenchError, format_names
 from retrievers.models.card import ExpectedScore, all_cards
 from retrievers.models.locate import is_card, is_url
@@ -111,8 +119,9 @@ def check(request: CheckRequest) -> Check:
             "published scores have no per-query scores, so they cannot be tested",
             "Add --expect-same to check that this is the published checkpoint.",
         )
-    if request.group and request.expect_same:
-        raise BenchError("--expect-same compares queries, not groups", "Leave out --group.")
+    for name, many in (("group", "groups"), ("by", "slices")):
+        if getattr(request, name) and request.expect_same:
+            raise BenchError(f"--expect-same compares queries, not {many}", f"Leave out --{name}.")
     measure = request.measure and parse_measure(request.measure).name
     resampling = Resampling(request.resamples, request.seed)
     settings = GateSettings(request.margin, request.floor, request.expect_same, request.tolerance)
@@ -129,9 +138,11 @@ def check(request: CheckRequest) -> Check:
             model = model.configured(options, workspace.resources)
         claims = model.card.expected if model else ()
         scope = _find_scope(request, workspace, claims)
-        grouping = Grouping({}, ())
+        grouping, slicing = Grouping({}, ()), None
         if not settings.expect_same:
-            grouping = _find_groups(request.group, scope)
+            opened = _open_baseline(scope)
+            grouping = find_groups(request.group, opened)
+            slicing = find_slices(request.by, opened) if request.by else None
             scope = replace(scope, groups=grouping.groups)
             comparing = replace(comparing, groups=grouping.groups)
         if run_file:
@@ -143,14 +154,17 @@ def check(request: CheckRequest) -> Check:
         done = (
             check_published(candidate, claims, scope.weights)
             if scope.baseline.name == PUBLISHED
-            else check_against(candidate, scope.baseline, scope.weights, settings, comparing)
+            else check_against(
+                candidate, scope.baseline, scope.weights, settings, comparing, slicing
+            )
         )
     warnings = [*_hints_for_gaps(scope), *recorded.texts]
     for name, entry in candidate.results.items():
         warnings += [f"{name}: {text}" for text in entry.record.preflight.get("warnings", ())]
     holes: Iterable[Holes] = ()
     if not settings.expect_same:
-        warnings = [*_warnings(done), *grouping.warnings, *warnings]
+        told = slicing.warnings if slicing else ()
+        warnings = [*_warnings(done), *grouping.warnings, *told, *warnings]
         holes = _find_holes(candidate, done, scope, comparing)
     return msgspec.structs.replace(
         done,
@@ -162,15 +176,14 @@ def check(request: CheckRequest) -> Check:
     )
 
 
-def _find_groups(field: str, scope: Scope) -> Grouping:
-    """Return the groups of queries whose means are tested, and warn about repeated queries."""
+def _open_baseline(scope: Scope) -> dict[str, Dataset | str]:
+    """Open the collections of the baseline's results, or return the reason why not, by name."""
     stored = {name: scope.baseline.results.get(name) for name in scope.weights}
-    opened = {
+    return {
         name: open_evaluated(one, scope.workspace)
         for name, one in stored.items()
         if one is not None
     }
-    return find_groups(field, opened)
 
 
 def _find_scored(request: CheckRequest) -> Sequence[Evaluation]:
@@ -336,6 +349,7 @@ def check_against(
     weights: Mapping[str, float],
     settings: GateSettings,
     comparing: ComparisonSettings,
+    slicing: Slicing | None = None,
 ) -> Check:
     """Compare the candidate with stored results of the same protocol and decide."""
     ours, theirs = candidate.results, baseline.results
@@ -353,6 +367,10 @@ def check_against(
             new, old = (matrix.scores[:, matrix.columns[model.name]] for model in models)
             pairs[name] = ScorePair(matrix.measure, new, old, matrix.queries)
     decision = decide(pairs, weights, settings, comparing.resampling, gaps)
+    if slicing and pairs:
+        named = {name: labels for name, labels in slicing.labels.items() if name in pairs}
+        sliced = read_slices(models, comparing, replace(slicing, labels=named))
+        decision = decide_slices(decision, *sliced, settings, comparing.resampling)
     rows = [
         msgspec.structs.replace(
             row,
@@ -376,6 +394,8 @@ def check_against(
         worst=_worst_queries(pairs, candidate),
         recipes=differing_recipes(models[::-1], pairs),
         same_model=bool(pairs) and all(_is_same_model(ours[n], theirs[n]) for n in pairs),
+        by=slicing.field if slicing else "",
+        slice_rows=decision.slices,
     )
 
 

@@ -1,12 +1,17 @@
 """Records of a check: rows of its tables, and the decision."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from bench.comparing.pairs import FieldDifference
 from bench.comparing.statistics import Difference
 from bench.explain.setup import Answer
 from bench.requests.outcomes import ExitCode
 from foundation.records import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Outcome = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
 
@@ -51,6 +56,24 @@ class CheckRow(Record, kw_only=True):
         return self.candidate - self.baseline
 
 
+class CheckSlice(CheckRow, kw_only=True):
+    """Queries of a collection that share a value: candidate minus baseline.
+
+    ``paired.p_adjusted`` is corrected over all slices and collections (maxT).
+
+    Attributes:
+        value: value that the queries share.
+        queries: number of queries, or of groups of queries.
+        shows_from: smallest mean loss that could be a regression; None if none could.
+        unexamined: reason why no loss of the slice could be shown; "" if one could.
+    """
+
+    value: str
+    queries: int
+    shows_from: float | None
+    unexamined: str = ""
+
+
 class LostQuery(Record):
     """Query on which the candidate scores less; ``text`` is "" without the collection."""
 
@@ -86,6 +109,8 @@ class Check(Record, kw_only=True):
         explain: command that looks for the cause of the difference; "" if there is none.
         answer: difference of settings that explains the vectors of a server; None for scores.
         holes: what unjudged documents can change about the verdict of ``compare``, by collection.
+        by: field whose slices were tested; "" without any.
+        slice_rows: a row for each slice, the largest loss first; ``slices`` in JSON.
     """
 
     candidate: str
@@ -108,6 +133,33 @@ class Check(Record, kw_only=True):
     explain: str = ""
     answer: Answer | None = None
     holes: tuple[str, ...] = ()
+    by: str = ""
+    slice_rows: tuple[CheckSlice, ...] = msgspec.field(default=(), name="slices")
+
+    @property
+    def slices(self) -> "pd.DataFrame":
+        """Slices as a data frame, the largest loss first."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "collection": row.name,
+                self.by: row.value,
+                "measure": row.measure,
+                "queries": row.queries,
+                "baseline": row.baseline,
+                "candidate": row.candidate,
+                "difference": row.difference,
+                "low": row.paired and row.paired.low,
+                "high": row.paired and row.paired.high,
+                "p": row.paired and row.paired.p,
+                "p_adjusted": row.paired and row.paired.p_adjusted,
+                "shows_from": row.shows_from,
+                "examined": not row.unexamined,
+                "regression": bool(row.failure),
+            }
+            for row in self.slice_rows
+        )
 
     @property
     def exit_code(self) -> ExitCode:

@@ -16,17 +16,21 @@ neither                                                                 INCONCLU
 
 If measures differ, there is no mean, and the bound of each collection must be within the margin.
 
+Slices of the collections can only add a REGRESSION, to OK or INCONCLUSIVE: if a slice lost
+significantly, corrected over all slices and collections (`bench.comparing.slices`), with a lower
+bound above 0, and more than the floor. A slice that is too small to show a loss decides nothing.
+
 A loss is significant if the randomisation test has a p of at most .05 (two-sided, so that equal
 models show a significant loss in at most 2.5 % of checks), and its lower bound (97.5 %) is above 0.
 The test alone errs more often if many small losses balance rare large gains, which may be missing
 from the sample. `upper_bound` is the bound (95 %, one-sided), and the lower one that of the gains.
 Nothing else decides: no result of another model, no earlier check, no other folder.
 
-A candidate whose every score is lower or equal never has a better outcome. The bound never falls,
-and neither does the significance of a loss: its p is the share of sign flips whose mean loss is as
-large, which is the share of random subsets of the queries with a total loss of at most 0. Each of
-these totals grows with each loss. For this, only losses count in the family of Holm's correction.
-(With many changed queries p is accurate to .0005, and so is this statement.)
+Without slices, a candidate whose every score is lower or equal never has a better outcome. The
+bound never falls, and neither does the significance of a loss: its p is the share of sign flips
+whose mean loss is as large, which is the share of random subsets of the queries with a total loss
+of at most 0. Each of these totals grows with each loss. For this, only losses count in the family
+of Holm's correction. (With many changed queries p is accurate to .0005, and so is this statement.)
 
 The bound needs no assumption on the distribution of losses. Student's t and the bootstrap know only
 the losses that were seen, and the largest may be missing from the sample. Gaffke's bound (2005;
@@ -51,6 +55,7 @@ import msgspec
 import numpy as np
 
 from bench.comparing.sign_flips import block_sizes
+from bench.comparing.slices import CONSTANT, Slice, correct_jointly
 from bench.comparing.statistics import (
     ALPHA,
     SAME_SCORE,
@@ -63,7 +68,7 @@ from bench.comparing.statistics import (
     paired_difference,
     resample_differences,
 )
-from bench.gate.check_record import MEAN, CheckRow, Outcome
+from bench.gate.check_record import MEAN, CheckRow, CheckSlice, Outcome
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError, format_count
 
@@ -112,6 +117,7 @@ class Decision:
     needed: int | None = None
     rows: tuple[CheckRow, ...] = ()
     mean: CheckRow | None = None
+    slices: tuple[CheckSlice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -420,3 +426,76 @@ def _describe_doubt(test: LossTest, margin: float, needed: int | None) -> str:
     if needed is not None:
         text += f"; about {needed:,} queries are needed, and there are {test.queries:,}"
     return text
+
+
+def decide_slices(
+    decision: Decision,
+    slices: Sequence[Slice],
+    wholes: Sequence[Slice],
+    settings: GateSettings,
+    resampling: Resampling,
+) -> Decision:
+    """Test slices of the collections, which can turn a ``decision`` to REGRESSION.
+
+    Args:
+        decision: outcome without slices.
+        slices: scores of candidate and baseline on each slice.
+        wholes: the same on each collection, which belong to the family.
+        settings: limits.
+        resampling: number of sign flips, and seed.
+    """
+    joint = correct_jointly([*slices, *wholes], resampling, losses_only=True)
+    rows = [
+        _test_slice(one, p, joint.critical, settings.floor, resampling)
+        for one, p in zip(slices, joint.p_values, strict=False)
+    ]
+    rows.sort(key=lambda row: (row.difference or 0, row.name, row.value))
+    if decision.outcome not in ("OK", "INCONCLUSIVE", "REGRESSION"):
+        rows = [msgspec.structs.replace(row, failure="") for row in rows]
+    failures = [row.failure for row in rows if row.failure]
+    if failures:
+        kept = decision.reasons if decision.outcome == "REGRESSION" else ()
+        reasons = (*kept, *failures)
+        decision = replace(decision, outcome="REGRESSION", reasons=reasons, needed=None)
+    return replace(decision, slices=tuple(rows))
+
+
+def _test_slice(
+    one: Slice, p: float, critical: float, floor: float, resampling: Resampling
+) -> CheckSlice:
+    """Return the row of a slice, with the reason if it lost too much."""
+    test = _test_collection(one.on, ScorePair(one.measure, one.a, one.b), resampling)
+    p_adjusted = max(p, test.paired.p)
+    failure = ""
+    if test.loss > floor and p_adjusted <= ALPHA and test.lower > 0:
+        failure = (
+            f"{one.label} ({one.on}) lost {test.loss:.4f} (p {p_adjusted:.4f}), more than the "
+            f"floor of {floor:.4f}"
+        )
+    smallest = smallest_shown_loss(len(one.rows), critical, floor)
+    best = float(one.b.mean())
+    unexamined = ""
+    if smallest is None or smallest > best:
+        number = format_count(len(one.rows), "query shows", "queries show")
+        most = "no loss" if smallest is None else f"no loss below {smallest:.2f}"
+        unexamined = f"{number} {most}, and the baseline scores {best:.2f}"
+    return CheckSlice(
+        **msgspec.structs.asdict(test.row(p_adjusted, failure)),
+        value=one.label,
+        queries=len(one.rows),
+        shows_from=smallest,
+        unexamined=unexamined,
+    )
+
+
+def smallest_shown_loss(queries: int, critical: float, floor: float) -> float | None:
+    """Return the smallest mean loss that could turn a verdict to REGRESSION, or None if none could.
+
+    A loss is easiest to show if all queries lose as much. Its statistic must reach the ``critical``
+    one, and the lower bound (Gaffke's, closed form) must be above 0.
+    """
+    by_bound = (1 - LOWER_LEVEL) ** (-1 / queries) - 1
+    spare = queries - critical * math.sqrt(queries)
+    by_test = critical * CONSTANT / spare if spare > 0 else math.inf
+    smallest = max(floor, by_bound, by_test)
+    return smallest if smallest <= 1 else None

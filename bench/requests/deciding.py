@@ -40,6 +40,9 @@ class CompareRequest(ResamplingFields, FolderFields):
         measure: Measure to compare by. Default: each collection's main measure.
         group: Field of the queries' metadata that depending queries share, such as the question of
             paraphrases. The means of groups are compared. Default: `group` in dataset.toml.
+        by: Also compare on slices of each collection: queries that share a value of this field of
+            their metadata, or of words (length of the query), relevant (number of relevant
+            documents) or collection. Numbers are split into quartiles.
         results: Folders of stored results.
         dataset: Collection or folder whose judgements score run files.
         depth: Documents per query of run files. Default: the collection's, usually 1,000.
@@ -51,6 +54,7 @@ class CompareRequest(ResamplingFields, FolderFields):
         python -m bench compare minilm bm25
         python -m bench compare minilm bm25 --on beir --changed 3
         python -m bench compare minilm bm25 --on beir/scifact --holes
+        python -m bench compare minilm bm25 --on beir/scifact --by words
         python -m bench compare minilm@dtype=float16 minilm@dtype=float32
         python -m bench compare one.trec other.trec --dataset beir/scifact
         python -m bench compare start after-bio after-law --sequence beir/nfcorpus my-law
@@ -64,6 +68,7 @@ class CompareRequest(ResamplingFields, FolderFields):
     holes: bool = False
     measure: str | None = None
     group: str = ""
+    by: str = ""
     results: tuple[Path, ...] = field(default=RESULTS, converter=to_paths)
     dataset: str | None = field(default=None, converter=to_optional_text)
     depth: int | None = None
@@ -99,6 +104,8 @@ class CheckRequest(
         measure: Measure to decide by. Default: each collection's main measure.
         group: Field of the queries' metadata that depending queries share, such as the question of
             paraphrases. The means of groups decide. Default: `group` in dataset.toml.
+        by: Also test slices of each collection, as `compare` does: a significant loss of more than
+            ``floor`` on a slice, after correction over all slices and collections, is a regression.
         results: Folder of stored results. New results are
             added to it.
         margin: Largest mean loss that passes. The 95 % confidence bound of the loss must be within
@@ -120,6 +127,7 @@ class CheckRequest(
         python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
         python -m bench check path/to/ckpt --like minilm --baseline minilm --margin 0.01
         python -m bench check search.py:prod --baseline minilm --on path/to/mine --trust-code
+        python -m bench check path/to/ckpt --like minilm --baseline minilm --by words
         python -m bench check minilm --baseline published --expect-same
         python -m bench check --served http://localhost:8080/v1 --against minilm
         python -m bench check path/to/ckpt --stack new/bin/python --on beir/scifact
@@ -130,6 +138,7 @@ class CheckRequest(
     on: tuple[str, ...] = field(default=(), converter=to_names)
     measure: str | None = None
     group: str = ""
+    by: str = ""
     results: Path = field(default=RESULTS, converter=local_path)
     margin: float = 0.02
     floor: float = 0.1

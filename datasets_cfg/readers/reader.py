@@ -210,11 +210,12 @@ class Reader(ABC):
         """Yield the id of each query with its further fields, nothing if the layout has none."""
         return iter(())
 
-    def query_values(self, field: str) -> dict[str, tuple[str, ...]]:
+    def query_values(self, field: str, computed: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
         """Return the values of a further field of the queries, by query id.
 
         The files are read when values are asked for, and no hash depends on them. A list has
-        several values. Queries without a value are left out.
+        several values. Queries without a value are left out. A hint for an unknown field also has
+        the names of ``computed`` values, which the caller knows.
 
         Raises:
             BenchError: no query has the field.
@@ -228,9 +229,10 @@ class Reader(ABC):
                 values[query] = tuple(dict.fromkeys(map(str, several)))
         if not values:
             listed = f"The fields are {', '.join(sorted(known))}." if known else ""
-            hint = errors.did_you_mean(
-                field, known, listed or "The queries have no further fields."
-            )
+            listed = listed or "The queries have no further fields."
+            if computed:
+                listed += f" Computed: {', '.join(computed)}."
+            hint = errors.did_you_mean(field, [*known, *computed], listed)
             raise BenchError(f"no query of {self.folder} has the field {field}", hint)
         return values
 

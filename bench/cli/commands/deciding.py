@@ -22,7 +22,7 @@ from bench.result_store.find import export as export_rankings
 from foundation.files import replace_file
 from reports.check import answer_text, junit
 from reports.check import markdown as check_markdown
-from reports.comparison import changes_table, comparison_table, holes_text, legend
+from reports.comparison import changes_table, comparison_table, holes_text, legend, slices_text
 from reports.cutoff import cutoff_text
 from reports.deploy import deployment_text
 from reports.judging import report_text, write_list
@@ -30,7 +30,7 @@ from reports.latex import board_latex, comparison_latex
 from reports.leaderboard import markdown as board_markdown
 from reports.leaderboard import page, scores
 from reports.ledger import ledger_text
-from reports.plots import draw_costs, draw_cutoff, draw_deployment
+from reports.plots import draw_costs, draw_cutoff, draw_deployment, draw_slices
 from reports.training import forgetting_markdown
 
 
@@ -43,13 +43,21 @@ def compare(request: deciding.CompareRequest, output: OutputOptions) -> int:
         tables = [comparison_latex(each) for each in report.comparisons]
         return print_result(output.json, None, "\n".join(tables))
     tables = [*map(comparison_table, report.comparisons)]
+    if output.figure and report.slices:
+        draw_slices(report.slices, output.figure)
+    tables += map(slices_text, report.slices)
     tables += [holes_text(report.holes)] if report.holes else []
     tables += [
         legend(report.resampling, len(report.comparisons)),
         *map(changes_table, report.changed),
     ]
     summary = {"resampling": report.resampling, "comparisons": report.comparisons}
-    document = {**summary, "changed": report.changed, "holes": report.holes}
+    document = {
+        **summary,
+        "changed": report.changed,
+        "holes": report.holes,
+        "slices": report.slices,
+    }
     return print_result(output.json, document, "\n\n".join(tables))
 
 

@@ -1,0 +1,350 @@
+"""Slices of collections: which language, tenant or length of query lost?
+
+A slice is the queries of one collection that share a value. Slices are tested together by joint
+sign flips: each random set of signs of the queries is used for all slices of a collection, and the
+adjusted p of a slice is the share of sets whose largest statistic of any slice is at least as large
+as its own (single-step maxT: Westfall and Young, Resampling-based multiple testing, 1993). Slices
+that share queries or move together cost less than with Holm's method. The collections as a whole
+belong to the family.
+
+The statistic is sum(x) / (sqrt(sum(x ** 2)) + `CONSTANT`). The constant keeps slices with few
+changed queries, whose ratio is often extreme, from raising the bar for all others
+(``tests/benchmarks/slice_errors.py`` compares its values). Flips do not change the denominator.
+
+A name is a label: signs are drawn in an order of collections, slices and queries that depends on
+their scores alone.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import msgspec
+import numpy as np
+
+from bench.comparing.groups import average_groups
+from bench.comparing.pairs import ComparedModel, ComparisonRow, ComparisonSettings, read_scores
+from bench.comparing.sign_flips import flip_means
+from bench.comparing.statistics import (
+    ALPHA,
+    SAME_MEAN,
+    SAME_SCORE,
+    Resampling,
+    collection_order,
+    paired_difference,
+    resample_differences,
+)
+from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float64Array, Int64Array
+from foundation.errors import BenchError, format_count
+from foundation.records import Record
+
+COLLECTION = "collection"
+COMPUTED = ("words", "relevant", COLLECTION)  # values that need no metadata
+FEWEST = 5  # queries of a slice with a row of its own
+PARTS = 4  # quartiles
+CONSTANT = 0.5
+COLUMNS = 256  # slices whose flips are in memory at once
+
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]\d+)?")
+
+
+@dataclass(frozen=True)
+class QueryLabels:
+    """Values of each query of a collection, and the label of the queries without one."""
+
+    values: Mapping[str, tuple[str, ...]]
+    otherwise: str
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """Labels of the queries by collection, and what users should know about them."""
+
+    field: str
+    labels: Mapping[str, QueryLabels]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Scores of two models on the queries of one slice, or on a whole collection.
+
+    Attributes:
+        on, measure: name of the collection, and of the measure.
+        label: value that the queries share.
+        rows: int64 ``(rows,)``, number of each query, or group of queries, in the collection.
+        a, b: float64 ``(rows,)``, scores of both models.
+    """
+
+    on: str
+    measure: str
+    label: str
+    rows: Int64Array
+    a: Float64Array
+    b: Float64Array
+
+
+@dataclass(frozen=True)
+class JointTest:
+    """Adjusted p of each slice, and the statistic from which a slice is significant."""
+
+    p_values: tuple[float, ...]
+    critical: float
+
+
+class SliceRow(ComparisonRow, kw_only=True):
+    """Two models on one slice: ``on`` is the collection, ``value`` what the queries share."""
+
+    value: str
+
+
+class SliceComparison(Record):
+    """Two models, ``a`` minus ``b``, on all slices by a field, the largest loss of ``a`` first.
+
+    p is adjusted over all slices and collections, and all pairs of models (Bonferroni).
+    """
+
+    a: str
+    b: str
+    field: str
+    slices: tuple[SliceRow, ...]
+
+
+def find_slices(field: str, opened: Mapping[str, Dataset | str]) -> Slicing:
+    """Read or compute the values of the queries by which collections are sliced.
+
+    Args:
+        field: one of `COMPUTED`, or a field of the queries' metadata, which has precedence.
+        opened: collections that were evaluated, or the reason why one is not available, by name.
+
+    Raises:
+        BenchError: a collection is not available, or no query of any has the field.
+    """
+    if field == COLLECTION:
+        return Slicing(field, {name: QueryLabels({}, name) for name in opened})
+    labels, warnings, errors = {}, [], list[BenchError]()
+    for name, dataset in opened.items():
+        if isinstance(dataset, str):
+            raise BenchError(f"--by {field}: {dataset}", "Name other collections with --on.")
+        try:
+            values = _find_values(field, dataset)
+        except BenchError as error:
+            errors.append(error)
+            warnings.append(f"{name}: no query has the field {field}, so it has no slices")
+            continue
+        parts = split_numbers(values)
+        if parts is not values:
+            warnings.append(f"{name}: the values of {field} are numbers; slices are quartiles")
+        labels[name] = QueryLabels(parts, f"without {field}")
+    if errors and not labels:
+        raise errors[0]
+    return Slicing(field, labels, tuple(warnings))
+
+
+def _find_values(field: str, dataset: Dataset) -> Mapping[str, tuple[str, ...]]:
+    """Return the values of the queries in the metadata, else the computed ones."""
+    try:
+        return dataset.reader.query_values(field, COMPUTED)
+    except BenchError:
+        if field == "words":
+            texts = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
+            return {query: (str(len(text.split())),) for query, text in texts}
+        if field == "relevant" and dataset.answers is None:
+            counts = Counter(query for query, _, grade in dataset.qrels if grade > 0)
+            return {query: (str(counts[query]),) for query in dataset.queries.ids}
+        raise
+
+
+def split_numbers(values: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    """Replace numbers by their quartile, such as "3 to 7".
+
+    Up to four different numbers, and numbers next to other text or with leading zeros, stay.
+    """
+    texts = {text for several in values.values() for text in several}
+    if len(texts) <= PARTS or not all(map(_NUMBER.fullmatch, texts)):
+        return values
+    every = np.sort([float(text) for several in values.values() for text in several])
+    levels = np.arange(1, PARTS) / PARTS
+    limits = np.unique(np.quantile(every, levels, method="inverted_cdf"))
+    part_of = np.searchsorted(limits, every)
+    names = {}
+    for part in np.unique(part_of):
+        ends = dict.fromkeys(f"{end:.12g}" for end in every[part_of == part][[0, -1]])
+        names[int(part)] = " to ".join(ends)
+
+    def name_of(text: str) -> str:
+        return names[int(np.searchsorted(limits, float(text)))]
+
+    return {query: tuple(dict.fromkeys(map(name_of, several))) for query, several in values.items()}
+
+
+def slice_scores(
+    whole: Slice, queries: Sequence[str], labels: QueryLabels, groups: Mapping[str, str] | None
+) -> list[Slice]:
+    """Return the slices of a collection, of which those with few queries are one.
+
+    Args:
+        whole: scores of each query of the collection.
+        queries: ids of the queries.
+        labels: values of each query.
+        groups: group of each query, if the means of groups are compared.
+    """
+    by_value, without = dict[str, list[int]](), list[int]()
+    for row, query in enumerate(queries):
+        for value in (values := labels.values.get(query, ())):
+            by_value.setdefault(value, []).append(row)
+        if not values:
+            without.append(row)
+    found = [(label, rows) for label, rows in (*by_value.items(), (labels.otherwise, without))]
+    small = [(label, rows) for label, rows in found if 0 < len(rows) < FEWEST]
+    found = [(label, rows) for label, rows in found if len(rows) >= FEWEST]
+    if len(small) == 1:
+        found += small
+    elif small:
+        together = sorted({row for _, rows in small for row in rows})
+        found.append((f"others ({format_count(len(small), 'slice', 'slices')})", together))
+    slices = []
+    for label, rows in found:
+        part = replace(whole, label=label, rows=np.array(rows), a=whole.a[rows], b=whole.b[rows])
+        slices.append(_average(part, queries, groups) if groups else part)
+    return slices
+
+
+def _average(part: Slice, queries: Sequence[str], groups: Mapping[str, str]) -> Slice:
+    """Return the means of the groups of the queries in ``part``."""
+    number = {name: place for place, name in enumerate(sorted(set(groups.values())))}
+    scores = np.stack([part.a, part.b], axis=1)
+    means, names = average_groups(scores, [queries[row] for row in part.rows], groups)
+    rows = np.array([number[name] for name in names])
+    return replace(part, rows=rows, a=means[:, 0], b=means[:, 1])
+
+
+def read_slices(
+    models: Sequence[ComparedModel], settings: ComparisonSettings, slicing: Slicing
+) -> tuple[list[Slice], list[Slice]]:
+    """Read the slices of two models, and the collections as a whole."""
+    slices, wholes = list[Slice](), list[Slice]()
+    by_query = replace(settings, groups={})
+    for name in sorted(slicing.labels):
+        matrix = read_scores(name, models, by_query)
+        if matrix.gaps:
+            continue
+        a, b = (matrix.scores[:, matrix.columns[model.name]] for model in models)
+        whole = Slice(name, matrix.measure, "", np.arange(len(a)), a, b)
+        groups = settings.groups.get(name)
+        slices += slice_scores(whole, matrix.queries, slicing.labels[name], groups)
+        wholes.append(_average(whole, matrix.queries, groups) if groups else whole)
+    return slices, wholes
+
+
+def compare_slices(
+    models: Sequence[ComparedModel], settings: ComparisonSettings, slicing: Slicing
+) -> list[SliceComparison]:
+    """Compare each of ``models`` with every later one on each slice."""
+    pairs, compared = list(combinations(models, 2)), []
+    settings.resampling.check_enough(len(pairs))
+    for pair in pairs:
+        a, b = (model.name for model in pair)
+        slices, wholes = read_slices(pair, settings, slicing)
+        tested = correct_jointly([*slices, *wholes], settings.resampling)
+        rows = [
+            _slice_row(one, (a, b), min(1.0, len(pairs) * p), settings.resampling)
+            for one, p in zip(slices, tested.p_values, strict=False)
+        ]
+        rows.sort(key=lambda row: (row.paired.difference if row.paired else 0, row.on, row.value))
+        compared.append(SliceComparison(a, b, slicing.field, tuple(rows)))
+    return compared
+
+
+def _slice_row(
+    one: Slice, names: tuple[str, str], p_adjusted: float, resampling: Resampling
+) -> SliceRow:
+    """Return the row of a slice."""
+    part = resample_differences(np.sort(one.a - one.b), resampling, one.on, one.measure)
+    test = paired_difference([replace(part, a=names[0], b=names[1])])
+    test = msgspec.structs.replace(test, p_adjusted=max(test.p, p_adjusted))
+    return SliceRow(
+        on=one.on,
+        value=one.label,
+        measure=one.measure,
+        queries=len(one.rows),
+        mean_a=float(one.a.mean()),
+        mean_b=float(one.b.mean()),
+        paired=test,
+        verdict=test.verdict,
+    )
+
+
+def correct_jointly(
+    slices: Sequence[Slice],
+    resampling: Resampling,
+    losses_only: bool = False,
+    constant: float = CONSTANT,
+) -> JointTest:
+    """Test slices of one or several collections jointly by sign flips (single-step maxT).
+
+    Args:
+        slices: the family: slices, and collections as a whole.
+        resampling: number of sets of signs, and seed.
+        losses_only: test only losses of the first model. p is twice the one-sided one, as that of
+            the gate, and at most 1.
+        constant: constant of the statistic.
+
+    Returns:
+        p of each slice, at least 1 / (sets + 1), in any number of slices with a family-wise error
+        of at most 5 %.
+    """
+    by_collection: dict[str, list[int]] = {}
+    for number, one in enumerate(slices):
+        by_collection.setdefault(one.on, []).append(number)
+    observed, largest = np.zeros(len(slices)), np.zeros(resampling.resamples)
+    collections = []
+    for numbers in by_collection.values():
+        values = {number: _changes(slices[number]) for number in numbers}
+        collections.append(sorted(numbers, key=lambda n: (len(values[n]), *np.sort(values[n]))))
+    vectors = [[slices[n].a - slices[n].b for n in reversed(numbers)] for numbers in collections]
+    for place, number in enumerate(collection_order(vectors, [1.0] * len(vectors))):
+        numbers = collections[number]
+        scaled = _scale([slices[n] for n in numbers], constant)
+        observed[numbers] = scaled.sum(axis=0)
+        for start in range(0, len(numbers), COLUMNS):
+            rng = np.random.default_rng([resampling.seed, place, len(scaled)])
+            some = scaled[:, start : start + COLUMNS]
+            flipped = flip_means(some, resampling.resamples, rng) * len(some)
+            extreme = -flipped.min(axis=1) if losses_only else np.abs(flipped).max(axis=1)
+            largest = np.maximum(largest, extreme)
+    observed = np.maximum(0, -observed) if losses_only else np.abs(observed)
+    largest.sort()
+    beyond = len(largest) - np.searchsorted(largest, observed - SAME_MEAN)
+    p_values = np.minimum(1, (1 + losses_only) * (1 + beyond) / (1 + len(largest)))
+    level = ALPHA / (1 + losses_only)
+    critical = largest[min(len(largest) - 1, math.ceil((1 - level) * len(largest)))]
+    return JointTest(tuple(p_values.tolist()), float(critical))
+
+
+def _changes(one: Slice) -> Float64Array:
+    """Return the differences of a slice that are not 0."""
+    values = one.a - one.b
+    return np.asarray(values[np.abs(values) > SAME_SCORE])
+
+
+def _scale(slices: Sequence[Slice], constant: float) -> Float64Array:
+    """Return what each changed query adds to the statistic of each slice, ``(queries, slices)``.
+
+    Queries are sorted by their differences and slices, so that their names have no influence.
+    """
+    entries: dict[int, list[tuple[float, int]]] = {}
+    for column, one in enumerate(slices):
+        values = one.a - one.b
+        for row, value in zip(one.rows.tolist(), values.tolist(), strict=True):
+            if abs(value) > SAME_SCORE:
+                entries.setdefault(row, []).append((value, column))
+    table = np.zeros((max(1, len(entries)), len(slices)))
+    for row, found in enumerate(sorted(map(sorted, entries.values()))):
+        for value, column in found:
+            table[row, column] = value
+    return np.asarray(table / (np.sqrt((table**2).sum(axis=0)) + constant))
