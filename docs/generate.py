@@ -26,6 +26,7 @@ from bench.comparing.comparison import ChangedQueries
 from bench.comparing.judging_list import JudgeReport
 from bench.comparing.pairs import Comparison
 from bench.comparing.settling import Holes
+from bench.comparing.slices import SliceComparison
 from bench.comparing.statistics import Resampling
 from bench.cutoffs.cutoff_record import ScoreCutoff
 from bench.deploying.deployment import Deployment
@@ -79,6 +80,7 @@ DOCUMENTS: dict[str, Any] = {
         "comparisons": list[Comparison],
         "changed": list[ChangedQueries],
         "holes": list[Holes],
+        "slices": list[SliceComparison],
     },
     "check": Check,
     "judge": JudgeReport,

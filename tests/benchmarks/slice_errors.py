@@ -23,7 +23,7 @@ from tabulate import tabulate
 from bench.comparing.sign_flips import sign_flip_p
 from bench.comparing.slices import CONSTANT, Slice, correct_jointly
 from bench.comparing.statistics import ALPHA, SAME_SCORE, Resampling, holm
-from bench.gate.decision import Decision, GateSettings, decide_slices
+from bench.gate.decision import Decision, GateSettings, ScorePair, decide, decide_slices
 from bench.result_store.find import find_results
 
 FLIPS = 999
@@ -72,7 +72,12 @@ def found_by_all(slices: Sequence[Slice], seed: int) -> dict[str, list[bool]]:
     decision = Decision("OK", ())
     decided = decide_slices(decision, family[:-1], family[-1:], GateSettings(), resampling)
     failed = {row.value for row in decided.slices if row.failure}
-    shown["check"] = [one.label in failed for one in family[:-1]]
+    shown["check --by"] = [one.label in failed for one in family[:-1]]
+    pair = {"x": ScorePair("m", family[-1].a, family[-1].b)}
+    outcome = decide(pair, {"x": 1.0}, GateSettings(), resampling).outcome
+    without = outcome == "REGRESSION"
+    shown["REGRESSION, without --by"] = [without] * (len(family) - 1)
+    shown["REGRESSION"] = [without or bool(failed)] * (len(family) - 1)
     return shown
 
 

@@ -46,6 +46,8 @@ NOT_RUN = re.compile(
 )
 # Pages that fast tests run.
 FAST = {"README", "own-collection", "gate-in-ci", "leaderboard"}
+# Pages whose Python is run.
+SCRIPTS = {"notebook", "README", "compression", "search-system-losses", "slices"}
 FACTS = 'name = "{}"\nmain_measure = "nDCG@10"\nmeasures = ["R@100"]\n'
 STAND_INS = {
     "beir": "suite.toml",
@@ -69,7 +71,6 @@ COLLECTIONS = [
     *("scifact", "nfcorpus", "fiqa", "classic/cranfield", "classic/cisi"),
     *("samples/msmarco", "samples/nq"),
 ]
-EXECUTED = {"notebook", "README", "compression", "search-system-losses"}  # scripts, too
 # Options that make a command small.
 SMALLER: dict[str, list[str]] = {
     "pretrain": ["--steps", "2", "--set=batch_size=4"],
@@ -260,6 +261,18 @@ def scored_run(folder: Path) -> None:
     Path("off-topic.txt").write_text("who won the match?\nhow to bake bread\n", encoding="utf-8")
 
 
+def questions_of_tenants(folder: Path) -> None:
+    """Questions of tenants, some of which have several or none."""
+    made = write_collection(folder / "my-questions", *SIXTY, facts=FACTS.format("my-questions"))
+    lines = (made / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+    tenants = ["acme", "zeta", ["acme", "zeta"], None]
+    rows = [
+        json.loads(line) | {"metadata": {"tenant": tenants[number % 4]}}
+        for number, line in enumerate(lines)
+    ]
+    (made / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def small_grid(folder: Path) -> None:
     table = 'name = "tiny"\nmodel = "hashing"\nevaluate = { on = ["./scifact"] }\n[[axes]]\n'
     Path("grid.toml").write_text(table + 'field = "evaluate.max_document_tokens"\nvalues = [5]\n')
@@ -306,6 +319,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "search-systems": own_system,
     "exchange": two_run_files,
     "cutoff": scored_run,
+    "slices": questions_of_tenants,
     "judging": judged_list,
     "troubleshooting": truncated_collection,
     "explain": checkpoint_with_another_pooling,
@@ -336,7 +350,7 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
         (card,) = blocks(page, "toml")
         Path("path/to/served-minilm.toml").write_text(card.replace(SERVER, STAND_INS[SERVER]))
     run_page(page, capsys)
-    for script in blocks(page, "python") if name in EXECUTED else ():
+    for script in blocks(page, "python") if name in SCRIPTS else ():
         script = script.replace('"steps": 100', '"steps": 2, "batch_size": 4')
         exec(compile(script.replace('"beir/', '"./'), page, "exec"), {})
 
