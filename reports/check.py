@@ -4,13 +4,13 @@ A verdict is one plain paragraph before any table. It names candidate and baseli
 collections, the reason for an undecided outcome or the loss that is ruled out, and the queries that
 lost most. Tests and p-values follow in the report.
 
-In JUnit XML each collection, the mean and the outcome is a test case. Its scores, or the paragraph
-of the verdict, are its output, even if it passed. Consumers count two
-kinds of trouble, and a decision has four: REGRESSION and INCONCLUSIVE are a ``failure``, since a
-loss was found or not ruled out; MISSING and DRIFT are an ``error``, since something was absent or
-not as declared. None is ``skipped``, which consumers show as harmless. The outcome is the ``type``,
-and begins the message for consumers that show no type. The exit code of ``check`` is a property of
-the suite, and decides whether a job fails.
+In JUnit XML each collection, the mean, each slice and the outcome is a test case. Its scores, or
+the paragraph of the verdict, are its output, even if it passed. Consumers count two kinds of
+trouble, and a decision has four: REGRESSION and INCONCLUSIVE are a ``failure``, since a loss was
+found or not ruled out; MISSING and DRIFT are an ``error``, since something was absent or not as
+declared. None is ``skipped``, which consumers show as harmless, but a slice that is too small to
+show a loss is. The outcome is the ``type``, and begins the message for consumers that show no type.
+The exit code of ``check`` is a property of the suite, and decides whether a job fails.
 """
 
 import re
