@@ -121,6 +121,7 @@ def parameter_count(number: int) -> str:
     return str(number)
 
 
+NOTHING_VARIES = "A mean without ± is the same with each seed and for each query"
 DETECTABLE_LEGEND = "detectable: the true difference that is found with a power of 80 %"
 
 

@@ -1,11 +1,13 @@
-"""Tables of scores for papers, in LaTeX with booktabs: the best of each column in bold.
+"""Tables of scores for papers, in LaTeX with booktabs.
 
-Marks follow a score: daggers for significance, an asterisk for collections that a model was trained
-on. Captions name the test and its correction.
+In a leaderboard the best score of each column is bold and the second underlined. In a comparison or
+an ablation a score is bold only if it is distinguished from the others. Marks follow a score:
+daggers for significance, an asterisk for collections that a model was trained on. Captions name the
+test and its correction.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from bench.boards.leaderboard_record import Leaderboard, Row, ScoreColumn
 from bench.comparing.pairs import Comparison, ComparisonRow
@@ -51,29 +53,34 @@ def escape_latex(text: str) -> str:
 
 
 def table_of_scores(
-    names: Sequence[str], columns: Mapping[str, Sequence[Cell]], caption: str, label: str
+    names: Sequence[str],
+    columns: Mapping[str, Sequence[Cell]],
+    caption: str,
+    label: str,
+    bold: Mapping[str, Collection[int]] | None = None,
 ) -> str:
-    """Return a table in LaTeX, with the best score of each column bold, the second underlined.
+    """Return a table in LaTeX.
 
     Args:
         names: name of each row.
         columns: a cell of each row by header. A line break in a header makes a second line.
         caption: caption, to be escaped.
         label: follows ``tab:``.
+        bold: numbers of the rows to print in bold, by header; None for the best score of each
+            column in bold and the second underlined.
     """
     heads = [["", ""], *(header.partition("\n")[::2] for header in columns)]
     lines = [[escape_latex(name)] for name in names]
-    for cells in columns.values():
-        best = sorted({round(value, 3) for value, _ in cells if value is not None}, reverse=True)
-        styles = dict(zip(best, RANKED, strict=False))
-        for line, (value, after) in zip(lines, cells, strict=True):
-            score = "" if value is None else styles.get(round(value, 3), "%s") % f"{value:.3f}"
+    for header, cells in columns.items():
+        styles = _rank(cells) if bold is None else dict.fromkeys(bold[header], RANKED[0])
+        for number, (line, (value, after)) in enumerate(zip(lines, cells, strict=True)):
+            score = "" if value is None else styles.get(number, "%s") % f"{value:.3f}"
             line.append(score + _after_score(after))
     label = re.sub(r"[^A-Za-z0-9-]+", "-", label)
     first, second = ([escape_latex(head[place]) for head in heads] for place in (0, 1))
-    header = [first, second] if any(second) else [first]
-    body = [" & ".join(line) + r" \\" for line in [*header, *lines]]
-    body.insert(len(header), r"\midrule")
+    headers = [first, second] if any(second) else [first]
+    body = [" & ".join(line) + r" \\" for line in [*headers, *lines]]
+    body.insert(len(headers), r"\midrule")
     return "\n".join(
         [
             *(r"\begin{table}", r"\centering", r"\setlength{\belowcaptionskip}{4pt}"),
@@ -82,6 +89,14 @@ def table_of_scores(
             *(r"\bottomrule", r"\end{tabular}", r"\end{table}", ""),
         ]
     )
+
+
+def _rank(cells: Sequence[Cell]) -> dict[int, str]:
+    """Return the styles of the best and second scores as printed, by the numbers of their rows."""
+    best = sorted({round(value, 3) for value, _ in cells if value is not None}, reverse=True)
+    styles = dict(zip(best, RANKED, strict=False))
+    shown = ((number, value) for number, (value, _) in enumerate(cells) if value is not None)
+    return {number: styles.get(round(value, 3), "%s") for number, value in shown}
 
 
 def _after_score(text: str) -> str:
@@ -142,14 +157,16 @@ def comparison_latex(comparison: Comparison) -> str:
         return [*scores, *((None, text) for text in more)]
 
     rows = (*comparison.collections, *comparison.suites)
-    columns = {f"{fmt.display_name(row.on)}\n{row.measure}": cells(row) for row in rows}
+    headers = {f"{fmt.display_name(row.on)}\n{row.measure}": row for row in rows}
+    columns = {header: cells(row) for header, row in headers.items()}
+    bold = {header: {"a": [0], "b": [1]}.get(row.verdict, []) for header, row in headers.items()}
     caption = (
-        f"{a} compared with {b}. {BEST_IN_BOLD} † marks the significantly better model (paired "
+        f"{a} compared with {b}. Bold and † mark the significantly better model (paired "
         "randomisation test over queries, p at most .05, Holm-corrected over the collections"
         f"{_of_pairs(comparison.pairs)}); intervals by bootstrap over queries."
     )
     names = [a, b, "difference", "95 % interval", "p (Holm)"]
-    return table_of_scores(names, columns, caption, f"{a}-{b}")
+    return table_of_scores(names, columns, caption, f"{a}-{b}", bold)
 
 
 def report_latex(report: Report) -> str:
@@ -161,20 +178,47 @@ def report_latex(report: Report) -> str:
         if on is None or on.score is None:
             return GAP
         half = "" if on.score.high is None else f" ± {on.score.high - on.score.mean:.3f}"
+        if seeds > sum(bool(cell.scores) for cell in row.cells) == 1:
+            half = " (one seed)"
         return on.score.mean, half + "†" * (on.verdict in ("better", "worse"))
 
     def measure(name: str) -> str:
         return next((on.measure for row in report.rows if (on := row.on_collection(name))), "")
 
-    columns = {
-        f"{name}\n{measure(name)}": [cell(row, name) for row in report.rows]
-        for name in reversed(report.collections)
-    }
+    headers = {f"{name}\n{measure(name)}": name for name in reversed(report.collections)}
+    columns = {header: [cell(row, name) for row in report.rows] for header, name in headers.items()}
+    bold = {header: _distinguished(report, name) for header, name in headers.items()}
     test = "t test over seeds and queries" if seeds > 1 else "paired test over queries"
     over = f", mean over {seeds} seeds ± 95 %" if seeds > 1 else ""
     caption = (
         f"{report.title or report.name}{over}. "
-        f"{BEST_IN_BOLD} † marks a significant difference from the row that it was compared with, "
+        "† marks a significant difference from the row that it was compared with, "
         f"usually {report.rows[0].name} ({test}, p at most .05, Holm-corrected over the rows)."
     )
-    return table_of_scores([row.name for row in report.rows], columns, caption, report.name)
+    if any(bold.values()):
+        caption += " A bold score is significantly better than all others of its column."
+    scores = (on.score for row in report.rows for on in row.on if on.score)
+    if any(score.seeds_sd is not None and score.high is None for score in scores):
+        caption += f" {fmt.NOTHING_VARIES}."
+    names = [row.name for row in report.rows]
+    return table_of_scores(names, columns, caption, report.name, bold)
+
+
+def _distinguished(report: Report, name: str) -> list[int]:
+    """Return the number of the row that is significantly better than all others, or nothing."""
+    scored = {
+        number: (row, on, on.score.mean)
+        for number, row in enumerate(report.rows)
+        if (on := row.on_collection(name)) and on.score
+    }
+    if len(scored) < 2:
+        return []
+    best = max(scored, key=lambda number: scored[number][2])
+    top, top_on, _ = scored[best]
+    is_better = (
+        (row.against == top.name and on.verdict == "worse")
+        or (top.against == row.name and top_on.verdict == "better")
+        for number, (row, on, _) in scored.items()
+        if number != best
+    )
+    return [best] if all(is_better) else []

@@ -239,13 +239,13 @@ def _draw_legend(
         entries.append(legend_entry("score of each seed", marker="_", ms=10, color=GREY))
     if any(_limits(row, name) for row in rows for name in panels):
         letters = int(TITLE_LETTERS * figure.get_figwidth()) - MARKER_LETTERS
-        label = textwrap.fill("95 % interval of the difference (see the table)", letters)
+        label = textwrap.fill("95 % interval of the mean (differences: see the table)", letters)
         entries.append(legend_entry(label, marker="|", ms=12, mew=1.5, color=BLUE))
     legend_below(figure, 1 if figure.get_figwidth() < 6 else 2, entries)
 
 
 def _draw_row(axes: "Axes", report: Report, row: RowResult, name: str, x: float) -> None:
-    """Draw the mean of a row at ``x``, the interval of its difference, and each seed's score."""
+    """Draw the mean of a row at ``x``, its interval, and each seed's score."""
     on = row.on_collection(name)
     if on is None or on.score is None:
         axes.text(x, 0.5, "gap", transform=axes.get_xaxis_transform(), ha="center")
@@ -260,13 +260,12 @@ def _draw_row(axes: "Axes", report: Report, row: RowResult, name: str, x: float)
 
 
 def _limits(row: RowResult, name: str) -> tuple[float, float] | None:
-    """Return the interval of the difference from the compared row, shifted to this row's mean."""
+    """Return the interval of the mean of a row, above 0 as all scores are."""
     on = row.on_collection(name)
-    change = on.difference if on else None
-    if not (on and on.score and change) or change.low is None or change.high is None:
+    score = on.score if on else None
+    if score is None or score.low is None or score.high is None:
         return None
-    base = on.score.mean - change.mean
-    return base + change.low, base + change.high
+    return max(score.low, 0.0), score.high
 
 
 def _file_name(title: str) -> str:

@@ -6,6 +6,7 @@ import shutil
 import string
 import subprocess
 
+import msgspec
 import numpy as np
 import pytest
 from attrs import evolve
@@ -14,8 +15,10 @@ from bench.boards.leaderboard import build_leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, compare_models
 from bench.comparing.statistics import Resampling
+from bench.experiments.report import Interval
 from bench.requests.deciding import LeaderboardRequest
 from foundation.errors import BenchError
+from reports.format import NOTHING_VARIES
 from reports.latex import (
     board_latex,
     comparison_latex,
@@ -24,7 +27,7 @@ from reports.latex import (
     table_of_scores,
 )
 from reports.leaderboard import markdown
-from tests.support.experiment_reports import FULL
+from tests.support.experiment_reports import BETTER, FULL, OPEN, REFERENCE, report, row
 from tests.support.leaderboards import MEASURE, store
 
 QUERIES = 10
@@ -157,3 +160,26 @@ def test_every_special_character_is_escaped():
     assert escape_latex("a--b") == "a-{}-b"
     assert escape_latex("\\^~") == r"\textbackslash{}\textasciicircum{}\textasciitilde{}"
     assert escape_latex("[x]\ny") == "{[}x] y"
+
+
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ((REFERENCE, BETTER), "mask=0.15"),
+        ((REFERENCE, row("mask=0.9", 0.1, "worse")), "reference"),
+        ((REFERENCE, OPEN), ""),
+        ((REFERENCE, BETTER, OPEN), ""),  # the two changed rows were not compared
+    ],
+)
+def test_an_ablation_marks_only_a_row_that_is_distinguished_from_all_others(rows, best):
+    latex = report_latex(report(*rows))
+    marked = {name for name, cells in lines_of(latex).items() if "textbf" in "".join(cells)}
+    assert marked == ({best} - {""})
+    assert "underline" not in latex
+    assert ("A bold score is significantly better than all others" in latex) == bool(best)
+
+
+def test_a_score_without_an_interval_is_explained():
+    same = msgspec.structs.replace(REFERENCE.on[0], score=Interval(mean=0.0, seeds_sd=0.0))
+    latex = report_latex(report(msgspec.structs.replace(REFERENCE, on=(same,))))
+    assert NOTHING_VARIES in latex.replace(r"$\pm$", "±")

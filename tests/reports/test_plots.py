@@ -19,6 +19,7 @@ pytest.importorskip("matplotlib")
 from reports.plots import (
     PAPER,
     _draw_panels,
+    _limits,
     draw_axes,
     draw_costs,
     draw_indexes,
@@ -49,7 +50,7 @@ def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_poin
     assert explained == [
         "mean over seeds",
         "score of each seed",
-        "95 % interval of the difference (see the table)",
+        "95 % interval of the mean (differences: see the table)",
     ]
     written = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert set(written) == {"gap"}
@@ -137,3 +138,11 @@ def test_every_loss_is_a_line_with_its_name(tmp_path, steps):
     assert png.read_bytes().startswith(b"\x89PNG")
     words = svg.read_text()
     assert all(f">{word}</text>" in words for word in ("loss", "decoder mlm", "step"))
+
+
+def test_the_interval_of_a_row_is_that_of_its_mean():
+    score = FULL.rows[1].on_collection("mean").score
+    assert _limits(FULL.rows[1], "mean") == (score.low, score.high)
+    below = msgspec.structs.replace(score, low=-0.015)
+    on = msgspec.structs.replace(FULL.rows[1].on[-1], score=below)
+    assert _limits(msgspec.structs.replace(FULL.rows[1], on=(on,)), "mean") == (0.0, score.high)
