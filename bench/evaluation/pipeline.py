@@ -6,7 +6,6 @@ ranks.
 
 import hashlib
 import logging
-import os
 import platform
 import subprocess
 from collections.abc import Sequence
@@ -25,11 +24,12 @@ from bench.evaluation.run_checks import check_run
 from bench.evaluation.run_files import RunFile
 from bench.evaluation.runs import Run
 from datasets_cfg.dataset import Dataset, all_assumptions
-from foundation.machine import library_version, utc_now
+from foundation.machine import library_threads, library_version, utc_now
 from foundation.sources import PACKAGES as ALL_PACKAGES
 from foundation.sources import loaded_files
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.models.card import Recipe
+from retrievers.training.engine.identity import find_training
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +134,7 @@ def evaluate(job: Job) -> Evaluation:
         assumptions=all_assumptions(dataset),
         bytes_per_document=retriever.bytes_per_document,
         latency=facts.latency,
+        training=find_training(retriever.model),
     )
 
 
@@ -244,12 +245,13 @@ def current_conditions(device: str, searched_on: str = "") -> Conditions:
         time=utc_now(),
         bench=__version__,
         commit=commit,
-        dirty=bool(changed or new or loaded_files()),
+        dirty=bool(changed or new),
+        own_code=tuple(sorted({Path(path).name for path in loaded_files()})),
         python=platform.python_version(),
         machine=f"{platform.system()} {platform.machine()}",
         device=device,
         search_device=searched_on or search_device(device),
-        threads=len(os.sched_getaffinity(0)),
+        threads=library_threads(),
         libraries={name: version for name, version in versions.items() if version},
         program=program_digest(),
     )

@@ -3,8 +3,8 @@
 Results are comparable only under the same `Protocol`. Recipes may differ, and are shown.
 
 History of the schema: 4 adds ``run_sha256``, ``recall_queries`` and ``conditions.program``, and
-later ``tokens_sha256``, ``bytes_per_document`` and ``latency``, which may be absent. Records of
-older schemas are not read.
+later ``tokens_sha256``, ``bytes_per_document``, ``latency`` and ``training``, which may be absent.
+Records of older schemas are not read.
 """
 
 import hashlib
@@ -19,8 +19,9 @@ import numpy as np
 from bench.evaluation.run_files import read_run_file
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores
+from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.readers.reader import Qrels
-from foundation.errors import BenchError
+from foundation.errors import BenchError, format_count
 from foundation.records import Record, decode_json
 from retrievers.models.card import Recipe
 from retrievers.models.read_checkpoint import Parameters
@@ -49,7 +50,8 @@ class Protocol(Record, kw_only=True, omit_defaults=True):
         qrels_sha256: hash of the judgements.
         exclude_self: whether the document whose id equals the query id is dropped.
         depth: documents retrieved per query.
-        official: False if the user allowed a collection that differs from the published one.
+        official: True for the published collection, False if the user allowed one that differs,
+            None if nothing is published for it. Older records have True then, too.
         overlay: hash of imported judgements, which count in addition to those of the collection; ""
             and absent in files without any.
     """
@@ -63,8 +65,17 @@ class Protocol(Record, kw_only=True, omit_defaults=True):
     qrels_sha256: str
     exclude_self: bool
     depth: int
-    official: bool
+    official: bool | None
     overlay: str = ""
+
+    def __post_init__(self) -> None:
+        if self.official and self.collection not in dataset_names():
+            msgspec.structs.force_setattr(self, "official", None)
+
+    @property
+    def is_altered(self) -> bool:
+        """Whether the collection differs from the published one."""
+        return self.official is False
 
 
 class Timings(Record):
@@ -115,15 +126,16 @@ class Conditions(Record):
         time: ISO 8601 in UTC, to the second, so that it sorts as text.
         bench: version of this program.
         commit: git commit of the code; "" outside a checkout.
-        dirty: whether tracked files differed from the commit, the packages had untracked files, or
-            code was loaded from a file of the user.
+        dirty: whether tracked files differed from the commit, or the packages had untracked files.
         python: version of Python.
         machine: operating system and architecture.
         device: requested device of the encoder; ``auto`` is a GPU if there is one.
         search_device: device of the search.
-        threads: CPU threads available to this process.
+        threads: CPU threads of each library, see `library_threads`; in older records the number of
+            cores that were available.
         libraries: versions by name.
         program: hash of the source code that encodes, ranks and scores; "" if it was not recorded.
+        own_code: names of the user's files whose code was run.
     """
 
     time: Time
@@ -134,9 +146,20 @@ class Conditions(Record):
     machine: str
     device: str
     search_device: str
-    threads: int
+    threads: dict[str, int] | int
     libraries: dict[str, str]
     program: str = ""
+    own_code: tuple[str, ...] = ()
+
+    @property
+    def shown_threads(self) -> str:
+        """Threads for tables and reports."""
+        if isinstance(self.threads, int):
+            return f"{format_count(self.threads, 'core', 'cores')} available"
+        (first, *others) = sorted(set(self.threads.values()))
+        if not others:
+            return format_count(first, "thread", "threads")
+        return f"threads: {', '.join(f'{name} {count}' for name, count in self.threads.items())}"
 
 
 class Result(Record, kw_only=True):
@@ -179,6 +202,8 @@ class Result(Record, kw_only=True):
         bytes_per_document: bytes that a search reads of each document, on average; None without
             vectors, and in older records.
         latency: time of each query of a search system; None for other models.
+        training: sha256 of the ``training.json`` of the training that made the weights; "" if there
+            is none, and in older records.
     """
 
     schema: int = SCHEMA
@@ -209,6 +234,7 @@ class Result(Record, kw_only=True):
     assumptions: dict[str, int] = {}
     bytes_per_document: int | None = None
     latency: Latency | None = None
+    training: str = ""
 
     def __post_init__(self) -> None:
         if self.main_measure not in self.measures:
@@ -223,7 +249,9 @@ class Result(Record, kw_only=True):
     def key(self) -> str:
         """Hash of model, protocol, index and token ids, 12 hexadecimal digits."""
         tokens = [self.tokens_sha256] if self.tokens_sha256 else []
-        content = msgspec.json.encode((self.fingerprint, self.protocol, self.index, *tokens))
+        official = not self.protocol.is_altered  # as in older records, so that keys stay
+        protocol = msgspec.to_builtins(self.protocol) | {"official": official}
+        content = msgspec.json.encode((self.fingerprint, protocol, self.index, *tokens))
         return hashlib.sha256(content).hexdigest()[:12]
 
 

@@ -39,6 +39,7 @@ from foundation.machine import library_version
 from retrievers.encoders.device import pick_device
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.context import check_device
+from retrievers.training.pretrain.start import hash_heads
 
 DECISIVE = (
     *("torch", "transformers", "sentence-transformers", "adapters", "peft"),
@@ -144,6 +145,8 @@ def _describe_environment(grid: Grid, workspace: Workspace) -> dict[str, str]:
     if grid.model:
         model = resolve_model(grid.model, trust_code=workspace.trust_code)
         here["model"] = model.recipe.fingerprint
+        if grid.adapt is not None and model.document is not None:
+            here |= hash_heads(model.document.root)
     return here
 
 

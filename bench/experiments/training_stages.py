@@ -17,8 +17,8 @@ import msgspec
 from bench.experiments.experiment import MODEL, Cost, ExperimentStage
 from bench.experiments.grid import Table, format_label
 from bench.runner.workspace import Workspace
-from bench.training.training_sets import trained_collections
-from bench.training.trainings import adapt_on, finetune_on, pretrain_on
+from bench.training.training_sets import hash_split, trained_collections
+from bench.training.trainings import adapt_on, finetune_on, pretrain_on, training_context
 from datasets_cfg.catalogue import expand_names
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, did_you_mean
@@ -35,10 +35,11 @@ from retrievers.adapters.adapter import make_configuration
 from retrievers.models.card import load_card, replace_fields, write_card
 from retrievers.models.resolve import count_parameters, resolve_model
 from retrievers.training.continual.sequence import Method, read_method
-from retrievers.training.engine.context import CURVE_FILE, LossPoint, TrainingContext, read_curve
+from retrievers.training.engine.context import CURVE_FILE, LossPoint, read_curve
+from retrievers.training.finetune.finetune import hash_teacher
 from retrievers.training.objectives.objective import Objective, hash_code, read_objective
 from retrievers.training.preset import FINETUNE_PRESETS, PRETRAIN_PRESETS, Finetuning, Pretraining
-from retrievers.training.pretrain.start import find_checkpoint
+from retrievers.training.pretrain.start import find_checkpoint, hash_initial, hash_start
 
 SEQUENCE_FILE = "sequence.json"
 
@@ -181,14 +182,14 @@ class PretrainStage(ExperimentStage):
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return hashes of corpora, initial model and objective's code in ``settings``."""
-        start = settings.get("start", {"model": ""})  # after [base], its key covers the start
-        named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
         hashes = hash_pretraining(self.workspace, settings)
-        return hashes | (hash_checkpoint(named) if named else {})
+        if "start" not in settings:  # after [base], its key covers the start
+            return hashes
+        return hashes | hash_initial(read_pretraining(settings, "").start)
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Pre-train ``model`` with ``settings`` in ``out``, or continue an interrupted run."""
-        context = TrainingContext(out / MODEL, device=self.workspace.device)
+        context = training_context(out / MODEL, self.workspace.device)
         datasets = self.workspace.datasets(settings["on"])
         pretrain_on(read_pretraining(settings, model), datasets, context)
         return count_work(out / MODEL, out / MODEL)
@@ -263,7 +264,7 @@ class AdaptStage(ExperimentStage):
         """Train ``model`` on each domain of ``settings`` in ``out``, or continue."""
         datasets = self.workspace.datasets(settings["on"])
         folder, method = out / MODEL, read_method(settings["method"])
-        context = TrainingContext(folder, device=self.workspace.device)
+        context = training_context(folder, self.workspace.device)
         trained = adapt_on(read_pretraining(settings, model), datasets, method, context)
         checkpoints = [Path(training.folder) for training in trained]
         sequence = CheckpointSequence(
@@ -310,17 +311,12 @@ class FinetuneStage(ExperimentStage):
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return hashes of data, adapters and teacher in ``settings``."""
-        read = {}
+        read = dict[str, str]()
         for dataset in self.workspace.datasets(settings["on"], settings["split"]):
-            read[dataset.name] = f"{dataset.corpus.sha256} {dataset.qrels_sha256}"
-            read[f"{dataset.name} queries"] = dataset.queries_sha256
-            read[f"{dataset.name} excludes self"] = str(bool(dataset.facts.exclude_self))
+            read |= hash_split(dataset)
         for dataset in self._held_out(settings):
             read[f"{dataset.name} held out"] = dataset.queries_sha256
-        preset = read_finetuning(settings)
-        if teacher := preset.teacher and (preset.teacher.model or preset.teacher.start):
-            read |= hash_checkpoint(teacher, "teacher ")
-        return read
+        return read | hash_teacher(read_finetuning(settings))
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Fine-tune ``model`` with ``settings`` in ``out``, or continue an interrupted run."""
@@ -329,7 +325,7 @@ class FinetuneStage(ExperimentStage):
             resolve_model(last_checkpoint(model)),
             self.workspace.datasets(settings["on"], settings["split"]),
             self.workspace.store,
-            TrainingContext(out / MODEL, device=self.workspace.device),
+            training_context(out / MODEL, self.workspace.device),
             evaluated=self._held_out(settings),
             max_memory=self.workspace.max_memory,
         )
@@ -350,12 +346,6 @@ def hash_pretraining(workspace: Workspace, settings: Table) -> dict[str, str]:
 def hash_plugin(role: str, plugin: Objective | Method) -> dict[str, str]:
     """Return the SHA-256 of each source of an objective or method, by ``role`` and name."""
     return {f"{role} {name}": digest for name, digest in hash_code(plugin).items()}
-
-
-def hash_checkpoint(model: str, role: str = "") -> dict[str, str]:
-    """Return the SHA-256 of each file of ``model``, by name with the prefix ``role``."""
-    checkpoint, _ = find_checkpoint(model)
-    return {f"{role}{name}": digest for name, digest in checkpoint.hashes.items()}
 
 
 def count_work(folder: Path, checkpoint: Path | None = None) -> Cost:
@@ -452,7 +442,7 @@ class CommandStage(ExperimentStage):
     def hash_inputs(self, settings: Table) -> dict[str, str]:
         """Return hashes of the files in ``settings`` and of the initial model."""
         hashes = {str(path): sha256_of_file(path) for path in _input_files(settings)}
-        return hashes | (hash_checkpoint(settings[START], "start ") if settings[START] else {})
+        return hashes | (hash_start(settings[START], "start ") if settings[START] else {})
 
     def run(self, settings: Table, model: str, out: Path) -> Cost:
         """Run the command of ``settings`` from ``model``, in an empty folder below ``out``."""

@@ -23,6 +23,7 @@ from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.reader import Queries, TrainingExample
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError, format_count
+from foundation.files import hash_records, sha256_of_file
 from retrievers.encoders.protocol import join
 from retrievers.training.finetune.training_data import NegativePool, TrainingSet
 from retrievers.training.objectives.masking import pad_rows
@@ -73,6 +74,7 @@ class CorpusTexts(LazyTexts):
             _rows_with_words(corpus) + start for corpus, start in zip(corpora, starts, strict=True)
         ]
         self.rows = np.concatenate([np.empty(0, np.int64), *rows])
+        self.sha256 = hash_records([[corpus.sha256] for corpus in corpora])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -233,6 +235,20 @@ def _select_queries(dataset: Dataset, rows: Sequence[int]) -> Dataset:
     return replace(dataset, queries=queries)
 
 
+def hash_split(dataset: Dataset) -> dict[str, str]:
+    """Return hashes of everything that a fine-tuning reads of a split, by name."""
+    name, read = dataset.name, {}
+    read[name] = f"{dataset.corpus.sha256} {dataset.qrels_sha256}"
+    read[f"{name} queries"] = dataset.queries_sha256
+    read[f"{name} excludes self"] = str(bool(dataset.facts.exclude_self))
+    if dataset.overlay:
+        read[f"{name} imported judgements"] = dataset.overlay
+    if next(iter(dataset.reader.examples()), None) is not None:
+        files = sorted({*dataset.reader.corpus_files(), *dataset.reader.judgement_files()})
+        read[f"{name} negatives"] = hash_records([[sha256_of_file(file)] for file in files])
+    return read
+
+
 def training_set(splits: Sequence[TrainSplit]) -> TrainingSet:
     """Combine ``splits`` of several collections into one training set."""
     if len(splits) > 1 and any(split.negatives is not None for split in splits):
@@ -252,6 +268,9 @@ def training_set(splits: Sequence[TrainSplit]) -> TrainingSet:
         documents=documents,
         trained_on=trained_collections([split.dataset.name for split in splits]),
         negatives=splits[0].negatives,
+        searched={
+            name: digest for split in splits for name, digest in hash_split(split.dataset).items()
+        },
     )
 
 

@@ -8,9 +8,9 @@ is found at once.
 import itertools
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from bench.evaluation.encoding import encode_documents
 from bench.evaluation.exact import search_device
 from bench.evaluation.index_search import ExactSearch, default_budget
 from bench.evaluation.judging import drop_excluded, search_depth
+from bench.evaluation.pipeline import current_conditions
 from bench.requests import training as requests
 from bench.runner.workspace import Workspace, open_workspace
 from bench.store.store import VectorStore
@@ -27,6 +28,7 @@ from bench.training.training_sets import (
     CorpusDocuments,
     CorpusTexts,
     TrainSplit,
+    hash_split,
     leaked_queries,
     trained_collections,
     training_set,
@@ -36,13 +38,21 @@ from datasets_cfg.locate import is_training_data
 from datasets_cfg.readers.files import read_examples
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, MissingFileError
-from retrievers.adapters.compose import average_adapters, find_adapter_base, route_adapters
+from foundation.machine import library_version
+from retrievers.adapters.compose import (
+    average_adapters,
+    find_adapter_base,
+    find_adapters,
+    route_adapters,
+)
 from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.transformer import fit_router_on_queries, open_encoder
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model, count_parameters, resolve_model
 from retrievers.training.engine.context import TrainingContext, check_device
+from retrievers.training.engine.identity import Inputs, Training
+from retrievers.training.engine.run_folder import RunFolder
 from retrievers.training.finetune.training_data import MinedHits
 from retrievers.training.preset import FINETUNE_PRESETS, PRETRAIN_PRESETS, Finetuning, Pretraining
 
@@ -51,6 +61,7 @@ if TYPE_CHECKING:
     from retrievers.training.finetune.finetune import FinetuneResult
     from retrievers.training.pretrain.pretrain import PretrainResult
 
+TRAINING_LIBRARIES = ("accelerate", "sentence-transformers")  # besides those of an evaluation
 TRAIN = "train"  # split of a collection that is there to train on
 
 
@@ -118,7 +129,20 @@ def _context(request: requests.TrainingFields, out: Path) -> TrainingContext:
     every = request.save_every
     if every is not None and (type(every) is not int or every < 1):
         raise BenchError(f"save_every={every} is not a whole number from 1")
-    return TrainingContext(out, request.device, every, request.progress)
+    context = training_context(out, request.device)
+    return replace(context, save_every=every, progress=request.progress)
+
+
+def training_context(out: Path, device: str) -> TrainingContext:
+    """Return the context of a training, whose record states the conditions of this process."""
+
+    def conditions() -> dict[str, Any]:
+        here: dict[str, Any] = msgspec.to_builtins(current_conditions(device))
+        versions = {name: library_version(name) for name in TRAINING_LIBRARIES}
+        here["libraries"] |= {name: version for name, version in versions.items() if version}
+        return here
+
+    return TrainingContext(out, device, conditions=conditions)
 
 
 def finetune(request: requests.FinetuneRequest) -> "FinetuneResult":
@@ -283,6 +307,7 @@ class ComposedAdapter(msgspec.Struct, frozen=True):
         adapters: folders of the combined adapters.
         parameters: number of parameters of the adapter, without the base.
         trained_on: collections that the adapters were trained on, and the base was not.
+        found: True if the adapter was there before this call, which wrote nothing.
     """
 
     folder: str
@@ -291,35 +316,57 @@ class ComposedAdapter(msgspec.Struct, frozen=True):
     adapters: tuple[str, ...]
     parameters: int
     trained_on: tuple[str, ...]
+    found: bool = False
 
 
 def compose(request: requests.ComposeRequest) -> ComposedAdapter:
-    """Combine adapters of one base model, and write the result."""
-    out, adapters = request.out, request.adapters
-    if out.exists() and any(out.iterdir()):
-        raise BenchError(f"{out} contains other files", "Use another folder.")
-    base = find_adapter_base(adapters)
-    if request.how == "route":
-        workspace = open_workspace(request)
-        training = [workspace.dataset(name, TRAIN) for name in workspace.expand_names(request.on)]
-        if len(training) != len(adapters):
-            raise BenchError(
-                f"{len(training)} collections for {len(adapters)} adapters",
-                "Name one collection for each adapter, in the same order: --on A B.",
-            )
-        domains = [trained_collections([dataset.name]) for dataset in training]
-        texts = [TrainSplit.of(dataset).dataset.queries.texts for dataset in training]
-        route_adapters(base, adapters, out, domains, fit_router_on_queries(base, texts))
-    else:
-        average_adapters(base, adapters, out)
-    composed = resolve_model(str(out))
-    counted = count_parameters(composed)
+    """Combine adapters of one base, and write the result. The same request finds it again."""
+    base = find_adapter_base(request.adapters)
+    parts = find_adapters(base, request.adapters)
+    splits = _open_domains(request)
     known = base.card.trained_on
-    return ComposedAdapter(
-        folder=str(out),
-        how=request.how,
-        base=base.card.name,
-        adapters=tuple(map(str, adapters)),
-        parameters=(counted.adapter or counted.total) if counted else 0,
-        trained_on=tuple(name for name in composed.card.trained_on if name not in known),
+    training = Training.of(
+        Inputs(
+            start={"base": base.recipe.fingerprint, **parts.hashes},
+            data={name: hashed for split in splits for name, hashed in hash_split(split).items()},
+        ),
+        kind="compose",
+        preset={"how": request.how},
+        trained_on=tuple(name for name in parts.trained_on if name not in known),
     )
+    folder = RunFolder(training_context(request.out, "cpu"), training)
+    if finished := folder.result(ComposedAdapter):
+        return finished
+    with folder.claim() as began:
+        if not folder.has_model:
+            if splits:
+                domains = [trained_collections([split.name]) for split in splits]
+                texts = [split.queries.texts for split in splits]
+                route_adapters(parts, request.out, domains, fit_router_on_queries(base, texts))
+            else:
+                average_adapters(parts, request.out)
+        counted = count_parameters(resolve_model(str(request.out)))
+        composed = ComposedAdapter(
+            folder=str(request.out),
+            how=request.how,
+            base=base.card.name,
+            adapters=tuple(map(str, request.adapters)),
+            parameters=(counted.adapter or counted.total) if counted else 0,
+            trained_on=training.trained_on,
+        )
+        folder.finish(composed, began)
+    return composed
+
+
+def _open_domains(request: requests.ComposeRequest) -> list[Dataset]:
+    """Return the training split of the collection that each routed adapter is for."""
+    if request.how != "route":
+        return []
+    workspace = open_workspace(request)
+    training = [workspace.dataset(name, TRAIN) for name in workspace.expand_names(request.on)]
+    if len(training) != len(request.adapters):
+        raise BenchError(
+            f"{len(training)} collections for {len(request.adapters)} adapters",
+            "Name one collection for each adapter, in the same order: --on A B.",
+        )
+    return [TrainSplit.of(dataset).dataset for dataset in training]

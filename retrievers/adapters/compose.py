@@ -53,6 +53,7 @@ IGNORED_FIELDS = {
 class AdapterSet:
     """Adapters of one base, with the cards of those that were trained here."""
 
+    base: Model
     folders: tuple[Path, ...]
     identities: tuple[AdapterIdentity, ...]
     cards: tuple[Card, ...]
@@ -61,8 +62,21 @@ class AdapterSet:
         """Return the first card for all of the adapters, with ``title``."""
         if not self.cards:
             raise _no_card_error()
-        trained_on = tuple(dict.fromkeys(name for card in self.cards for name in card.trained_on))
-        return replace_fields(self.cards[0], {"title": title, "trained_on": trained_on})
+        return replace_fields(self.cards[0], {"title": title, "trained_on": self.trained_on})
+
+    @property
+    def trained_on(self) -> tuple[str, ...]:
+        """Collections that the cards name."""
+        return tuple(dict.fromkeys(name for card in self.cards for name in card.trained_on))
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Hashes of the files of each adapter, by its number from 1 and their names."""
+        return {
+            f"adapter {number} {name}": digest
+            for number, identity in enumerate(self.identities, 1)
+            for name, digest in identity.files.items()
+        }
 
 
 def find_adapters(base: Model, folders: Sequence[Path]) -> AdapterSet:
@@ -73,7 +87,7 @@ def find_adapters(base: Model, folders: Sequence[Path]) -> AdapterSet:
     inside, identities = zip(*found, strict=True)
     homes = [_training_folder(folder) for folder in folders]
     cards = tuple(load_card(home / CARD_FILE) for home in homes if home)
-    return AdapterSet(inside, identities, cards)
+    return AdapterSet(base, inside, identities, cards)
 
 
 def find_adapter_base(folders: Sequence[Path]) -> Model:
@@ -107,12 +121,11 @@ def _no_card_error() -> BenchError:
     )
 
 
-def average_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
-    """Write the mean of trained adapters of ``base`` as one adapter.
+def average_adapters(parts: AdapterSet, out: Path) -> None:
+    """Write the mean of trained adapters as one adapter.
 
-    The first card among ``folders`` determines how vectors are made.
+    The first of their cards determines how vectors are made.
     """
-    parts = find_adapters(base, folders)
     kinds = {identity.kind for identity in parts.identities}
     if len(kinds) > 1:
         raise _averaging_error("some are of AdapterHub and some of PEFT")
@@ -130,7 +143,7 @@ def average_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
             save = save_file if name.endswith(".safetensors") else torch.save
             save(tensors, str(folder / name))
 
-    AdaptedNetwork(base, kinds.pop(), write).save(out, card)
+    AdaptedNetwork(parts.base, kinds.pop(), write).save(out, card)
 
 
 def _average_files(parts: AdapterSet) -> dict[str, dict[str, Any]]:
@@ -243,18 +256,16 @@ def normalize_rows(vectors: Float32Array) -> Float64Array:
 
 
 def route_adapters(
-    base: Model,
-    folders: Sequence[Path],
+    parts: AdapterSet,
     out: Path,
     domains: Sequence[Sequence[str]],
     router: Router,
 ) -> None:
-    """Write trained adapters of ``base`` as one model that chooses an adapter for each query.
+    """Write trained adapters as one model that chooses an adapter for each query.
 
-    The first card among ``folders`` determines how vectors are made. ``domains`` has the
-    collections that each adapter is for.
+    The first of their cards determines how vectors are made. ``domains`` has the collections that
+    each adapter is for.
     """
-    parts = find_adapters(base, folders)
     names = tuple(f"part_{place}" for place in range(1, len(parts.folders) + 1))
     routing = Routing(adapters=names, domains=tuple(map(tuple, domains)))
     card = parts.card(f"{len(names)} adapters, routed by {routing.by}")
@@ -265,4 +276,4 @@ def route_adapters(
         router.save(folder / ROUTER)
         write_json(folder / ROUTING, routing)
 
-    AdaptedNetwork(base, "routed", write).save(out, card)
+    AdaptedNetwork(parts.base, "routed", write).save(out, card)

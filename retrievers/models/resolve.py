@@ -188,7 +188,7 @@ def resolve_model(
         card = with_adapter(card, Path(adapter))
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
-    resolved = _resolve_kind(card, base, trust_code)
+    resolved = resolve_kind(card, base, trust_code)
     if dimensions is None:
         dimensions = card.dimensions
     recipe = msgspec.structs.replace(
@@ -202,7 +202,7 @@ def resolve_model(
     return replace_field(resolved, recipe=recipe, allow_unknown_tokens=allow_unknown_tokens)
 
 
-def _resolve_kind(card: Card, base: Path, trust_code: bool) -> Model:
+def resolve_kind(card: Card, base: Path, trust_code: bool = False) -> Model:
     """Resolve a card, whose paths are relative to ``base``, by the kind of its encoder."""
     if card.encoder:
         return _resolve_code(card, base, trust_code)

@@ -59,7 +59,7 @@ def adapt(request: training.AdaptRequest, output: OutputOptions) -> int:
         first, last = (point.losses["loss"] for point in (curve[0], curve[-1]))
         row = {"collection": name, "first_loss": first, "last_loss": last}
         rows.append({**msgspec.structs.asdict(each), **row})
-        lines.append(f"{folder}: {name}; loss {first:.3f} -> {last:.3f}")
+        lines.append(f"{_say_found(folder, each.found)}: {name}; loss {first:.3f} -> {last:.3f}")
     lines.append(as_typed(f"score the checkpoints: {command}"))
     return print_result(output.json, {"checkpoints": rows, "scores": command}, "\n".join(lines))
 
@@ -110,8 +110,10 @@ def _print_trained(
         losses = {"first": first, "last": last}
         return print_result(True, {**msgspec.structs.asdict(trained), "losses": losses}, "")
     resumed = f", resumed at {trained.resumed_at:,}" if trained.resumed_at else ""
+    resumed = "" if trained.found else resumed
     change = f"loss {first.losses['loss']:.3f} -> {last.losses['loss']:.3f}"
-    text = f"{trained.folder}: {how}{trained.steps:,} steps{resumed}, {read}; {change}\n"
+    folder = _say_found(trained.folder, trained.found)
+    text = f"{folder}: {how}{trained.steps:,} steps{resumed}, {read}; {change}\n"
     if size := getattr(trained, "size", None):  # of a fine-tuning
         share = f"{100 * size.trained / size.parameters:.3g} %"
         text += f"trained {size.trained:,} of {size.parameters:,} parameters ({share}); "
@@ -119,6 +121,11 @@ def _print_trained(
     typed = (*request.on, *getattr(request, "held_out", ()))
     text += as_typed(f"evaluate it: {_run_line(typed, [str(request.out)], request)}")
     return print_result(False, None, text)
+
+
+def _say_found(folder: str, found: bool) -> str:
+    """Return ``folder``, marked if an earlier call had made what is in it."""
+    return f"found {folder}, made by an earlier call" if found else folder
 
 
 def _run_line(typed: Sequence[str], models: Sequence[str], folders: FolderFields) -> str:
@@ -143,7 +150,9 @@ def compose(request: training.ComposeRequest, output: OutputOptions) -> int:
     """Print a summary of the combined adapter, and the command that evaluates it."""
     done = trainings.compose(request)
     size = f"{done.parameters:,} parameters on {done.base}"
-    text = f"{done.folder}: {done.how} of {', '.join(done.adapters)}; {size}"
+    text = (
+        f"{_say_found(done.folder, done.found)}: {done.how} of {', '.join(done.adapters)}; {size}"
+    )
     if request.on and not output.json:
         text += as_typed(f"\nevaluate it: {_run_line(request.on, [done.folder], request)}")
     return print_result(output.json, done, text)

@@ -31,6 +31,7 @@ modelling loss of one text. Default: λ = 5000, which the code of Ke et al. (ICL
 best value between 500 and 50,000.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -42,6 +43,7 @@ from torch import Tensor, nn
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
+from foundation.files import hash_records
 from foundation.records import convert_table
 from retrievers.adapters.adapter import AdapterSettings, add_adapter, make_configuration
 from retrievers.models.card import Card, replace_fields
@@ -51,7 +53,7 @@ from retrievers.training.objectives.masked_lm import MaskedLM, sum_losses
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.objectives.objective import Objective, Rate
 from retrievers.training.preset import Above0, Pretraining
-from retrievers.training.pretrain.texts import LazyTexts
+from retrievers.training.pretrain.texts import LazyTexts, hash_texts
 
 FISHER, CENTRE = "fisher:", "centre:"  # prefixes of parameter names
 
@@ -95,6 +97,8 @@ class MixedTexts(LazyTexts):
 
     def __init__(self, corpora: Sequence[Sequence[str]], locations: Int64Array) -> None:
         self.corpora, self.locations = corpora, locations
+        order = hashlib.sha256(locations.tobytes()).hexdigest()
+        self.sha256 = hash_records([[hash_texts(each)] for each in corpora] + [[order]])
 
     def __len__(self) -> int:
         return len(self.locations)

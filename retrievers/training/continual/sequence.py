@@ -20,17 +20,17 @@ from foundation.errors import BenchError
 from foundation.files import replace_entries
 from foundation.records import Record
 from retrievers.encoders.device import pick_device
-from retrievers.models.card import Card
-from retrievers.models.resolve import resolve_model
+from retrievers.models.resolve import Model, resolve_model
 from retrievers.training.engine.context import Progress, TrainingContext, world_size
+from retrievers.training.engine.identity import Inputs
 from retrievers.training.engine.run_folder import lock_folder
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.objectives.objective import Objective, hash_code, read_plugin
 from retrievers.training.preset import Pretraining, Start
 from retrievers.training.pretrain.pretrain import PretrainResult, pretrain
-from retrievers.training.pretrain.start import open_start
-from retrievers.training.pretrain.texts import Stream, hash_sample, training_texts
+from retrievers.training.pretrain.start import hash_initial, open_start
+from retrievers.training.pretrain.texts import Stream, hash_texts, training_texts
 
 PACKAGE = "retrievers.training.continual"
 METHODS = {  # modules by the names of their methods
@@ -142,7 +142,7 @@ def _train(
 ) -> PretrainResult:
     """Train on the last of ``domains``, after the others were learnt."""
     replace = msgspec.structs.replace
-    last, like = len(domains) - 1, _find_usage(preset.start)
+    last, used = len(domains) - 1, _find_used(preset.start)
     if last and not method.restarts:
         before = domain_folder(context.out, last - 1, domains[-2].name)
         preset = replace(preset, start=Start(model=str(before)))
@@ -158,18 +158,21 @@ def _train(
         method.texts(step),
         context.with_folder(domain_folder(context.out, last, domains[-1].name)),
         trained_on=tuple(name for each in read for name in each.trained_on or (each.name,)),
-        like=like,
-        code={"method": hash_code(method)},
+        like=used.card if used else None,
+        also=Inputs(
+            start={"recipe": used.recipe.fingerprint} if used else {},
+            code={"method": hash_code(method)},
+        ),
     )
 
 
-def _find_usage(start: Start) -> Card | None:
-    """Return the card that ``start`` is used with, or None if it has no card of a plain encoder."""
+def _find_used(start: Start) -> Model | None:
+    """Return the model that ``start`` is used as, or None if it has no card of a plain encoder."""
     try:
-        card = resolve_model(start.model).card
+        model = resolve_model(start.model)
     except BenchError:
         return None
-    return None if card.stages or card.encoder else card
+    return None if model.card.stages or model.card.encoder else model
 
 
 @dataclass(frozen=True)
@@ -207,7 +210,8 @@ class DomainStep:
                 "method": method.name,
                 "measured": measured,
                 "texts": len(texts),
-                "sample": hash_sample(texts),
+                "sha256": hash_texts(texts),
+                "start": hash_initial(self.preset.start),
                 "preset": msgspec.to_builtins(self.preset),
                 "code": hash_code(method),
             }

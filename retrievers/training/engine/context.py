@@ -7,11 +7,12 @@ a barrier: barriers time out after minutes, and encoding a corpus can take hours
 import atexit
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -138,13 +139,15 @@ class TrainingContext:
     """Output folder, device, checkpoint interval and progress callback of a training.
 
     None of them changes the weights. ``save_every`` is in steps, None for `SAVE_MINUTES`. The first
-    process calls ``progress`` after each step and after other work.
+    process calls ``progress`` after each step and after other work. ``conditions`` returns what the
+    record of the training says about program, machine and libraries.
     """
 
     out: Path
     device: str = "auto"
     save_every: int | None = None
     progress: Callable[[Progress], None] | None = None
+    conditions: Callable[[], Mapping[str, Any]] = dict
 
     def with_folder(self, folder: Path) -> "TrainingContext":
         """Return the context of a part of the training, with its own ``folder``."""

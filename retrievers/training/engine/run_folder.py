@@ -1,6 +1,7 @@
 """Output folder of a training: the identity of the training, a lock, checkpoints and the model.
 
-``training.json`` identifies the training, so that only the same training continues a folder.
+``training.json`` identifies the training, so that only the same training continues a folder, and
+states where and how long it was trained.
 ``trained.json`` is written last, after the model.
 
 A training resumes from its last complete checkpoint. The last file of a checkpoint is ``complete``
@@ -15,6 +16,7 @@ folder. ``card.toml`` states how vectors are made and which collections the mode
 import json
 import logging
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,13 +33,16 @@ from foundation.records import convert_table, find_differing_keys, read_json, wr
 from retrievers.models.card import CARD_FILE, Card, write_card
 from retrievers.models.loading import silence_transformers
 from retrievers.models.read_settings import LEGACY_POOLING, ST_POOLING
-from retrievers.models.resolve import TRAINING_FILE
+from retrievers.models.resolve import TRAINING_FILE, resolve_card, resolve_kind
 from retrievers.training.engine.context import (
     CURVE_FILE,
+    TrainingContext,
     first_process_first,
     is_first,
+    read_curve,
     wait_for_file,
 )
+from retrievers.training.engine.identity import Training, TrainingRecord, hash_weights
 
 CHECKPOINTS = "checkpoints"  # folder that a finished training removes
 TRAINED_FILE = "trained.json"
@@ -55,10 +60,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Output folder, and the record of everything that decides the result of its training."""
+    """Output folder of a context, and the identity of its training."""
 
-    path: Path
-    training: msgspec.Struct
+    context: TrainingContext
+    training: Training
+
+    @property
+    def path(self) -> Path:
+        """Path of the folder."""
+        return self.context.out
 
     @property
     def has_model(self) -> bool:
@@ -66,7 +76,7 @@ class RunFolder:
         return (self.path / CARD_FILE).exists()
 
     def result(self, kind: type[T]) -> T | None:
-        """Return the record that this training wrote when it finished, or None if it did not.
+        """Return the record of this training if it has finished, marked as found, or None.
 
         Raises:
             BenchError: the folder holds a different training or other files.
@@ -79,27 +89,50 @@ class RunFolder:
             return None
         record = read_json(source, dict[str, Any], f"Remove {source}, and type the command again.")
         folder = str(self.path)  # it may have been moved
-        return convert_table({**record, "folder": folder}, kind, source)
+        return convert_table({**record, "folder": folder, "found": True}, kind, source)
 
     @contextmanager
-    def claim(self, device: str) -> Iterator[None]:
-        """Reserve the folder for this training, which all of its processes on ``device`` share."""
+    def claim(self) -> Iterator[float]:
+        """Reserve the folder for this training, which all of its processes share.
+
+        Yield the time from which `finish` counts.
+        """
+        began = time.monotonic()
         with ExitStack() as locks:
-            with first_process_first(device):
+            with first_process_first(self.context.device):
                 if is_first():
                     locks.enter_context(lock_folder(self.path))
                     self._refuse_other_training()
                     for folder in (self.path, *filter(Path.is_dir, self.path.iterdir())):
                         clean_up(folder, 0)
-                    write_json(self.path / TRAINING_FILE, self.training)
-            yield
+                    began -= self._earlier_seconds()
+                    self._write_record()
+            yield began
 
-    def finish(self, result: msgspec.Struct) -> None:
-        """Write ``result`` as the record of the training, whose model was written before."""
+    def finish(self, result: msgspec.Struct, began: float) -> None:
+        """Write ``result`` as the record of the training, whose model was written before.
+
+        ``began`` comes from `claim`.
+        """
         if is_first():
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+            model = resolve_kind(*resolve_card(str(self.path)))
+            weights = hash_weights(model.recipe)
+            self._write_record(seconds=time.monotonic() - began, weights=weights)
             record = msgspec.to_builtins(result) | {"folder": "."}
+            del record["found"]
             write_json(self.path / TRAINED_FILE, record)  # last, so that it means complete
+
+    def _write_record(self, **finished: Any) -> None:
+        conditions = self.context.conditions()
+        identity = msgspec.structs.asdict(self.training)
+        record = TrainingRecord(**identity, conditions=conditions, **finished)
+        write_json(self.path / TRAINING_FILE, record)
+
+    def _earlier_seconds(self) -> float:
+        """Return the seconds of the optimizer's steps in calls before this one."""
+        curves = [read_curve(path) for path in self.path.rglob(CURVE_FILE)]
+        return sum(point.seconds for curve in curves for point in curve)
 
     def _refuse_other_training(self) -> None:
         """Raise if the folder holds other files, or weights of a different training."""
@@ -111,8 +144,15 @@ class RunFolder:
         if not sealed and not entries - {TRAINING_FILE, CURVE_FILE, CHECKPOINTS}:
             return
         stored = read_json(self.path / TRAINING_FILE, dict[str, Any], "Use another folder.")
+        if "kind" not in stored:
+            raise BenchError(
+                f"{self.path} holds a training of an older version, which did not record the "
+                "content of what it started from",
+                "Evaluate it as it is, and use another folder for this training.",
+            )
         training = msgspec.json.decode(msgspec.json.encode(self.training))
-        if different := find_differing_keys(training, stored):
+        identity = {name: stored[name] for name in stored if name in Training.__struct_fields__}
+        if different := find_differing_keys(training, identity):
             raise BenchError(
                 f"{self.path} holds a different training: {', '.join(different)} changed",
                 "Use another folder, or remove this one.",

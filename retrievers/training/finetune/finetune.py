@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -33,6 +32,7 @@ from retrievers.training.engine.context import (
     wait_for_file,
     world_size,
 )
+from retrievers.training.engine.identity import Inputs, Training
 from retrievers.training.engine.run_folder import (
     CHECKPOINTS,
     RunFolder,
@@ -65,24 +65,6 @@ NEGATIVES = "negatives"
 REFRESHED = "refreshed"  # the current model, removed after its search
 
 
-class FinetuneTraining(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Identity of a fine-tuning: everything that decides the result.
-
-    Attributes:
-        preset: complete preset as a table.
-        start: fingerprint of the start model's recipe.
-        examples: sha256 (hex) of queries and relevant documents.
-        trained_on: collections that the finished card names.
-        processes: number of processes that share each step.
-    """
-
-    preset: dict[str, Any]
-    start: str
-    examples: str
-    trained_on: tuple[str, ...]
-    processes: int
-
-
 class FinetuneResult(msgspec.Struct, frozen=True):
     """Finished fine-tuning.
 
@@ -96,6 +78,7 @@ class FinetuneResult(msgspec.Struct, frozen=True):
             scratch.
         size: parameters and bytes of the trained part.
         dimensions: dimensions at which the vectors were trained, those of whole vectors first.
+        found: True if the training had finished before this call, which trained nothing.
     """
 
     folder: str
@@ -106,6 +89,7 @@ class FinetuneResult(msgspec.Struct, frozen=True):
     resumed_at: int
     size: ModelSize
     dimensions: tuple[int, ...] = ()
+    found: bool = False
 
 
 def finetune(
@@ -133,19 +117,22 @@ def finetune(
     preset = _use_given_negatives(preset, examples.negatives)
     card = trained_card(model, preset, examples.trained_on)
     check_batch_size(len(examples), preset.batch_size)
-    training = FinetuneTraining(
+    training = Training.of(
+        Inputs(
+            start={"recipe": model.recipe.fingerprint, **hash_teacher(preset)},
+            data={"examples": examples.sha256, **examples.searched},
+        ),
+        kind="finetune",
         preset=msgspec.to_builtins(preset),
-        start=model.recipe.fingerprint,
-        examples=examples.sha256,
         trained_on=card.trained_on,
         processes=world_size(),
     )
     if preset.adapter or preset.part:  # raise before any work if it does not fit
         Student(preset, model, card)
-    folder = RunFolder(context.out, training)
+    folder = RunFolder(context, training)
     if finished := folder.result(FinetuneResult):
         return finished
-    with folder.claim(context.device):
+    with folder.claim() as began:
         rounds = [
             Round(preset, model, card, examples, search, context, number).train()
             for number in range(1, len(preset.rounds) + 1)
@@ -156,8 +143,18 @@ def finetune(
             seconds=sum(each.seconds for each in rounds),
             resumed_at=sum(each.resumed_at for each in rounds),
         )
-        folder.finish(trained)
+        folder.finish(trained, began)
     return trained
+
+
+def hash_teacher(preset: Finetuning) -> dict[str, str]:
+    """Return the sha256 of each file of the teacher that ``preset`` names, or of its start."""
+    named = preset.teacher and (preset.teacher.model or preset.teacher.start)
+    if not named:
+        return {}
+    from retrievers.training.pretrain.start import hash_start
+
+    return hash_start(named, "teacher ")
 
 
 def _use_given_negatives(preset: Finetuning, given: NegativePool | None) -> Finetuning:

@@ -93,7 +93,7 @@ class TrainingSet:
     """Queries with their relevant documents.
 
     ``positives`` are the sorted rows of each query's relevant documents, int64. ``negatives`` came
-    with the queries.
+    with the queries. ``searched`` has hashes of what negatives are searched in, by name.
     """
 
     queries: tuple[str, ...]
@@ -101,6 +101,7 @@ class TrainingSet:
     documents: Documents
     trained_on: tuple[str, ...]
     negatives: NegativePool | None = None
+    searched: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -114,6 +115,7 @@ class TrainingSet:
             documents=self.documents,
             trained_on=self.trained_on,
             negatives=self.negatives and self.negatives.take(queries),
+            searched=self.searched,
         )
 
     @cached_property

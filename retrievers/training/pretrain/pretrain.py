@@ -4,7 +4,7 @@ The same call continues a training that was killed from its last complete checkp
 texts that it would have read. A finished training is not repeated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from foundation.errors import BenchError
 from foundation.records import SUFFIX
 from retrievers.models.card import Card, replace_fields
 from retrievers.training.engine.context import TrainingContext, check_packages, is_first, world_size
+from retrievers.training.engine.identity import Inputs, Training
 from retrievers.training.engine.run_folder import RunFolder, save_checkpoint
 from retrievers.training.engine.trainer import (
     FiniteLossMixin,
@@ -27,41 +28,20 @@ from retrievers.training.engine.trainer import (
 )
 from retrievers.training.objectives.objective import Collator, check_batch, count_tokens, hash_code
 from retrievers.training.preset import Pretraining
-from retrievers.training.pretrain.start import StartModel, open_start, save_heads
+from retrievers.training.pretrain.start import StartModel, hash_initial, open_start, save_heads
 from retrievers.training.pretrain.texts import (
     Stream,
     count_steps,
-    hash_sample,
+    hash_texts,
     texts_per_step,
     training_texts,
 )
 
+NOTHING = Inputs()
 LESS_MEMORY = (
     "Use --set gradient_checkpointing=true, or a smaller batch_size with a larger accumulate, or, "
     "with a contrastive objective, a smaller objective.sub_batch."
 )
-
-
-class PretrainTraining(msgspec.Struct, frozen=True):
-    """Identity of a pre-training: everything that decides the result.
-
-    Attributes:
-        preset: complete preset as a table.
-        steps: optimizer steps.
-        texts: number of texts. Each block of a long document counts.
-        sample: sha256 (hex) of about 1,000 evenly spaced documents.
-        trained_on: collections that the texts come from, and those that the start was trained on.
-        processes: number of processes that share each step.
-        code: hashes of the sources of the objective and of the continual learning method.
-    """
-
-    preset: dict[str, Any]
-    steps: int
-    texts: int
-    sample: str
-    trained_on: tuple[str, ...]
-    processes: int
-    code: Mapping[str, Mapping[str, str]]
 
 
 class PretrainResult(msgspec.Struct, frozen=True):
@@ -74,6 +54,7 @@ class PretrainResult(msgspec.Struct, frozen=True):
         texts_read: number of texts read, including repetitions.
         seconds: wall-clock seconds of the last call, without resumed steps.
         resumed_at: step that the last call resumed from, 0 if it started from scratch.
+        found: True if the training had finished before this call, which trained nothing.
     """
 
     folder: str
@@ -82,6 +63,7 @@ class PretrainResult(msgspec.Struct, frozen=True):
     texts_read: int
     seconds: float
     resumed_at: int
+    found: bool = False
 
 
 def pretrain(
@@ -91,33 +73,37 @@ def pretrain(
     *,
     trained_on: tuple[str, ...] = (),
     like: Card | None = None,
-    code: Mapping[str, Mapping[str, str]] | None = None,
+    also: Inputs = NOTHING,
 ) -> PretrainResult:
     """Pre-train an encoder on documents, at least one, which are read when they are needed.
 
     Afterwards the folder of the context holds a checkpoint (see `engine.run_folder`), its heads,
     the loss curve and the record of the training. The card names the collections ``trained_on``,
-    and the result is used like ``like``. ``code`` has hashes of further sources that decide the
-    result.
+    and the result is used like ``like``. ``also`` has hashes of what else decides the result.
     """
     check_packages("accelerate")
+    own = Inputs(
+        start=hash_initial(preset.start),
+        data={"texts": hash_texts(documents)},
+        code={"objective": hash_code(preset.objective)},
+    )
     started = open_start(preset.start, preset.seed, documents)
     check_length(preset, started)
     texts = training_texts(preset, documents, started.tokenizer, context.report)
     collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
-    training = PretrainTraining(
+    training = Training.of(
+        own | also,
+        kind="pretrain",
         preset=msgspec.to_builtins(preset),
         steps=count_steps(preset, texts, collate),
         texts=len(texts),
-        sample=hash_sample(documents),
         trained_on=tuple(dict.fromkeys([*started.trained_on, *trained_on])),
         processes=world_size(),
-        code={"objective": hash_code(preset.objective), **(code or {})},
     )
     module = started.build_module(preset.objective, preset.seed)  # raises if settings do not fit
     batch = collate([Stream(texts, 1, preset.seed)[0]])
     check_batch(batch, preset.objective.name, module.forward)
-    folder = RunFolder(context.out, training)
+    folder = RunFolder(context, training)
     if finished := folder.result(PretrainResult):
         return finished
 
@@ -143,7 +129,7 @@ def pretrain(
         memory_hint=LESS_MEMORY,
     )
     texts_read = training.steps * texts_per_step(preset)
-    with folder.claim(context.device):
+    with folder.claim() as began:
         fitted = FitResult(0.0, training.steps)
         if not folder.has_model:  # else it was killed before it recorded its end
             if preset.gradient_checkpointing:
@@ -161,7 +147,7 @@ def pretrain(
             seconds=fitted.seconds,
             resumed_at=fitted.resumed_at,
         )
-        folder.finish(trained)
+        folder.finish(trained, began)
     return trained
 
 

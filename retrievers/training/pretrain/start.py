@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from foundation.errors import BenchError, wrap_errors
-from foundation.files import replace_entries
+from foundation.files import replace_entries, sha256_of_file
 from foundation.records import decode_json, write_json
 from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.card import BRANCH
@@ -117,6 +117,25 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
         sha=card.weights_sha256,
     )
     return read_checkpoint(folder), card.trained_on
+
+
+def hash_start(model: str, role: str = "") -> dict[str, str]:
+    """Return the sha256 of each file that a training reads of ``model``, by name after ``role``."""
+    checkpoint, _ = find_checkpoint(model)
+    hashes = {**checkpoint.hashes, **hash_heads(checkpoint.root)}
+    return {f"{role}{name}": digest for name, digest in hashes.items()}
+
+
+def hash_heads(root: Path) -> dict[str, str]:
+    """Return the sha256 of each file that only a pre-training reads below ``root``, by name."""
+    files = {f"{HEADS}/{name}": root / HEADS / name for name in (HEADS_FILE, OBJECTIVE_FILE)}
+    return {name: sha256_of_file(path) for name, path in files.items() if path.is_file()}
+
+
+def hash_initial(start: Start) -> dict[str, str]:
+    """Return the sha256 of each file that ``start`` reads: of its model or of its tokenizer's."""
+    named = start.model or (start.scratch.tokenizer if start.scratch else "")
+    return hash_start(named) if named else {}
 
 
 def _new_model(scratch: Scratch, documents: Sequence[str]) -> StartModel:

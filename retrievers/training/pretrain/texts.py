@@ -21,12 +21,16 @@ from retrievers.training.objectives.objective import Collator, Example, count_to
 from retrievers.training.preset import Pretraining
 
 READ_DOCUMENTS = 1_000  # documents tokenized at a time
-SAMPLED_TEXTS = 1_000
 COUNTED_TEXTS = 4_096  # number of first texts from which the average length is estimated
 
 
 class LazyTexts(Sequence[str]):
-    """Sequence of texts that are read when they are accessed."""
+    """Sequence of texts that are read when they are accessed.
+
+    ``sha256`` is a hash (hex) of what decides them, or "" if only reading them would tell.
+    """
+
+    sha256: str = ""
 
     @abstractmethod
     def text_at(self, index: int) -> str:
@@ -139,10 +143,10 @@ class Stream:
         return np.random.default_rng([self.seed, passed]).permutation(len(self.texts))
 
 
-def hash_sample(texts: Sequence[str]) -> str:
-    """Return the sha256 (hex) of about 1,000 evenly spaced texts of ``texts``."""
-    sampled = range(0, len(texts), max(1, len(texts) // SAMPLED_TEXTS))
-    return hash_records([texts[index]] for index in sampled)
+def hash_texts(texts: Sequence[str]) -> str:
+    """Return the sha256 (hex) of the content of ``texts``, which may know it."""
+    known = texts.sha256 if isinstance(texts, LazyTexts) else ""
+    return known or hash_records([text] for text in texts)
 
 
 def count_steps(preset: Pretraining, texts: Sequence[str], collate: Collator) -> int:

@@ -6,7 +6,7 @@ import torch
 from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
-from retrievers.adapters.compose import average_adapters, find_adapter_base
+from retrievers.adapters.compose import average_adapters, find_adapter_base, find_adapters
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models import loading
 from retrievers.models.resolve import resolve_model
@@ -48,7 +48,7 @@ def two_of(tmp_path, method="seq_bn", library="adapterhub"):
 def test_an_average_has_the_mean_weights_of_its_adapters(tmp_path, library, method):
     one, two = two_of(tmp_path, method, library)
     base = find_adapter_base([one, two])
-    average_adapters(base, [one, two], tmp_path / "mean")
+    average_adapters(find_adapters(base, [one, two]), tmp_path / "mean")
     first, second, found = held(one), held(two), held(tmp_path / "mean")
     assert found.keys() == first.keys() == second.keys()
     for key, value in found.items():
@@ -76,14 +76,14 @@ def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
         ("peft", "some are of AdapterHub and some of PEFT"),
     ):
         with pytest.raises(BenchError, match=f"cannot be averaged: {why}"):
-            average_adapters(base, [one, tmp_path / name], tmp_path / "mean")
+            average_adapters(find_adapters(base, [one, tmp_path / name]), tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
 
 
 def test_incompatible_adapters_are_refused(tmp_path):
     one, _ = two_of(tmp_path)
     with pytest.raises(BenchError, match="a single adapter cannot be composed"):
-        average_adapters(find_adapter_base([one]), [one], tmp_path / "both")
+        find_adapters(find_adapter_base([one]), [one])
     run(tmp_path, QUICK, "whole")
     with pytest.raises(BenchError, match="is a complete model, not an adapter"):
         find_adapter_base([tmp_path / "whole"])

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.adapters.compose import Router, find_adapter_base, normalize_rows, route_adapters
+from retrievers.adapters.compose import (
+    Router,
+    find_adapter_base,
+    find_adapters,
+    normalize_rows,
+    route_adapters,
+)
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.read_checkpoint import ROUTER, ROUTING
 from retrievers.models.resolve import resolve_model
@@ -63,7 +69,7 @@ def routed(trained, out):
     base = find_adapter_base(folders)
     encoder = open_encoder(base, "cpu")
     router = Router.fit([encoder.encode_queries(texts[1:]) for texts in DOMAINS])
-    route_adapters(base, folders, out, [["a"], ["b/c"]], router)
+    route_adapters(find_adapters(base, folders), out, [["a"], ["b/c"]], router)
     return resolve_model(str(out))
 
 

@@ -185,7 +185,7 @@ def test_checkpoints_are_written_when_their_time_has_come(start, finished, tmp_p
 def test_a_folder_of_another_training_is_refused(start, finished):
     with pytest.raises(BenchError, match=r"preset\.seed, trained_on changed$"):
         train(small.preset(start, seed=1), finished)
-    with pytest.raises(BenchError, match="different training: texts, sample"):
+    with pytest.raises(BenchError, match=r"different training: data\.texts, texts"):
         pretrain(small.preset(start), TEXTS[1:], on_cpu(finished), trained_on=("my/texts",))
 
 
