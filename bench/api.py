@@ -130,9 +130,10 @@ def results(folder: str | Path = "results") -> "pd.DataFrame":
         A row for each result and measure, sorted by collection, model and time, with the columns
         ``collection``, ``split``, ``model``, ``measure``, ``value`` (the mean, unrounded),
         ``is_main`` (whether it is the collection's main measure), ``queries``, ``unanswered``,
-        ``judged_at_10``, ``in_domain``, ``official``, ``depth``, ``index`` (``flat`` is exact; ""
-        for BM25 and run files), ``time``, ``key`` (equal for the same model, protocol and index)
-        and ``folder``, which `load_result` accepts.
+        ``judged_at_10``, ``in_domain``, ``official`` (None if nothing is published for the
+        collection), ``depth``, ``index`` (``flat`` is exact; "" for BM25 and run files), ``time``,
+        ``key`` (equal for the same model, protocol and index) and ``folder``, which `load_result`
+        accepts.
 
     Raises:
         BenchError: there are no results, or one is damaged or contradicts itself.

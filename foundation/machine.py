@@ -4,10 +4,13 @@ import ctypes
 import os
 import platform
 import re
+import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib import metadata
 from pathlib import Path
+
+from threadpoolctl import threadpool_info
 
 from foundation.errors import BenchError
 
@@ -114,3 +117,20 @@ def count_threads() -> int:
     """Return ``OMP_NUM_THREADS`` if set, as other libraries do, else the allowed CPU cores."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(first) if first.isdecimal() and int(first) else len(os.sched_getaffinity(0))
+
+
+def library_threads() -> dict[str, int]:
+    """Return the CPU threads that each loaded library uses now, by its name.
+
+    ``search`` are those of exact search. A library that is not loaded has no entry.
+    """
+    threads = {"search": count_threads()}
+    for library in threadpool_info():
+        if library["user_api"] == "blas":
+            name, count = library["internal_api"], library["num_threads"]
+            threads[name] = max(count, threads.get(name, 0))
+    if torch := sys.modules.get("torch"):
+        threads["torch"] = torch.get_num_threads()
+    if faiss := sys.modules.get("faiss"):
+        threads["faiss"] = faiss.omp_get_max_threads()
+    return threads

@@ -135,7 +135,7 @@ def _row_name(row: ComparisonRow) -> str:
 def _notes(comparison: Comparison) -> Iterator[str]:
     for row in comparison.collections:
         yield from (f"{row.on}: missing: {gap}" for gap in row.missing)
-        if not row.official:
+        if row.official is False:
             yield f"{row.on}: not the published collection; not in the mean of a suite"
         if row.overlay:
             yield f"{row.on}: imported judgements count, too (overlay {row.overlay})"

@@ -56,14 +56,14 @@ def _heading(result: Result) -> str:
         parts.append(f"{protocol.title_track} track")
     if protocol.exclude_self:
         parts.append("document with the query's id excluded")
-    if not protocol.official:
+    if protocol.is_altered:
         parts.append("NOT the published collection")
     return f"{protocol.collection}: {', '.join(part for part in parts if part)}"
 
 
 def _claim(result: Result, published: Published) -> float | None:
     """Return the published score of the main measure, if the data are the published ones."""
-    known = published if result.protocol.official else {}
+    known = {} if result.protocol.is_altered else published
     return known.get((result.model, result.protocol.collection, result.main_measure))
 
 

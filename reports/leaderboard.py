@@ -183,7 +183,9 @@ def lowest_judged(row: Row) -> float | None:
 def _protocols(board: Leaderboard) -> str:
     """Return a table of each column's protocol, since different protocols are not comparable."""
     columns: list[Column[CollectionColumn]] = [
-        Column("collection", lambda on: on.label + " (not the published one)" * (not on.official)),
+        Column(
+            "collection", lambda on: on.label + " (not the published one)" * (on.official is False)
+        ),
         Column("queries", lambda on: on.queries, fmt.count),
         Column("documents", lambda on: on.documents, fmt.count),
         *columns_for(PROTOCOL, lambda on, name: on.protocol.get(name)),

@@ -193,7 +193,7 @@ def _summary(report: Report) -> str:
     seeds = f", {_seeds(report.seeds)}" if report.trains else ""
     lines = [
         f"{len(report.rows)} rows{seeds}: {cells - report.gaps} of {cells} cells finished, "
-        f"{fmt.duration(report.seconds)} of work ({where.machine}, {where.threads} threads, "
+        f"{fmt.duration(report.seconds)} of work ({where.machine}, {where.shown_threads}, "
         f"device {where.device}), {where.time[:10]}.",
         f"Made by {code(report.command)}.",
     ]
@@ -216,6 +216,8 @@ def _summary(report: Report) -> str:
             "**Modified code: there were uncommitted changes when cells were made or this report "
             "was written.**"
         )
+    if report.conditions.own_code:
+        lines.append(f"Own code: {', '.join(map(code, report.conditions.own_code))}.")
     return "\n\n".join(lines)
 
 
@@ -378,6 +380,7 @@ def _intervals(report: Report) -> list[str]:
         *(["All seeds continue from one base. Intervals do not cover other bases."] * shared),
         "mean ± and intervals: 95 %, seeds and queries resampled; with one seed, only the queries "
         "of the two checkpoints.",
+        *([f"{fmt.NOTHING_VARIES}."] if len(report.seeds) > 1 else []),
     ]
 
 

@@ -45,7 +45,7 @@ from bench.gate.decision import GateSettings
 from bench.requests.deciding import LeaderboardRequest
 from bench.result_store.find import SELECTOR, describe_protocol
 from bench.runner.workspace import open_workspace
-from datasets_cfg.catalogue import collections_of, dataset_names, suite_for, suite_names
+from datasets_cfg.catalogue import collections_of, suite_for, suite_names
 from foundation.errors import BenchError, did_you_mean
 from foundation.records import Record, read_toml
 from retrievers.index.faiss_index import IndexSpec
@@ -156,7 +156,7 @@ def build_leaderboard(
     results = [entry.record for entries in by_column.values() for entry in entries]
     models = {result.model for result in results}
     known = collect_claims(cards, models, request.published)
-    official = {column.name for column in columns if column.official}
+    official = {column.name for column in columns if column.official is not False}
     claims = tuple(claim for claim in known if claim.name in official.union(names))
     rows = tuple(
         _build_row(name, cells, suites, groups, claims, cards) for name, cells in by_row.items()
@@ -230,7 +230,7 @@ def _column_of(name: str, label: str, entries: Sequence[Evaluation]) -> Collecti
     measures = dict.fromkeys([main, *(key for result in results for key in result.measures)])
     protocol = max((result.protocol for result in results), key=lambda one: one.corpus_sha256)
     shown = describe_protocol(protocol)
-    if protocol.official and protocol.collection not in dataset_names():
+    if protocol.official is None:
         del shown["official"]  # nobody published it
     sizes = (result.documents for result in results if result.documents is not None)
     return CollectionColumn(
@@ -326,7 +326,7 @@ def _means_by_measure(
     suite: str, results: Mapping[str, Result], score: Callable[[str, str, float], Score]
 ) -> dict[str, Mean]:
     """Return a suite's mean by each measure, over the published collections only."""
-    official = {name: result for name, result in results.items() if result.protocol.official}
+    official = {name: result for name, result in results.items() if not result.protocol.is_altered}
     scores = {name: result.measures for name, result in official.items()}
     in_domain = {name for name, result in official.items() if result.in_domain}
     means = {}
@@ -356,6 +356,7 @@ def _build_cell(result: Result, scores: dict[str, Score]) -> Cell:
         facts={
             "time": where.time,
             "commit": where.commit[:12] + (" with changes" if where.dirty else ""),
+            **({"own code": ", ".join(where.own_code)} if where.own_code else {}),
             "machine": _describe_machine(result),
             "libraries": libraries,
             "result": result.key,
@@ -373,4 +374,4 @@ def _tokens_per_second(result: Result) -> float | None:
 
 def _describe_machine(result: Result) -> str:
     where = result.conditions
-    return f"{where.machine}, {where.device}, {where.threads} threads"
+    return f"{where.machine}, {where.device}, {where.shown_threads}"

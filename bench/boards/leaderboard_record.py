@@ -119,7 +119,7 @@ class CollectionColumn(msgspec.Struct, frozen=True, kw_only=True):
         name: name of the column, with all that distinguishes it from the main protocol.
         label: short name for tables, unique among the columns.
         main: whether it represents its collection, also in means.
-        official: whether this is the published collection.
+        official: whether this is the published collection; None if nothing is published for it.
         title_track: track of the collection's titles, if it has several.
     """
 
@@ -127,7 +127,7 @@ class CollectionColumn(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     collection: str
     main: bool
-    official: bool
+    official: bool | None
     main_measure: str
     measures: tuple[str, ...]
     queries: int

@@ -117,7 +117,7 @@ def _priority(protocol: Protocol, results: list[Evaluation]) -> tuple[bool, bool
     """
     newest = max(stored.record.conditions.time for stored in results)
     content = msgspec.json.encode(protocol)
-    return protocol.official, _is_declared(protocol), newest, len(results), content
+    return not protocol.is_altered, _is_declared(protocol), newest, len(results), content
 
 
 def _is_declared(protocol: Protocol) -> bool:

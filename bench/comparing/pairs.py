@@ -202,7 +202,7 @@ class ComparisonRow(Record, kw_only=True):
         weighted: True if members have different weights.
         mean_a, mean_b: mean scores; None if there isn't a result, or a member is missing.
         in_domain_a, in_domain_b: whether the model was trained on the collection.
-        official: whether this is the published collection.
+        official: whether this is the published collection; None if nothing is published for it.
         paired: difference, with p adjusted over the collections of all pairs (a mean: over all
             pairs); None for a gap.
         verdict: better model at the 5 % level.
@@ -222,7 +222,7 @@ class ComparisonRow(Record, kw_only=True):
     mean_b: float | None
     in_domain_a: bool = False
     in_domain_b: bool = False
-    official: bool = True
+    official: bool | None = True
     paired: Difference | None
     verdict: Verdict
     missing: tuple[str, ...] = ()
@@ -333,7 +333,7 @@ def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | Non
         mean_b=matrix.mean(b.name),
         in_domain_a=bool(results[0] and results[0].record.in_domain),
         in_domain_b=bool(results[1] and results[1].record.in_domain),
-        official=all(protocol.official for protocol in protocols),
+        official=_all_official(protocols),
         paired=test,
         verdict=test.verdict if test else "neither",
         missing=tuple(f"{name}: {matrix.gaps[name]}" for name in gaps),
@@ -343,6 +343,12 @@ def _collection_row(pair: ModelPair, matrix: ScoreMatrix, test: Difference | Non
         fewest_a=results[0].record.short_measures.get(matrix.measure) if results[0] else None,
         fewest_b=results[1].record.short_measures.get(matrix.measure) if results[1] else None,
     )
+
+
+def _all_official(protocols: Sequence[Protocol]) -> bool | None:
+    """Return whether all are of the published collection, or None if nothing is published."""
+    stated = [protocol.official for protocol in protocols]
+    return None if None in stated and False not in stated else all(stated)
 
 
 def _suites_to_show(pair: ModelPair, settings: ComparisonSettings) -> Iterator[str]:
@@ -359,7 +365,7 @@ def _suite_row(
 ) -> ComparisonRow | None:
     """Return the row of a suite's mean, or None if the members' measures differ."""
     weights = suite_weights(suite)
-    members = [rows[name] for name in weights if name in parts and rows[name].official]
+    members = [rows[name] for name in weights if name in parts and rows[name].official is not False]
     names = {row.on for row in members}
     measures = {row.measure for row in members}
     if len(measures) > 1:

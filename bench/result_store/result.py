@@ -327,9 +327,16 @@ def _is_result_of(job: Job, here: Conditions, stored: Evaluation) -> bool:
 
 
 def _comparable_conditions(conditions: Conditions) -> Conditions:
-    """Return conditions without time and version, which may differ."""
-    some_time = "2000-01-01T00:00:00+00:00"
-    return msgspec.structs.replace(conditions, time=some_time, bench="", commit="", dirty=False)
+    """Return conditions without time, version, threads and own code, which may differ."""
+    return msgspec.structs.replace(
+        conditions,
+        time="2000-01-01T00:00:00+00:00",
+        bench="",
+        commit="",
+        dirty=False,
+        threads=0,
+        own_code=(),
+    )
 
 
 def _evaluation_time(stored: Evaluation) -> str:

@@ -300,7 +300,7 @@ def _compute_means(names: Sequence[Any], results: Sequence[Result]) -> Means:
                 values = {
                     result.protocol.collection: result.measures[measure]
                     for result in evaluated
-                    if measure in result.measures and result.protocol.official
+                    if measure in result.measures and not result.protocol.is_altered
                 }
                 means.append((model, suite_mean(suite, measure, values, in_domain)))
     return tuple(means)

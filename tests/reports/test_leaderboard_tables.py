@@ -74,7 +74,7 @@ def test_recipes_and_speed_have_their_own_table(tmp_path):
         "bytes per document": "1,536",
         "lowest judged@10": "0.5000",
         "tokens/s": "1,500",
-        "machine": "Linux x86_64, cpu, 2 threads",
+        "machine": "Linux x86_64, cpu, 2 cores available",
     }
 
 

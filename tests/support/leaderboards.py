@@ -34,7 +34,7 @@ def make_protocol(collection: str, **changes: Any) -> Protocol:
         known = {name: getattr(facts, name) for name in names}
     parts = ("corpus", "queries", "qrels")
     hashes = {f"{part}_sha256": digest(part, collection) for part in parts}
-    fields = {"exclude_self": False, "depth": 1000, **known, **hashes, **changes}
+    fields = {"exclude_self": False, "depth": 1000, "official": True, **known, **hashes, **changes}
     return msgspec.structs.replace(PROTOCOL, collection=collection, **fields)
 
 

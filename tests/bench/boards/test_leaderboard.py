@@ -1,5 +1,8 @@
 """A leaderboard puts side by side what compares, and nothing else; gaps stay gaps."""
 
+import hashlib
+
+import msgspec
 import numpy as np
 import pytest
 from attrs import evolve
@@ -20,6 +23,7 @@ from foundation.errors import BenchError
 from retrievers.models.card import Card, Prompts
 from tests.support.examples import with_examples
 from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
+from tests.support.results import RESULT
 
 PLAIN = LeaderboardRequest()
 FORUMS = expand_names(["beir/cqadupstack"])
@@ -161,7 +165,7 @@ def test_speed_is_that_of_the_evaluation_that_encoded_most(tmp_path):
     store(tmp_path, "a", "four", [0.5], timings=Timings(encode_documents_s=5.0))
     (row,) = board_of(tmp_path).rows
     assert row.tokens_per_s == 300.0
-    assert row.speed_device == "Linux x86_64, cpu, 2 threads"
+    assert row.speed_device == "Linux x86_64, cpu, 2 cores available"
     assert row.cells["one"].tokens_per_s == 100.0
     assert row.cells["four"].tokens_per_s is None
 
@@ -284,3 +288,14 @@ def test_rows_are_compared_with_a_baseline_as_compare_and_check_do(tmp_path):
     missing = board.contrasts_of("other")["base"]
     assert (missing.outcome, missing.reasons) == ("MISSING", ("two: no result",))
     assert not board.contrasts_of("base")
+
+
+def test_older_results_of_a_collection_that_nobody_published_keep_their_key():
+    """They state ``official: true``, which is neither true nor false."""
+    older = msgspec.json.encode({**msgspec.to_builtins(make_protocol("mine")), "official": True})
+    read = msgspec.json.decode(older, type=type(make_protocol("mine")))
+    assert read.official is None
+    assert read == make_protocol("mine")
+    content = msgspec.json.encode((RESULT.fingerprint, msgspec.Raw(older), RESULT.index))
+    key = hashlib.sha256(content).hexdigest()[:12]
+    assert msgspec.structs.replace(RESULT, protocol=read).key == key

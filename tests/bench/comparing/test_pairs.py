@@ -27,7 +27,7 @@ from foundation.errors import BenchError
 from retrievers.models.card import Prompts, Recipe
 from tests.support import results as records
 
-PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="beir/scifact")
+PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="beir/scifact", official=True)
 RECIPE = Recipe(model="words", kind="hashing", dim=8)
 FAST = ComparisonSettings(resampling=Resampling(resamples=999))
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -141,9 +142,12 @@ def test_the_same_evaluation_at_another_time_has_the_same_key():
 
 def test_fingerprint_index_and_each_part_of_the_protocol_change_the_key():
     def other(value):
-        return {bool: lambda: not value, int: lambda: value + 1, str: lambda: value + "x"}[
-            type(value)
-        ]()
+        return {
+            type(None): lambda: False,
+            bool: lambda: not value,
+            int: lambda: value + 1,
+            str: lambda: value + "x",
+        }[type(value)]()
 
     fields = msgspec.structs.asdict(PROTOCOL)
     variants = [with_protocol(**{name: other(value)}) for name, value in fields.items()]
@@ -223,17 +227,43 @@ def test_a_write_that_fails_leaves_the_earlier_evaluation_whole(failing, tmp_pat
 
 def test_conditions_record_machine_and_versions():
     found = current_conditions("cpu")
-    assert (found.device, found.search_device, found.threads) == (
-        "cpu",
-        "cpu",
-        len(os.sched_getaffinity(0)),
-    )
+    assert (found.device, found.search_device) == ("cpu", "cpu")
     assert found.time.endswith("+00:00")
     assert found.libraries["numpy"] == np.__version__
     assert all(found.libraries.values())
     assert found.python.startswith("3.")
     assert found.machine
     assert found.bench
+
+
+THREADS = """
+import sys
+from bench.evaluation.pipeline import current_conditions
+import numpy
+before = current_conditions("cpu").threads
+assert not {"torch", "faiss"} & {*before, *sys.modules}, before
+import faiss, torch
+torch.set_num_threads(2)
+faiss.omp_set_num_threads(2)
+after = current_conditions("cpu").threads
+assert (after["search"], after["torch"], after["faiss"]) == (3, 2, 2), after
+assert before["openblas"] == 1, before
+"""
+
+
+@pytest.mark.slow
+def test_threads_are_those_of_each_loaded_library(monkeypatch):
+    """A library that is not needed is not imported for it."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    subprocess.run([sys.executable, "-c", THREADS], check=True)
+
+
+def test_threads_of_older_records_are_cores():
+    assert CONDITIONS.shown_threads == "2 cores available"
+    one, several = {"search": 1, "torch": 1}, {"search": 4, "torch": 1}
+    shown = [msgspec.structs.replace(CONDITIONS, threads=each) for each in (one, several)]
+    assert [each.shown_threads for each in shown] == ["1 thread", "threads: search 4, torch 1"]
 
 
 @pytest.fixture
@@ -266,7 +296,7 @@ def test_conditions_name_the_commit_and_ignore_new_files_outside_the_packages(
 
 def test_new_files_of_the_packages_and_files_of_the_user_mark_the_conditions(checkout, monkeypatch):
     monkeypatch.setattr(pipeline, "loaded_files", lambda: ("mine.py",))
-    assert current_conditions("cpu").dirty
+    assert current_conditions("cpu").own_code == ("mine.py",)
     monkeypatch.undo()
     monkeypatch.setattr(pipeline, "ROOT", checkout)
     folder = checkout / "retrievers" / "training" / "objectives"
