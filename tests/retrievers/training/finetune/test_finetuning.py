@@ -144,7 +144,7 @@ def test_another_training_in_the_same_folder_is_refused(tmp_path):
     run(tmp_path)
     with pytest.raises(BenchError, match="different training: preset"):
         run(tmp_path, steps=7)
-    with pytest.raises(BenchError, match="different training: examples"):
+    with pytest.raises(BenchError, match=r"different training: data\.examples"):
         finetune(preset(QUICK), model(tmp_path), examples(5), on_cpu(tmp_path / "out"))
 
 
