@@ -19,7 +19,7 @@ from bench.explain.ledger import Ledger
 from bench.explain.question import Question
 from bench.explain.setup import Answer, Observation, differing_files
 from bench.explain.stages import examine
-from bench.explain.system import SearchSystem, is_system
+from bench.explain.system import StoredSystem, is_system
 from bench.requests.deciding import ExplainRequest
 from bench.requests.fields import ModelFields
 from bench.runner.workspace import Workspace, load_models, open_workspace
@@ -83,7 +83,7 @@ def explain_system(request: ExplainRequest) -> Ledger:
     with suppress(BenchError):  # not a transformer: no deviation can be applied
         question = Question(loaded, [dataset], workspace.dataset, workspace.device)
         _ = question.passes
-    system = SearchSystem.open(request.model, request.trust_code)
+    system = StoredSystem.open(request.model, request.trust_code)
     return examine(system, model, dataset, question, request.measure or None)
 
 

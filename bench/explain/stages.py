@@ -36,7 +36,7 @@ from bench.explain.causes import (
 from bench.explain.evidence import SHARE
 from bench.explain.ledger import Ledger, Stage, compare_stages
 from bench.explain.question import Question
-from bench.explain.system import METHODS, SearchSystem
+from bench.explain.system import METHODS, StoredSystem
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError, format_count, format_names
@@ -49,7 +49,7 @@ UNIT, SCALED = 1e-3, 1e-5  # deviations from length 1 of vectors that count as n
 
 
 def examine(
-    system: SearchSystem,
+    system: StoredSystem,
     retriever: VectorRetriever,
     dataset: Dataset,
     question: Question | None = None,
@@ -85,7 +85,7 @@ def examine(
         depth,
         resampling,
         system=system.name,
-        version=system.version,
+        version=system.stated("version"),
         checkpoint=retriever.name,
         notes=examination.notes(),
     )
@@ -142,7 +142,7 @@ class Examination:
         question: see `examine`.
     """
 
-    system: SearchSystem
+    system: StoredSystem
     retriever: VectorRetriever
     dataset: Dataset
     depth: int
@@ -298,7 +298,7 @@ class Examination:
     def _find(self, query_ids: Sequence[str], queries: Float32Array, k: int) -> Run:
         """Return the system's search for query vectors, or exact search of what it stores."""
         if self.system.offers("search_vectors"):
-            return self.system.search(query_ids, queries, k)
+            return self.system.rank(query_ids, queries, k)
         assert self._stored is not None
         return self._stored.search(self._metric, query_ids, queries, k)
 
@@ -371,11 +371,11 @@ class Examination:
         if self._other_dimension or not self.system.offers("search_vectors"):
             return None
         ids, vectors = self._queries
-        return self.system.search(ids, vectors, self._asked, "searching with query vectors")
+        return self.system.rank(ids, vectors, self._asked, "searching with query vectors")
 
     @cached_property
     def _answers(self) -> Run:
         """The system's own answers."""
         queries = self.dataset.queries
         title = f"asking {self.system.name}"
-        return self.system.search(queries.ids, list(queries.texts), self._asked, title)
+        return self.system.rank(queries.ids, list(queries.texts), self._asked, title)

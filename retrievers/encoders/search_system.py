@@ -82,14 +82,19 @@ class SearchSystem:
             raise BenchError(f"{self.name}: its batch is {size!r}", "Set a number from 1.")
         return size
 
-    def search(self, queries: list[str], k: int) -> list[Ranking]:
+    def search(self, queries: Any, k: int, method: str = "search") -> list[Ranking]:
         """Return the ranking of each query as the system gives it, of any length.
+
+        Args:
+            queries: list of texts, or what another ``method`` takes.
+            k: number of documents to ask for.
+            method: method of the object; a function has only ``search``.
 
         Raises:
             BenchError: it returns something else than `RETURNS`.
             Exception: whatever the system raises.
         """
-        search: Callable[..., Any] = getattr(self.made, "search", self.made)
+        search: Callable[..., Any] = getattr(self.made, method, self.made)
         returned = search(queries, k)
         if isinstance(returned, str | bytes | Mapping) or not isinstance(returned, Iterable):
             raise self._error(f"returned a {type(returned).__name__}", returned)
@@ -97,9 +102,9 @@ class SearchSystem:
         if len(rankings) != len(queries):
             expected = f"{len(rankings)} rankings for {len(queries)} queries"
             raise self._error(f"returned {expected}", rankings[:1])
-        return [self._read(ranking) for ranking in rankings]
+        return [self.read(ranking) for ranking in rankings]
 
-    def _read(self, ranking: Any) -> Ranking:
+    def read(self, ranking: Any) -> Ranking:
         """Return what a system returned for one query with ids as text."""
         if isinstance(ranking, Mapping):  # scores by id, in no order
             ranking = sorted(ranking.items(), key=lambda pair: -pair[1])

@@ -11,7 +11,7 @@ import numpy as np
 from bench.evaluation.retriever import Retriever
 from bench.explain.question import Question
 from bench.explain.stages import examine
-from bench.explain.system import SearchSystem
+from bench.explain.system import StoredSystem
 from bench.runner.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from tests.support.collections import write_collection
@@ -217,7 +217,7 @@ def open_system(plan: Plan, where: str | int | None) -> Any:
 
 def ledger_of(world: World, where: str | int | None, faults: Sequence[str] = ()) -> Any:
     plan = planned(world, faults)
-    system = SearchSystem.open(fill(plan, open_system(plan, where)), trust_code=False)
+    system = StoredSystem.open(fill(plan, open_system(plan, where)), trust_code=False)
     return examine(system, world.model, world.dataset, world.question)
 
 

@@ -14,12 +14,16 @@ from bench.comparing.statistics import Resampling
 from bench.evaluation.scoring import score
 from bench.explain.ledger import Ledger, Stage, compare_stages
 from bench.explain.stages import examine
-from bench.explain.system import SearchSystem, read_answers
+from bench.explain.system import StoredSystem, make_run
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from tests.support.search_faults import World, make_world
 
 MEASURES = ("nDCG@3", "R@5")
+
+
+def read_answers(query_ids, answers, k):
+    return make_run(query_ids, map(StoredSystem(None, "").read, answers), k)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +64,7 @@ def test_an_answer_keeps_its_order_whatever_its_scores_are():
     assert next(read_answers(["q"], similar, 3).rankings())[1] == ["b", "a", "c"]
     far = [[("b", 0.1), ("a", 0.7), ("c", 0.9)], []]
     assert [ids for _, ids, _ in read_answers(["q", "r"], far, 2).rankings()] == [["b", "a"]]
-    assert next(read_answers(["q"], [["x", 7, "x", "y"]], 3).rankings())[1] == ["x", "7", "y"]
+    assert next(read_answers(["q"], [[5, 7, 5, 6]], 3).rankings())[1] == ["5", "7", "6"]
 
 
 class Memory:
@@ -104,7 +108,7 @@ def world(tmp_path_factory) -> World:
 
 
 def ledger(world, system) -> Ledger:
-    opened = SearchSystem.open(system, trust_code=False)
+    opened = StoredSystem.open(system, trust_code=False)
     return examine(opened, world.model, world.dataset, world.question)
 
 
@@ -153,9 +157,9 @@ def test_vectors_of_another_dimension_are_one_row_with_the_search(world):
         ({"ids": lambda: ["x1", "x2"]}, "stores no document of words: its ids are such as 'x1'"),
         ({"vectors": lambda ids: [[1.0]] * 3}, "returned 3 vectors for 400 ids"),
         ({"vectors": lambda ids: [None, *[[1.0]] * (len(ids) - 1)]}, "and none for 'd000'"),
-        ({"search": lambda queries, k: []}, "returned 0 answers to 1 queries"),
+        ({"search": lambda queries, k: []}, "returned 0 rankings for 1 queries"),
         ({"search": lambda queries, k: 1 / 0}, "ZeroDivisionError"),
-        ({"search": lambda queries, k: [3.5] * len(queries)}, "cannot be read"),
+        ({"search": lambda queries, k: [3.5] * len(queries)}, "returned a float as a ranking"),
     ],
 )
 def test_a_system_that_answers_wrongly_is_refused_with_what_it_did(world, change, message):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bench.explain.stages import examine
-from bench.explain.system import SearchSystem
+from bench.explain.system import StoredSystem
 from bench.runner.workspace import Workspace
 from tests.bench.explain.test_search_faults import needs
 from tests.support.collections import ROOT, SIXTY, write_collection
@@ -111,7 +111,7 @@ def collection(tmp_path_factory):
 
 
 @pytest.fixture
-def system(request, collection, monkeypatch) -> Iterator[SearchSystem]:
+def system(request, collection, monkeypatch) -> Iterator[StoredSystem]:
     """The system of an example, which stores the vectors of the collection."""
     _, _, ids, vectors = collection
     monkeypatch.setenv("EMBEDDING_MODEL", str(Path(MODEL.__file__).parent / "model"))
@@ -121,13 +121,13 @@ def system(request, collection, monkeypatch) -> Iterator[SearchSystem]:
         with postgres() as address:
             Postgres(address, lambda texts: vectors).store(ids, vectors)
             monkeypatch.setenv("DATABASE_URL", address)
-            yield SearchSystem.open(file, trust_code=True)
+            yield StoredSystem.open(file, trust_code=True)
     elif request.param == "chroma":
         needs("chromadb")
         with chroma() as port:
             Chroma(port, lambda texts: vectors).store(ids, vectors, ef_search=100)
             monkeypatch.setenv("CHROMA_PORT", str(port))
-            yield SearchSystem.open(file, trust_code=True)
+            yield StoredSystem.open(file, trust_code=True)
     else:
         kind = {"elasticsearch": Elasticsearch, "qdrant": Qdrant}[request.param]
         kind.stored.ids, kind.stored.vectors = ids, vectors
@@ -137,7 +137,7 @@ def system(request, collection, monkeypatch) -> Iterator[SearchSystem]:
         monkeypatch.setenv("ELASTICSEARCH_INDEX", f"{address}/documents")
         monkeypatch.setenv("QDRANT_COLLECTION", f"{address}/collections/documents")
         sys.modules.pop(file.partition(":")[0], None)
-        yield SearchSystem.open(file, trust_code=True)
+        yield StoredSystem.open(file, trust_code=True)
         server.shutdown()
 
 

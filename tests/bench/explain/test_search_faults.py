@@ -11,7 +11,7 @@ import pytest
 from bench.comparing.statistics import Resampling
 from bench.explain.ledger import compare_stages
 from bench.explain.stages import Examination, StoredVectors
-from bench.explain.system import SearchSystem, read_answers
+from bench.explain.system import StoredSystem
 from bench.runner.workspace import Workspace
 from datasets_cfg.readers.reader import Qrels
 from tests.support.search_faults import (
@@ -97,7 +97,7 @@ def test_the_largest_term_in_a_database_of_this_process_is_the_planted_fault(wor
 def test_an_index_that_was_never_built_is_told(world, database):
     plan = planned(world, [])
     plan.index = ""
-    system = SearchSystem.open(fill(plan, open_system(plan, database)), trust_code=False)
+    system = StoredSystem.open(fill(plan, open_system(plan, database)), trust_code=False)
     stages = Examination(system, world.model, world.dataset, 50, world.question).stages()
     assert "search: the answers are those of exact search" in [stage.name for stage in stages]
 
@@ -105,7 +105,7 @@ def test_an_index_that_was_never_built_is_told(world, database):
 def test_a_healthy_system_loses_nothing_on_any_of_100_sets_of_queries(world, database):
     plan = planned(world, ["float16"])
     plan.settings = {"hnsw.ef_search": 60}
-    system = SearchSystem.open(fill(plan, open_system(plan, database)), trust_code=False)
+    system = StoredSystem.open(fill(plan, open_system(plan, database)), trust_code=False)
     dataset = world.dataset
     stages = Examination(system, world.model, dataset, 50, world.question).stages()
     rows, rng = list(dataset.qrels), np.random.default_rng(0)
@@ -140,7 +140,7 @@ def test_postgresql_without_an_index_ranks_as_exact_search_does(database, real_v
     system = Postgres(database, lambda texts: queries, "inner product")
     system.store(ids, vectors)
     names = [f"q{number}" for number in range(len(queries))]
-    found = read_answers(names, system.search_vectors(queries, 100), 100)
+    found = StoredSystem(system, "").rank(names, queries, 100)
     exact = StoredVectors(ids, vectors).search("inner product", names, queries, 100)
     row_of = {id_: row for row, id_ in enumerate(ids)}
     for query, ours, theirs in zip(queries, exact.rankings(), found.rankings(), strict=True):
