@@ -340,10 +340,11 @@ def _answer_verdict(answer: Answer) -> str:
     evidence, model = " and ".join(answer.evidence), answer.model
     if answer.verdict == "reproduced":
         within = f", within the precision of {answer.precision}" if answer.precision else ""
-        return f"Your set-up of {model} reproduces the {evidence}{within}. No deviation is closer."
+        what = f"Your configuration of {model} reproduces the {evidence}{within}"
+        return f"{what}. No deviation is closer."
     if answer.verdict == "none":
         return (
-            f"None of these deviations explains the {evidence}: with your set-up of {model} "
+            f"None of these deviations explains the {evidence}: with your configuration of {model} "
             f"{answer.share:.0%} agree. Other weights, other texts or a cause that is not in the "
             "table remain."
         )

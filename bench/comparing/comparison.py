@@ -206,7 +206,7 @@ def model_of(results: Any) -> ComparedModel:
     if len(names) != 1:
         listed = ", ".join(names) or "none"
         raise BenchError(
-            f"results of one model are needed, and these are of {listed}",
+            f"only results of one model can be compared here, not of {listed}",
             "pass a result, or a list of results of one model",
         )
     by_collection = {result.dataset: result for result in several}

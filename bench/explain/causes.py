@@ -28,7 +28,7 @@ from bench.explain.evidence import (
 )
 from bench.explain.ledger import Stage
 from bench.explain.question import Question
-from bench.explain.setup import MEND_THERE, Deviation, EvaluationSetup, deviations
+from bench.explain.setup import CORRECT_THERE, Deviation, EvaluationSetup, deviations
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError, format_count
 from retrievers.encoders.objects import join_titles
@@ -252,7 +252,7 @@ class QueryCauses:
             yield _Candidate(named, each.apply, self._encode_by(each.on(setup)))
         for length in QUERY_CHARACTERS:
             name = f"queries cut after {length} characters"
-            yield _Candidate(name, MEND_THERE, self._encode_by(setup, length))
+            yield _Candidate(name, CORRECT_THERE, self._encode_by(setup, length))
 
     def _encode_by(self, setup: EvaluationSetup, length: int | None = None) -> Encode:
         return lambda texts: self.question.passes.queries(setup, [text[:length] for text in texts])

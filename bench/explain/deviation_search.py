@@ -1,4 +1,4 @@
-"""The search of `explain` over deviations from a set-up: single ones, then pairs.
+"""The search of `explain` over deviations from a configuration: single ones, then pairs.
 
 Those that explain the evidence are ranked.
 """
@@ -46,7 +46,7 @@ def answer_question(
 
 @dataclass(frozen=True)
 class _Hypothesis:
-    """Deviations that are tried together, with the set-up that they lead to and its fit."""
+    """Deviations that are tried together, with the configuration that they lead to and its fit."""
 
     deviations: tuple[Deviation, ...]
     setup: EvaluationSetup
@@ -179,7 +179,7 @@ class _DeviationSearch:
 
 
 def _accept(tried: Sequence[_Hypothesis], base: Fit) -> list[_Hypothesis]:
-    """Return hypotheses that fit, better than the set-up as it is."""
+    """Return hypotheses that fit, better than the configuration as it is."""
     good = [
         each
         for each in tried

@@ -1,11 +1,11 @@
-"""Fits of a set-up to vectors and runs that somebody else made, on a sample of texts.
+"""Fits of a configuration to vectors and runs that somebody else made, on a sample of texts.
 
 The error of a vector is ``|given - predicted|^2 / |predicted|^2``. Rounding and arithmetic of lower
 precision spread its logarithm around a level that is the same for all texts; a few texts may be
 anything. So the likelihood is a normal density of the logarithm around the best of a grid of
 levels, mixed with a uniform one, times the density of vectors at that distance, which falls with
-the distance as in a space of few dimensions. A set-up *fits* if nearly all texts lie within the
-spread of a level that int8 can explain.
+the distance as in a space of few dimensions. A configuration *fits* if nearly all texts lie within
+the spread of a level that int8 can explain.
 """
 
 import unicodedata
@@ -44,7 +44,7 @@ PRECISIONS = (("float32", -8.5), ("float16", -6.3), ("bfloat16", -3.4), ("int8",
 
 @dataclass(frozen=True)
 class Fit:
-    """Agreement of one set-up with the evidence.
+    """Agreement of one configuration with the evidence.
 
     Attributes:
         likelihood: natural logarithm.
@@ -98,7 +98,7 @@ class Fit:
         return enough or farther == 0
 
     def equals(self, other: "Fit") -> bool:
-        """True if the evidence cannot tell two set-ups apart."""
+        """True if the evidence cannot tell two configurations apart."""
         ours, others = self.logarithms, other.logarithms
         both_tiny = np.maximum(ours, others) < -9
         return bool(np.all((np.abs(ours - others) < 0.01) | both_tiny))
@@ -205,7 +205,7 @@ OTHER = "--checkpoint OTHER, if you have it"
 
 
 class SetupEvidence(ABC):
-    """Something that was made with an unknown set-up.
+    """Something that was made with an unknown configuration.
 
     Attributes:
         name: label for reports.
@@ -219,10 +219,10 @@ class SetupEvidence(ABC):
 
     @abstractmethod
     def fit(self, setup: EvaluationSetup, probe: bool) -> Fit:
-        """Return how well a set-up explains it, for a ``probe`` on a few items only."""
+        """Return how well a configuration explains it, for a ``probe`` on a few items only."""
 
     def detail(self, setup: EvaluationSetup) -> str:
-        """Return a remark about a set-up that fits, or "" if there is none."""
+        """Return a remark about a configuration that fits, or "" if there is none."""
         return ""
 
     def observe(self, setup: EvaluationSetup) -> list[Observation]:
@@ -240,7 +240,8 @@ class Texts:
 
 
 def choose_documents(corpus: Corpus, ids: Sequence[str], count: int = DOCUMENTS) -> Texts:
-    """Choose documents on which set-ups differ: alternately any, long ones and ones with accents.
+    """Choose documents on which configurations differ: alternately any, long ones and ones with
+    accents.
 
     ``ids`` that the corpus lacks are ignored.
     """

@@ -1,4 +1,4 @@
-"""The use case ``explain``: which difference of set-up explains the evidence.
+"""The use case ``explain``: which difference of configuration explains the evidence.
 
 For a search system, it is where its score is lost.
 """
@@ -34,7 +34,8 @@ NOT_OF_SYSTEMS = ("published", "per_query", "run_file", "vectors", "rescore")
 
 
 def explain(request: ExplainRequest) -> Answer | Ledger:
-    """Find the differences of set-up that explain the evidence, or where a search system loses.
+    """Find the differences of configuration that explain the evidence, or where a search system
+    loses.
 
     Raises:
         BenchError: wrong input, or no evidence.

@@ -1,8 +1,8 @@
-"""Vectors of texts under any set-up, with forward passes shared between set-ups.
+"""Vectors of texts under any configuration, with forward passes shared between configurations.
 
 Pooling, later layers, normalisation, dimensions and precision are applied to the same pooled token
-states. A sequence of tokens is encoded once for each network, so that a set-up which changes few
-texts costs few.
+states. A sequence of tokens is encoded once for each network, so that a configuration which changes
+few texts costs few.
 """
 
 import unicodedata
@@ -31,7 +31,7 @@ MOST_KEPT = 1 << 16  # pooled texts in memory: 600 MB at a width of 768
 
 
 class ForwardPasses:
-    """Vectors of texts by one model, or by ``other`` weights, under any set-up.
+    """Vectors of texts by one model, or by ``other`` weights, under any configuration.
 
     ``encoded`` is the number of texts that went through a network so far.
 
@@ -233,7 +233,7 @@ def _network_key(setup: EvaluationSetup, weights: Weights) -> tuple[str, bool, b
 
 
 def _segments(setup: EvaluationSetup, title: str, text: str, separator: str) -> Segments:
-    """Return a document as one or two segments, by the set-up's title rule."""
+    """Return a document as one or two segments, by the configuration's title rule."""
     title, text, prompt = (_fold_case(each, setup) for each in (title, text, setup.document_prompt))
     if setup.title == "template":
         return f"{prompt}title: {title or 'none'} | text: {text}", None

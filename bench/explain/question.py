@@ -210,12 +210,12 @@ class Question:
 
     @cached_property
     def setup(self) -> EvaluationSetup:
-        """The model's own set-up on the first collection."""
+        """The model's own configuration on the first collection."""
         return make_setup(self.passes.model, self.dataset.facts)
 
     @cached_property
     def collections(self) -> dict[str, CollectionScores]:
-        """Scores of each collection under any set-up."""
+        """Scores of each collection under any configuration."""
         found = {}
         for dataset in self.datasets:
             base = make_setup(self.model.for_dataset(dataset.name).model, dataset.facts)

@@ -1,4 +1,4 @@
-"""Scores of somebody else, by query or as published means, and their fit to a set-up."""
+"""Scores of somebody else, by query or as published means, and their fit to a configuration."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ MATRICES = 3  # vectors of the whole collection that are remembered
 
 @dataclass(frozen=True)
 class CollectionScores:
-    """Scores of a collection under any set-up.
+    """Scores of a collection under any configuration.
 
     Attributes:
         dataset: the collection with its usual split.
-        base: the model's own set-up.
+        base: the model's own configuration.
         open_split: opens another split; raises a `BenchError` if there is none.
     """
 
@@ -144,7 +144,7 @@ class CollectionScores:
 
 
 def _judgements(qrels: Qrels, setup: EvaluationSetup, queries: set[str]) -> Qrels:
-    """Return the judgements of some queries, with the set-up's gain and grades."""
+    """Return the judgements of some queries, with the configuration's gain and grades."""
     keep = [row for row, query in enumerate(qrels.query_ids) if query in queries]
     grades = np.maximum(qrels.grades[keep], 0)
     grades = np.where(grades >= setup.least_grade, grades, 0)
@@ -258,7 +258,7 @@ def transfer_setup(
 ) -> EvaluationSetup:
     """Return a hypothesis about the first collection as it reads on another one.
 
-    ``base`` is the model's own set-up on the other one, and ``first`` on the first one.
+    ``base`` is the model's own configuration on the other one, and ``first`` on the first one.
     """
     changed = {name: value for name, value in vars(setup).items() if value != getattr(first, name)}
     if changed.get("depth", 0) >= base.depth:

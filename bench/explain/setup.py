@@ -1,4 +1,4 @@
-"""Set-ups of an evaluation, deviations that turn one into another, and the answer of a search."""
+"""Configurations of an evaluation, deviations from one to another, and the answer of a search."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ STORED = {
     "float16": "weights stored in float16",
     "bfloat16": "weights stored in bfloat16",
 }
-MEND_THERE = "no setting here: mend it there"
+CORRECT_THERE = "no setting here: correct it there"
 # Files that state how a folder of sentence-transformers is used.
 SETTINGS = ("*modules.json", "*sentence*.json", "*_Pooling/config.json")
 TOKENIZER = "save the tokenizer there as it is here (special tokens, do_lower_case)"
@@ -126,11 +126,11 @@ def forward_key(setup: EvaluationSetup) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Deviation:
-    """One difference of set-up, as a hypothesis about how the evidence was made.
+    """One difference of configuration, as a hypothesis about how the evidence was made.
 
     Deviations that change the same field exclude each other. ``apply`` is the card line or command
-    that does the same here, or what to mend there. Rounding is harmless if the set-up fits without
-    it.
+    that does the same here, or what to correct there. Rounding is harmless if the configuration
+    fits without it.
     """
 
     name: str
@@ -144,7 +144,7 @@ class Deviation:
 
 
 def make_setup(model: Model, facts: Facts) -> EvaluationSetup:
-    """Return the set-up of a model with the prompts of a collection, by its protocol."""
+    """Return the configuration of a model with the prompts of a collection, by its protocol."""
     recipe = model.recipe
     return EvaluationSetup(
         query_prompt=recipe.prompts.query,
@@ -244,9 +244,9 @@ def _vary_texts(setup: EvaluationSetup, lengths: Sequence[int]) -> Iterator[Devi
     for rule, name in titles.items():
         yield Deviation(name, {"title": rule}, f'card: title_join = "{rule}"')
     template = {"title": "template", "document_prompt": ""}
-    yield Deviation("'title: {title} | text: {text}' as document", template, MEND_THERE)
+    yield Deviation("'title: {title} | text: {text}' as document", template, CORRECT_THERE)
     gemma = template | {"query_prompt": "task: search result | query: "}
-    yield Deviation("prompts and title template of EmbeddingGemma", gemma, MEND_THERE)
+    yield Deviation("prompts and title template of EmbeddingGemma", gemma, CORRECT_THERE)
     for length in lengths:
         both = {"max_query_tokens": length, "max_document_tokens": length}
         yield Deviation(f"texts cut at {length} tokens", both, cut_settings(length))
@@ -333,7 +333,7 @@ def _vary_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
     yield Deviation("documents in float32", plain, "omit --precision", is_rounding)
     yield Deviation("binary vectors", {"precision": "binary"}, "--precision binary")
     for each in ("int8", "float16", "bfloat16"):
-        option = MEND_THERE if each == "bfloat16" else f"--precision {each}"
+        option = CORRECT_THERE if each == "bfloat16" else f"--precision {each}"
         yield Deviation(f"documents in {each}", {"precision": each}, option, is_rounding=True)
     mend = "serve it there in higher precision"
     yield Deviation(STORED["int8"], {"stored": "int8"}, mend, is_rounding=True)
@@ -403,15 +403,15 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Answer to the question why evidence differs from a model's own set-up.
+    """Answer to the question why evidence differs from a model's own configuration.
 
     Attributes:
         evidence: kinds of evidence.
-        verdict: ``reproduced`` by the set-up as it is, ``explained``, ``possible`` (agrees, but
-            unrelated numbers would, too) or ``none``.
-        share, precision: of the set-up as it is, as in `Explanation`.
+        verdict: ``reproduced`` by the configuration as it is, ``explained``, ``possible`` (agrees,
+            but unrelated numbers would, too) or ``none``.
+        share, precision: of the configuration as it is, as in `Explanation`.
         explanations: that fit, the best first.
-        closest: the best that does not fit; None if none is closer than the set-up as it is.
+        closest: the best that does not fit; None if none is closer than the configuration as it is.
         seen: differences that the evidence shows without a search.
         chance: explanations that are expected to agree by coincidence.
         singles, pairs: how many were tried.

@@ -32,9 +32,9 @@ from bench.explain.deviation_search import answer_question
 from bench.explain.evidence import FLOOR, PRECISIONS, GivenVectors, encode_texts
 from bench.explain.question import Question
 from bench.explain.setup import (
+    CORRECT_THERE,
     LENGTHS,
     LONGEST,
-    MEND_THERE,
     STORED,
     Answer,
     Observation,
@@ -175,7 +175,7 @@ class ServedLength:
         if not self.longer:
             return Observation(f"the server reads texts of {size}", "")
         name = f"the server reads at most {size}: longer texts {self.longer}"
-        same = cut_settings(self.tokens) if self.longer == "lose their end" else MEND_THERE
+        same = cut_settings(self.tokens) if self.longer == "lose their end" else CORRECT_THERE
         return Observation(name, "" if self.agrees else same)
 
     @property

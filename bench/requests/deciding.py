@@ -256,11 +256,12 @@ class LeaderboardRequest(ResamplingFields, FolderFields):
 
 @frozen(kw_only=True, slots=False)
 class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
-    """Find the difference of set-up that explains other vectors, another run or other scores.
+    """Find the difference of configuration that explains other vectors, another run or other
+    scores.
 
     Tries single deviations (pooling, prompts, titles, lengths, special tokens, layers, precision,
-    order, protocol), then pairs, and lists all that fit. "Your set-up reproduces it" and "none of
-    these" are answers, too. Several kinds of evidence must fit together.
+    order, protocol), then pairs, and lists all that fit. "Your configuration reproduces it" and
+    "none of these" are answers, too. Several kinds of evidence must fit together.
 
     For a search system, shows where its score is lost: missing documents, stored vectors, search,
     query vectors. Exit codes: 0 nothing is lost beyond noise, 5 a loss is certain.

@@ -336,7 +336,7 @@ def no_result_error(name: str, roots: Sequence[Path]) -> BenchError:
         hint = "name the folder of the results with --results; `python -m bench run` makes results"
         return BenchError(f"{root} holds no results", hint)
     return BenchError(
-        f"{root} holds no results of {name!r}, which is not a folder of results either",
+        f"{root} has no results for {name!r}, and no folder of results has this name",
         did_you_mean(name.rpartition("/")[2], models, f"models: {', '.join(models)}"),
     )
 

@@ -65,7 +65,7 @@ def worker_count(requested: int, processors: int, gpus: int) -> int:
 class WorkerProcesses:
     """Processes that share the CPU cores and GPUs of this machine with this process.
 
-    Each takes shards that nobody has leased. A dead process loses its lease, and so costs at most
+    Each takes shards without a lease. A dead process loses its lease, and so costs at most
     the shards that it was encoding.
     """
 

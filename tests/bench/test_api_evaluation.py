@@ -218,7 +218,7 @@ def test_comparisons_and_verdicts_are_those_of_the_command_line(dataset, cache):
     assert repr(same).startswith(f"<Check {b.model}: {same.outcome}; ")
     assert (same.outcome, same.exit_code) == ("INCONCLUSIVE", 3)
     assert bench.check(b, b, expect_same=True).outcome == "OK"
-    with pytest.raises(bench.BenchError, match="results of one model are needed"):
+    with pytest.raises(bench.BenchError, match="only results of one model can be compared here"):
         bench.compare([a, b], b)
 
 

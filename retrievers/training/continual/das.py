@@ -43,7 +43,8 @@ points. This implementation follows the paper:
   over the positions of a text.
 * Dropout is on for general knowledge, whose two masks are compared, and off for a domain. In the
   code both passes run in whatever mode the model is in.
-* A domain's loss is of masked texts. In the code the model predicts tokens that it sees.
+* The loss on a domain is computed on masked texts. In the code the model predicts tokens that it
+sees.
 * Importance is measured on 256 texts (``measured``). The code reads 10,000, which takes 40 times as
   long. Gradients are means over texts.
 
