@@ -244,8 +244,8 @@ class CompressionFields(ModelFields):
     Attributes:
         dimensions: Search the first N dimensions only (Matryoshka), scaled to unit length again if
             the model's vectors have it. Default: the card's, usually all.
-        precision: Precision of the searched documents. Queries stay float32, except for binary and
-            ubinary, which compare signs.
+        precision: Precision of the searched documents. Scores are those of float32 queries and
+            decoded documents, except for binary and ubinary, which compare signs.
         rescore: Find N candidates per query in the compressed documents and score them again with
             the stored vectors, or with their int8 codes (N:int8). Rankings end after N documents.
     """
