@@ -71,9 +71,10 @@ class VectorRetriever(Retriever):
         return cls(model=replace(model, recipe=recipe), encoder=encoder, resources=resources)
 
     def configured(self, options: EvaluationOptions, resources: Resources) -> Self:
-        """Return this model with other options. An exported index states its compression."""
+        """Return this model with other options. An exported index decides what is not chosen."""
         chosen, ours = super().configured(options, resources), self.compression
-        if options.from_index is None or (ours.dimensions, ours.precision) != (None, "float32"):
+        is_default = ours.precision == "float32" and ours.dimensions in (None, self.card.dimensions)
+        if options.from_index is None or not is_default:
             return chosen
         stored = IndexFolder(options.from_index).manifest().recipe.compression
         again = {"rescore": ours.rescore, "rescore_by": ours.rescore_by}

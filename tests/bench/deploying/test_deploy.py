@@ -211,8 +211,9 @@ def test_the_printed_command_evaluates_the_written_index(bench, words, tmp_path)
     found = json.loads(done.stdout)
     chosen = found["chosen"]
     assert found["baseline"]["bytes_per_document"] == 4 * 256
-    command = done.stderr.splitlines()[-1].removeprefix("python -m bench ").split()
+    command = done.stderr.splitlines()[-1].partition("python -m bench ")[2].split()
     run = bench(*command, *AS_TESTED)
+    assert not run.code, (command, run)
     (result,) = json.loads(run.stdout)["results"]
     assert result["measures"]["RR@10"] == chosen["tests"]["words"]["score"]
     assert chosen["name"] in figure.read_text()

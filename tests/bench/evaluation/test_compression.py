@@ -243,7 +243,9 @@ def test_an_exported_index_is_searched_without_this_program(bench, folder, tmp_p
     found = run(bench, folder, *chosen, "--index", out, "--rescore", 12)
     for number, (_, names, _) in enumerate(found.run.rankings()):
         assert {name for query, name, _ in printed if query == number} == set(names)
-    refused = bench("run", folder, *COMMON, "--index", out)
+    plain = run(bench, folder, "--index", out)
+    assert plain.record.recipe.compression == Compression(dimensions=40, precision="binary")
+    refused = bench("run", folder, *COMMON, "--index", out, "--dimensions", 20)
     assert (refused.code, "--dimensions 40 --precision binary" in refused.stderr) == (2, True)
 
 
