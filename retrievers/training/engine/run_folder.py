@@ -31,7 +31,6 @@ from foundation.errors import BenchError
 from foundation.files import FileLock, clean_up, replace_entries, replace_file, reset_permissions
 from foundation.records import convert_table, find_differing_keys, read_json, write_json
 from retrievers.models.card import CARD_FILE, Card, write_card
-from retrievers.models.loading import silence_transformers
 from retrievers.models.read_settings import LEGACY_POOLING, ST_POOLING
 from retrievers.models.resolve import TRAINING_FILE, resolve_card, resolve_kind
 from retrievers.training.engine.context import (
@@ -217,6 +216,8 @@ def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
     The card is written last, so a folder with a card is complete.
     """
     with replace_entries(out) as folder:
+        from retrievers.models.loading import silence_transformers  # late: it imports torch
+
         with silence_transformers():  # version 5 shows a progress bar for each file
             model.save_pretrained(str(folder), safe_serialization=True)
         tokenizer.save_pretrained(str(folder))
