@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -192,6 +193,16 @@ class Corpus:
     def release_pages(self) -> None:
         """Release the pages that were read, which count as memory of this process."""
         self.mapped.madvise(mmap.MADV_DONTNEED)
+
+    def with_ids_as_texts(self) -> "Corpus":
+        """Return this corpus for vectors that are looked up: each text is the document's id."""
+        blank = pa.array([""], pa.large_string()).take(pa.array(np.zeros(len(self), np.int64)))
+        table = pa.table([self.ids, pa.chunked_array([blank]), self.ids], schema=SCHEMA)
+        return dataclasses.replace(
+            self,
+            manifest=msgspec.structs.replace(self.manifest, sha256=f"{self.sha256}-ids"),
+            _table=table,
+        )
 
     @classmethod
     def build(

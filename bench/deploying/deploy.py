@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from bench.deploying.deployment import CollectionTest, Deployment, TestedSetting
 from bench.deploying.settings import EXACT, TESTED_SHARE, Setting, choose_sequence, make_grid
-from bench.evaluation.encoding import encode_documents
+from bench.evaluation.encoding import encode_documents, encode_queries
 from bench.evaluation.exact import ArrayVectors, search_device
 from bench.evaluation.judging import resolve_measures, score_run
 from bench.evaluation.pipeline import OpenDataset
@@ -252,9 +252,8 @@ class Trial:
     def time_queries(self, setting: Setting) -> tuple[Latency, ...]:
         """Time the search of single queries in memory, with one thread and with all."""
         search = self._in_memory(setting).search
-        texts = self.dataset.queries.texts[:TIMED_QUERIES]
-        encoder, store = self._plain.encoder, self.workspace.store
-        queries = [query[None] for query in store.queries(encoder, texts)]
+        vectors = encode_queries(self.dataset, self._plain.encoder, self.workspace.store)
+        queries = [query[None] for query in vectors[:TIMED_QUERIES]]
         timed = []
         for threads in dict.fromkeys((1, len(os.sched_getaffinity(0)))):
             with threadpool_limits(threads):

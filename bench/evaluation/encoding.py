@@ -10,10 +10,10 @@ import numpy as np
 
 from bench.evaluation.index_search import progress_bar
 from bench.store.shards import StoredVectors
-from bench.store.store import VectorStore
+from bench.store.store import VectorStore, texts_for
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
-from foundation.arrays import Int64Array
+from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.endpoint import TextError
 from retrievers.encoders.protocol import Encoder, join_documents
@@ -29,8 +29,9 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
     from retrievers.encoders.preflight import preflight
 
     def check() -> Any:
-        titles, texts = sample_documents(dataset.corpus, PREFLIGHT_DOCUMENTS)
-        queries = dataset.queries.texts[:PREFLIGHT_QUERIES]
+        corpus = texts_for(encoder, dataset.corpus)
+        titles, texts = sample_documents(corpus, PREFLIGHT_DOCUMENTS)
+        queries = query_texts(dataset, encoder)[:PREFLIGHT_QUERIES]
         with name_text(dataset, encoder):
             return msgspec.to_builtins(preflight(encoder, titles, texts, queries))
 
@@ -80,6 +81,18 @@ def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> 
         return store.documents(encoder, dataset.corpus, plan, bar.update)
 
 
+def encode_queries(dataset: Dataset, encoder: Encoder, store: VectorStore) -> Float32Array:
+    """Return the vectors of all queries, float32 ``(q, dim)``, and encode missing ones."""
+    with name_text(dataset, encoder):
+        return store.queries(encoder, query_texts(dataset, encoder))
+
+
+def query_texts(dataset: Dataset, encoder: Encoder) -> tuple[str, ...]:
+    """Return the queries as ``encoder`` reads them."""
+    queries = dataset.queries
+    return queries.ids if encoder.recipe.traits.reads_ids else queries.texts
+
+
 def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
     """Measure the encoding speed in tokens per second of wall-clock time, on a seeded sample.
 
@@ -87,6 +100,7 @@ def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
     seconds have passed, or after the sample. Batches grow until one takes a second, so that a fast
     device reaches its full speed.
     """
+    corpus = texts_for(encoder, corpus)
     order = np.random.default_rng(0).permutation(len(corpus))  # the probe may use a part only
     titles, texts = corpus.documents_at(order[:SAMPLE_DOCUMENTS])
     lengths = truncated_lengths(encoder, titles, texts)

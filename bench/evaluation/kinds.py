@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from bench.evaluation.bm25_retriever import BM25Retriever
+from bench.evaluation.ready_vectors_retriever import ReadyVectorsRetriever
 from bench.evaluation.retriever import Resources, Retriever
 from bench.evaluation.system_retriever import SystemRetriever
 from bench.evaluation.vector_retriever import VectorRetriever
@@ -17,6 +18,7 @@ RETRIEVERS: Mapping[KindName, type[Retriever]] = {
     "hashing": VectorRetriever,
     "python": VectorRetriever,
     "endpoint": VectorRetriever,
+    "vectors": ReadyVectorsRetriever,
     "bm25": BM25Retriever,
     "system": SystemRetriever,
 }

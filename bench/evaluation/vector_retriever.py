@@ -9,7 +9,7 @@ from typing import Self, cast
 import msgspec
 
 from bench.evaluation.bm25_retriever import search_bm25
-from bench.evaluation.encoding import encode_documents, name_text, run_preflight
+from bench.evaluation.encoding import encode_documents, encode_queries, run_preflight
 from bench.evaluation.exact import search_device
 from bench.evaluation.index_search import (
     CorpusIndex,
@@ -207,8 +207,8 @@ class VectorRetriever(Retriever):
         before, timer = self._timer.copy(), PhaseTimer()
         preflight = run_preflight(dataset, self.encoder, self.store)
         after_preflight = self._timer.copy()
-        with timer.phase("encode_queries_s"), name_text(dataset, self.encoder):
-            queries = self.store.queries(self.encoder, dataset.queries.texts)
+        with timer.phase("encode_queries_s"):
+            queries = encode_queries(dataset, self.encoder, self.store)
         index = self._index_search(dataset, queries, depth) if self.spec.needs_faiss else None
         stored = vectors = None
         if index is None or index.needs_vectors or self.compression.rescore:

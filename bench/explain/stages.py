@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.comparing.statistics import Resampling, paired_difference, resample_differences
-from bench.evaluation.encoding import encode_documents
+from bench.evaluation.encoding import encode_documents, encode_queries
 from bench.evaluation.exact import ArrayVectors, exact_search
 from bench.evaluation.judging import resolve_measures, search_depth
 from bench.evaluation.runs import Run
@@ -313,9 +313,10 @@ class Examination:
     @cached_property
     def _queries(self) -> tuple[tuple[str, ...], Float32Array]:
         """Ids and vectors of the queries, as they are searched."""
-        queries, retriever = self.dataset.queries, self.retriever
-        vectors = retriever.store.queries(retriever.encoder, queries.texts)
-        return tuple(queries.ids), transform_queries(vectors, retriever.view, in_faiss=False)
+        dataset, retriever = self.dataset, self.retriever
+        vectors = encode_queries(dataset, retriever.encoder, retriever.store)
+        searched = transform_queries(vectors, retriever.view, in_faiss=False)
+        return tuple(dataset.queries.ids), searched
 
     @cached_property
     def _ids(self) -> list[str] | None:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from bench import __version__
 from bench.evaluation.encoding import (
     encode_documents,
+    encode_queries,
     mean_tokens,
     measure_speed,
     truncated_lengths,
@@ -154,7 +155,7 @@ def _compare_indexes_on(
     encoder = target.encoder.for_dataset(dataset.name)
     stored = encode_documents(dataset, encoder, workspace.store)
     documents = stored.rows(np.arange(stored.shape[0]))
-    queries = workspace.store.queries(encoder, dataset.queries.texts)
+    queries = encode_queries(dataset, encoder, workspace.store)
     device, origin = search_device(target.device), f"all documents of {dataset.name}"
     return compare_indexes(
         documents, queries, specs, target.request.repeats, device, origin, target.model.recipe
@@ -175,6 +176,9 @@ def _check_tools(request: SpeedRequest, parts: tuple[str, ...]) -> None:
 def _benchmarked_model(request: SpeedRequest, workspace: Workspace) -> BenchmarkedModel:
     """Load the model to benchmark and check that it encodes."""
     (loaded,) = load_models(workspace, (request.model,), request)
+    if loaded.recipe.traits.reads_ids:
+        problem = f"{loaded.name} {loaded.recipe.traits.title}, so it encodes nothing to be timed"
+        raise BenchError(problem, "Name the model that made the vectors.")
     encoder, source = loaded.require_encoder().for_dataset(SOURCE), workspace.dataset(SOURCE)
     device, threads = "cpu", len(os.sched_getaffinity(0))
     if loaded.model.document is not None:

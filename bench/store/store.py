@@ -76,7 +76,7 @@ class VectorStore:
         """
         folder = self.folder / KEYS_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        return self._plan(encoder, "document", corpus_keys(corpus, folder))
+        return self._plan(encoder, "document", corpus_keys(texts_for(encoder, corpus), folder))
 
     def documents(
         self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Callback | None = None
@@ -99,6 +99,8 @@ class VectorStore:
 
         Returns the number of texts that this process encoded.
         """
+
+        corpus = texts_for(encoder, corpus)
 
         def prepare(batch: PendingShard) -> EncodeShard:
             titles, texts = corpus.documents_at(batch.rows)
@@ -241,6 +243,11 @@ class VectorStore:
         with suppress(OSError):  # in a read-only folder
             os.utime(path)
         return folder
+
+
+def texts_for(encoder: Encoder, corpus: Corpus) -> Corpus:
+    """Return a corpus as ``encoder`` reads it."""
+    return corpus.with_ids_as_texts() if encoder.recipe.traits.reads_ids else corpus
 
 
 class _StoredFact(Record):

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from bench.evaluation.bm25_retriever import search_bm25
-from bench.evaluation.encoding import encode_documents
+from bench.evaluation.encoding import encode_documents, encode_queries
 from bench.evaluation.exact import search_device
 from bench.evaluation.index_search import ExactSearch, default_budget
 from bench.evaluation.judging import drop_excluded, search_depth
@@ -274,7 +274,7 @@ class CorpusSearch:
         temporary = self._is_temporary(model)
         store = VectorStore(folder) if temporary else self.store
         vectors = encode_documents(dataset, encoder, store)
-        queries = store.queries(encoder, dataset.queries.texts)
+        queries = encode_queries(dataset, encoder, store)
         budget = self.max_memory or default_budget()
         exact = ExactSearch(dataset, search_device(self.device), budget, timer)
         hits = exact(vectors, queries, depth)

@@ -22,6 +22,7 @@ from retrievers.encoders.endpoint import EndpointEncoder
 from retrievers.encoders.hashing import HashingEncoder
 from retrievers.encoders.objects import open_object
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join_segments
+from retrievers.encoders.ready_vectors import ReadyVectors
 from retrievers.encoders.tokens import Tokens, hash_tokens
 from retrievers.models.card import Recipe, Role
 from retrievers.models.read_checkpoint import ROUTER, Checkpoint
@@ -103,6 +104,9 @@ OPENERS: Mapping[str, Callable[[Model, str, SharedNetworks | None], Encoder]] = 
     "hashing": lambda model, *_: HashingEncoder(model.recipe),
     "python": lambda model, device, _: open_object(model, device),
     "endpoint": lambda model, *_: EndpointEncoder(model.recipe, model.card).with_dimension(),
+    "vectors": lambda model, *_: ReadyVectors(
+        model.recipe, model.checkpoint.files, model.card.title
+    ),
 }
 
 

@@ -174,7 +174,7 @@ class Recipe(Usage, kw_only=True):
         model: short name for people; not part of the fingerprint.
         kind: ``transformer``, ``hashing``, ``bm25``, ``python`` for an object that encodes (a
             user's own, or sentence-transformers on a folder), ``endpoint`` for a model behind a
-            URL, or ``system`` for a search system.
+            URL, ``vectors`` for ready vectors, or ``system`` for a search system.
         dim: dimension of the vectors; 0 without vectors (BM25), or before the model is opened.
         checkpoint, revision: Hub id or folder name, and its revision.
         query_checkpoint, query_revision: the same for the query encoder of an untied model.
@@ -486,7 +486,11 @@ class Card(Usage, kw_only=True):
             self._check_endpoint()
         elif self.url or self.endpoint_model:
             raise ValueError('url and endpoint_model belong to kind = "endpoint"')
-        if self.similarity == "cos" and not self.normalize and self.traits.makes_vectors:
+        if self.traits.reads_ids:
+            self._check_decided(
+                {"normalize", "similarity", "checkpoint"}, "the model behind the vectors"
+            )
+        elif self.similarity == "cos" and not self.normalize and self.traits.makes_vectors:
             raise ValueError("similarity cos needs normalize = true: scores are inner products")
 
     def _check_endpoint(self) -> None:
@@ -495,10 +499,14 @@ class Card(Usage, kw_only=True):
         msgspec.structs.force_setattr(self, "url", normalize_url(self.url))
         if self.title_join not in ("space", "none"):
             raise ValueError(f"title_join of an endpoint is space or none, not {self.title_join}")
+        self._check_decided({*CLIENT_DECIDES}, "the server of an endpoint")
+
+    def _check_decided(self, ours: set[str], who: str) -> None:
+        """Raise if the card states settings other than ``ours``, which ``who`` decides."""
         defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
-        for name in sorted({*Usage.__struct_fields__, *NETWORK_FIELDS} - {*CLIENT_DECIDES}):
+        for name in sorted({*Usage.__struct_fields__, "prompts", *NETWORK_FIELDS} - ours):
             if getattr(self, name) != defaults[name]:
-                raise ValueError(f"the server of an endpoint decides its {name}: leave {name} out")
+                raise ValueError(f"{who} decides its {name}: leave {name} out")
 
 
 def normalize_url(url: str) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from foundation.errors import BenchError
 
-KindName = Literal["transformer", "hashing", "bm25", "python", "endpoint", "system"]
+KindName = Literal["transformer", "hashing", "bm25", "python", "endpoint", "vectors", "system"]
 # Options of whatever has vectors, as fields of requests.
 OF_VECTORS = frozenset({"store_dtype", "dimensions", "precision", "rescore", "index", "view"})
 OF_TEXTS = frozenset({"max_query_tokens", "max_document_tokens", "query_prompt"})
@@ -31,6 +31,8 @@ class Kind:
             fields of `Usage` are descriptions.
         is_opaque: whether its parameters are not in files that can be counted.
         is_remote: whether texts are sent to a server.
+        reads_ids: whether it looks vectors up by the ids of documents and queries, instead of
+            encoding their texts.
         fewest_dimensions: smallest allowed value of its option ``dim``.
     """
 
@@ -41,6 +43,7 @@ class Kind:
     is_stated: bool = True
     is_opaque: bool = False
     is_remote: bool = False
+    reads_ids: bool = False
     fewest_dimensions: int = 0
 
     def check_options(self, model: str, given: Iterable[str]) -> None:
@@ -76,6 +79,7 @@ KINDS: dict[KindName, Kind] = {
         is_opaque=True,
         is_remote=True,
     ),
+    "vectors": Kind("is a folder of ready vectors", is_opaque=True, reads_ids=True),
     "system": Kind(
         "is a search system", honours=frozenset(OF_SYSTEMS), makes_vectors=False, is_opaque=True
     ),

@@ -14,6 +14,7 @@ from retrievers.models.read_checkpoint import find_weights, weight_files
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
 PYTHON_FILE = re.compile(r"(.+\.py)(?::(\w+))?")  # a class, function or object in a user's file
+READY_VECTORS = re.compile(r"vectors:(.+?)(?::(dot|cos))?")  # a folder, and their similarity
 DECLARATIONS = ("*.json", "*.txt", "*.model")  # settings and tokenizers
 SKIPPED = ("onnx/*", "openvino/*", "coreml/*", "*checkpoint-*/*")
 
@@ -37,6 +38,8 @@ class Place:
 
 def locate_model(name: str) -> Place:
     """Return the card, folder or repository that ``name`` stands for. Nothing is downloaded."""
+    if found := READY_VECTORS.fullmatch(name):
+        return Place(name, Path.cwd(), _card_of_vectors(name, *found.groups()))
     folder = Path(name).expanduser()
     is_folder = folder.is_dir()  # which may have a name like that of a file
     if name.endswith(".toml") and not is_folder:
@@ -61,9 +64,25 @@ def locate_model(name: str) -> Place:
     raise BenchError(f"there is no model card and no folder {name!r}", hint)
 
 
+def _card_of_vectors(typed: str, folder: str, similarity: str | None) -> Card:
+    """Return the card of ready vectors. Without a similarity, they must have length 1."""
+    path = Path(folder).expanduser()
+    if not path.exists():
+        raise BenchError(f"there is no folder {path}", "Give the folder of the vectors.")
+    return Card(
+        name=path.resolve().stem,
+        title=typed,
+        kind="vectors",
+        checkpoint=str(path.resolve()),
+        similarity="dot" if similarity == "dot" else "cos",
+        normalize=similarity == "cos",
+    )
+
+
 def is_card(model: str) -> bool:
     """Return whether ``model`` names a card or Python code rather than a folder or Hub id."""
-    named = model in card_names() or model.endswith(".toml") or PYTHON_FILE.fullmatch(model)
+    patterns = READY_VECTORS.fullmatch(model) or PYTHON_FILE.fullmatch(model)
+    named = model in card_names() or model.endswith(".toml") or patterns
     return bool(named) and not Path(model).expanduser().is_dir()
 
 

@@ -26,6 +26,7 @@ from retrievers.models.read_settings import (
     read_config,
     refuse_own_code,
 )
+from retrievers.models.read_vectors import vector_files
 
 WEIGHTS = (
     "model.safetensors",
@@ -106,6 +107,11 @@ class Checkpoint:
                 raise BenchError(f"{path} changed while it was used", WAIT_FOR_WRITER)
 
     @property
+    def files(self) -> list[Path]:
+        """Files that can change a vector."""
+        return [self.root / name for name in self.hashes]
+
+    @property
     def weights_sha256(self) -> str:
         """Hash (sha256) of the file of weights, or of the index of its shards."""
         return self.hashes[str((self.folder / self.weights).relative_to(self.root))]
@@ -170,6 +176,12 @@ def read_library_folder(root: Path) -> Checkpoint:
             raise BenchError(f"{path} is an adapter", "Save the model with it merged.")
         files.append(path)
     return Checkpoint(root, root, "", {}, *_hash_files(root, files), None)
+
+
+def read_vector_files(folder: Path) -> Checkpoint:
+    """Hash the files of ready vectors in ``folder``, or a single file of them."""
+    root = folder if folder.is_dir() else folder.parent
+    return Checkpoint(root, root, "", {}, *_hash_files(root, vector_files(folder)), None)
 
 
 def _hash_files(

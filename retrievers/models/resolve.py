@@ -50,6 +50,7 @@ from retrievers.models.read_checkpoint import (
     read_checkpoint,
     read_library_folder,
     read_routing,
+    read_vector_files,
 )
 from retrievers.models.read_settings import (
     find_code,
@@ -210,6 +211,8 @@ def resolve_kind(card: Card, base: Path, trust_code: bool = False) -> Model:
         return _resolve_library_folder(card, base, trust_code)
     if card.traits.is_remote:
         return resolve_endpoint(card)
+    if card.traits.reads_ids:
+        return _resolve_vectors(card, base)
     return _resolve_transformer(card, base) if card.is_network else Model(card, _make_recipe(card))
 
 
@@ -542,6 +545,15 @@ def resolve_endpoint(card: Card) -> Model:
     return Model(card, recipe)
 
 
+def _resolve_vectors(card: Card, base: Path) -> Model:
+    """Resolve ready vectors by their files. Their dimension is known once they are opened."""
+    folder = Path(base, Path(card.checkpoint).expanduser())
+    checkpoint = read_vector_files(folder)
+    source = {"checkpoint": folder.resolve().name, "revision": ""}
+    files = dict(checkpoint.hashes)
+    return Model(card, _make_recipe(card, files=files, **source, **UNKNOWN_SETTINGS), checkpoint)
+
+
 def _resolve_code(card: Card, base: Path, trust_code: bool) -> Model:
     """Resolve what a user's file defines, by its sources."""
     if not trust_code:
@@ -566,7 +578,8 @@ def count_parameters(model: Model) -> Parameters | None:
     """
     if model.recipe.encoder:
         return None
-    if model.recipe.traits.is_opaque and model.document is None:
+    traits = model.recipe.traits
+    if traits.reads_ids or (traits.is_opaque and model.document is None):
         return Parameters(model.card.parameters) if model.card.parameters else None
     towers = [tower for tower in (model.document, model.query) if tower is not None]
     network = sum(

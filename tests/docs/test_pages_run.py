@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -225,7 +226,7 @@ def truncated_collection(folder: Path) -> None:
     write_collection(folder / "path/to/scifact", *SIXTY, facts='name = "beir/scifact"\n')
 
 
-def two_run_files(folder: Path) -> None:
+def other_people_s_files(folder: Path) -> None:
     for name in ("one.trec", "other.trec"):
         lines = [f"{query} Q0 {document} 1 1.0 run\n" for query, document in SIXTY[2]]
         Path(name).write_text("".join(lines), encoding="utf-8")
@@ -247,6 +248,13 @@ def two_run_files(folder: Path) -> None:
         for q, one in scores.items()
     ]
     Path("splade.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    encoder, made = open_encoder(resolve_model("hashing")), Path("path/to/vectors")
+    made.mkdir(parents=True)
+    documents, queries, _ = SIXTY
+    titles, texts = zip(*documents.values(), strict=True)
+    np.savez(made / "corpus.npz", v=encoder.encode_documents(titles, texts), ids=[*documents])
+    asked = encoder.encode_queries([*queries.values()])
+    np.savez(made / "queries.npz", v=asked, ids=[*queries])
 
 
 def scored_run(folder: Path) -> None:
@@ -317,7 +325,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "paper": grid_of_the_paper,
     "several-machines": two_machines,
     "search-systems": own_system,
-    "exchange": two_run_files,
+    "exchange": other_people_s_files,
     "cutoff": scored_run,
     "slices": questions_of_tenants,
     "judging": judged_list,

@@ -82,6 +82,18 @@ def endpoint(folder: Path, stack: ExitStack) -> Example:
     return Example(url, {"endpoint_model": "served"})
 
 
+def vectors(folder: Path, stack: ExitStack) -> Example:
+    encoder = Workspace(folder / "made").load("hashing").require_encoder()
+    titles, texts = zip(*DOCUMENTS.values(), strict=True)
+    made = folder / "ready"
+    made.mkdir()
+    np.save(made / "documents.npy", encoder.encode_documents(titles, texts))
+    (made / "documents.ids.txt").write_text("\n".join(DOCUMENTS), encoding="utf-8")
+    asked = encoder.encode_queries([*QUERIES.values()])
+    np.savez(made / "queries.npz", vectors=asked, ids=[*QUERIES])
+    return Example(f"vectors:{made}", {})
+
+
 def system(folder: Path, stack: ExitStack) -> Example:
     texts = {name: " ".join(document) for name, document in DOCUMENTS.items()}
     code = f"{SYSTEM}\nprod = Letters({texts!r})\n"
@@ -95,6 +107,7 @@ EXAMPLES: dict[str, Callable[[Path, ExitStack], Example]] = {
     "bm25": bm25,
     "python": python,
     "endpoint": endpoint,
+    "vectors": vectors,
     "system": system,
 }
 
@@ -255,8 +268,11 @@ def test_vectors_rank_by_their_inner_products(bed):
         pytest.skip("compared with bm25s in tests/retrievers/encoders/test_bm25.py")
     job = bed.job()
     encoder, ids = job.retriever.require_encoder(), list(DOCUMENTS)
-    queries = encoder.encode_queries(list(QUERIES.values())).astype(np.float64)
-    documents = encoder.encode_documents(*zip(*DOCUMENTS.values(), strict=True))
+    asked, (titles, texts) = list(QUERIES.values()), zip(*DOCUMENTS.values(), strict=True)
+    if KINDS[bed.kind].reads_ids:
+        asked, titles, texts = list(QUERIES), ("",) * len(ids), tuple(ids)
+    queries = encoder.encode_queries(asked).astype(np.float64)
+    documents = encoder.encode_documents(titles, texts)
     scores = (queries @ documents.T.astype(np.float64)).astype(np.float32)
     by_query = dict(zip(QUERIES, scores, strict=True))
     for query, found in rankings(job).items():
