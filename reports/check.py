@@ -44,13 +44,21 @@ def _sentences(check: Check) -> Iterator[str]:
     if missing := [f"{row.name}: {row.missing}" for row in check.rows if row.missing]:
         yield f"Missing: {format_names(missing)}"
     if check.outcome in ("INCONCLUSIVE", "DRIFT") and not check.answer:
-        yield f"Reason: {'; '.join(check.reasons)}"
+        yield f"Reason: {_reasons(check)}"
     if check.outcome == "OK" and check.margin is not None:
         yield from _promise(check)
     if check.outcome != "MISSING":
         yield from _worst_queries(check.worst)
     if check.renamed:
         yield check.renamed
+
+
+def _reasons(check: Check) -> str:
+    return "; ".join(map(str, check.reasons))
+
+
+def _reason_list(check: Check) -> str:
+    return bullets(escape(reason.what) for reason in check.reasons)
 
 
 def _slice_name(row: CheckSlice) -> str:
@@ -111,7 +119,7 @@ def _promise(check: Check) -> Iterator[str]:
         yield f"A gain of at least {score(-limit)}{in_mean} is certain (95 % confidence)"
     elif limit is not None:
         yield f"A loss of more than {score(limit)}{in_mean} is ruled out (95 % confidence)"
-    yield from (reason for reason in check.reasons if " lost " in reason)
+    yield from (reason.what for reason in check.reasons if reason.loss is not None)
     if check.slice_rows:
         small = sum(bool(row.unexamined) for row in check.slice_rows)
         number = format_count(len(check.slice_rows) - small, "slice", "slices")
@@ -140,7 +148,7 @@ def markdown(check: Check) -> str:
     """Return ``check`` as Markdown: the verdict, a table, and how it was decided."""
     parts = [f"## {check.outcome}: {escape(check.candidate)}"]
     if check.compares_environments:
-        parts += [bullets(map(escape, check.reasons)), _environment_table(check)]
+        parts += [_reason_list(check), _environment_table(check)]
         return "\n\n".join(filter(None, parts)) + "\n"
     parts.append(escape(verdict_paragraph(check)))
     if check.answer:
@@ -160,7 +168,7 @@ def markdown(check: Check) -> str:
     parts += [heading, _score_table(check.all_rows)]
     if check.recipes:
         parts.append(settings_table(check.recipes, check.role, "candidate"))
-    parts += ["### How it was decided", _rule_sentence(check), bullets(map(escape, check.reasons))]
+    parts += ["### How it was decided", _rule_sentence(check), _reason_list(check)]
     if tested := [row for row in check.all_rows if row.paired]:
         parts += ["Tests of a loss:", _test_table(tested)]
     return "\n\n".join(parts) + "\n"
@@ -280,7 +288,7 @@ def junit(check: Check) -> str:
         case = _add_case(suite, check.candidate, name, verdict, message or sliced.unexamined)
         text = f"{sliced.queries:,} queries; baseline → candidate: {score_change(sliced)}"
         _add_text(case, "system-out", text)
-    case = _add_case(suite, check.candidate, "outcome", check.outcome, "; ".join(check.reasons))
+    case = _add_case(suite, check.candidate, "outcome", check.outcome, _reasons(check))
     explain = f"\n{check.explain}" if check.explain else ""
     _add_text(case, "system-out", verdict_paragraph(check) + explain)
     if check.warnings:

@@ -9,7 +9,7 @@ import re
 import msgspec
 
 from bench.comparing.pairs import Comparison, ComparisonRow
-from bench.gate.check_record import Outcome
+from bench.gate.check_record import Outcome, Reason
 from retrievers.models.read_checkpoint import Parameters
 
 MAIN_MEASURE = ""  # the main measure of each collection
@@ -186,7 +186,7 @@ class Contrast(msgspec.Struct, frozen=True):
 
     comparison: Comparison
     outcome: Outcome
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
 
     def on(self, column: str, measure: str) -> ComparisonRow | None:
         """Return the difference by ``measure`` on the ``column`` of a collection or suite."""

@@ -488,7 +488,7 @@ def measure_forgetting(
     last, base = order[-1], models[0].name if extra else ""
     checkpoint_of = dict(zip(trained, order, strict=True))
     backward = [(name, last, checkpoint_of[name]) for name in trained[:-1]]
-    forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order, strict=False)]
+    forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order[:-1], strict=True)]
     rows = []
     for model in models:
         levels = {key: mean_with_interval([one.minus(model.name)]) for key, one in matrices.items()}

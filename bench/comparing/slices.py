@@ -253,7 +253,7 @@ def compare_slices(
         tested = correct_jointly([*slices, *wholes], settings.resampling)
         rows = [
             _slice_row(one, (a, b), min(1.0, len(pairs) * p), settings.resampling)
-            for one, p in zip(slices, tested.p_values, strict=False)
+            for one, p in zip(slices, tested.p_values[: len(slices)], strict=True)
         ]
         rows.sort(key=lambda row: (row.paired.difference if row.paired else 0, row.on, row.value))
         compared.append(SliceComparison(a, b, slicing.field, tuple(rows)))

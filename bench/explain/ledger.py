@@ -6,6 +6,7 @@ the terms sum to the whole difference. A term depends on the order of the stages
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -183,5 +184,4 @@ def _changes(
     columns = {name: place for place, name in enumerate(names)}
     matrix = ScoreMatrix(collection, measure, columns, table, resampling)
     total = paired_difference([matrix.minus(names[-1], names[0])])
-    pairs = zip(names[1:], names, strict=False)
-    return total, [paired_difference([matrix.minus(*pair)]) for pair in pairs]
+    return total, [paired_difference([matrix.minus(b, a)]) for a, b in pairwise(names)]

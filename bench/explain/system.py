@@ -71,9 +71,11 @@ class StoredSystem(SearchSystem):
             some = list(ids[start : start + AT_ONCE])
             with wrap_errors(f"vectors() of {self.name} failed", FIX):
                 rows = list(self.made.vectors(some))
-            absent = [id_ for id_, row in zip(some, rows, strict=False) if row is None]
-            if absent or len(rows) != len(some):
-                problem = f"vectors() of {self.name} returned {len(rows) - len(absent):,} vectors"
+            pairs = list(zip(some, rows, strict=True)) if len(rows) == len(some) else []
+            absent = [id_ for id_, row in pairs if row is None]
+            if absent or not pairs:
+                found = sum(row is not None for row in rows)
+                problem = f"vectors() of {self.name} returned {found:,} vectors"
                 lacking = f", and none for {absent[0]!r}" if absent else ""
                 hint = "Return one row for each id; ids() lists only documents with a vector."
                 raise BenchError(f"{problem} for {len(some):,} ids{lacking}", hint)

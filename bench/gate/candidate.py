@@ -13,7 +13,7 @@ from bench.comparing.pairs import ComparedModel, differing_fields
 from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.retriever import Retriever
-from bench.gate.check_record import PUBLISHED_SCORES, Check, CheckRow, Outcome
+from bench.gate.check_record import PUBLISHED_SCORES, Check, CheckRow, Outcome, Reason
 from bench.requests.outcomes import MissingEvaluations
 from bench.result_store.find import find_results
 from bench.result_store.result import check_stored_values, reuse_or_evaluate, warn_unchecked
@@ -141,14 +141,14 @@ def check_published(
             rows.append(CheckRow(name=name, missing=why))
         else:
             rows += [_claim_row(claim, candidate) for claim in claims]
-    missing = [f"{row.name}: {row.missing}" for row in rows if row.missing]
-    drifted = [row.failure for row in rows if row.failure]
+    missing = [Reason(f"{row.name}: {row.missing}", row.name) for row in rows if row.missing]
+    drifted = [Reason(row.failure, row.name) for row in rows if row.failure]
     outcome: Outcome = "MISSING" if missing else "DRIFT" if drifted else "OK"
     return Check(
         candidate=candidate.name,
         baseline=PUBLISHED_SCORES,
         outcome=outcome,
-        reasons=tuple(missing or drifted or ["every score is within the tolerance"]),
+        reasons=tuple(missing or drifted or [Reason("every score is within the tolerance")]),
         rows=tuple(rows),
     )
 

@@ -380,22 +380,18 @@ def check_against(
         for row in decision.rows
     ]
     same = settings.expect_same
+    decision = msgspec.structs.replace(decision, rows=tuple(rows))
     return Check(
+        **msgspec.structs.asdict(decision),
         candidate=candidate.name,
         baseline=baseline.name,
-        outcome=decision.outcome,
-        reasons=decision.reasons,
-        rows=tuple(rows),
-        mean=decision.mean,
         margin=None if same else settings.margin,
         floor=None if same else settings.floor,
         tolerance=settings.tolerance if same else None,
-        needed=decision.needed,
         worst=_worst_queries(pairs, candidate),
         recipes=differing_recipes(models[::-1], pairs),
         same_model=bool(pairs) and all(_is_same_model(ours[n], theirs[n]) for n in pairs),
         by=slicing.field if slicing else "",
-        slice_rows=decision.slices,
     )
 
 

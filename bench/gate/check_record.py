@@ -84,21 +84,57 @@ class LostQuery(Record):
     text: str = ""
 
 
-class Check(Record, kw_only=True):
-    """Decision about a candidate compared with one other model.
+class Reason(Record):
+    """Reason of an outcome.
+
+    Attributes:
+        what: sentence.
+        where: collection, "mean", or what else it is about; "" for all.
+        value: value that the queries of a slice share; "" otherwise.
+        loss: mean loss that was observed, if the reason is a loss.
+        p: its p, corrected as the row's.
+    """
+
+    what: str
+    where: str = ""
+    value: str = ""
+    loss: float | None = None
+    p: float | None = None
+
+    def __str__(self) -> str:
+        return self.what
+
+
+class Decision(Record, kw_only=True):
+    """Outcome with its reasons and figures.
+
+    Attributes:
+        reasons: reasons for the outcome.
+        rows: a row for each collection, or for each published score.
+        mean: None if a collection is missing, there is only one, or measures differ.
+        needed: for INCONCLUSIVE, the number of queries with differences like these that would be
+            enough to decide; None if no number is, or it is unknown.
+        slice_rows: a row for each slice, the largest loss first; ``slices`` in JSON.
+    """
+
+    outcome: Outcome
+    reasons: tuple[Reason, ...]
+    rows: tuple[CheckRow, ...] = ()
+    mean: CheckRow | None = None
+    needed: int | None = None
+    slice_rows: tuple[CheckSlice, ...] = msgspec.field(default=(), name="slices")
+
+
+class Check(Decision, kw_only=True):
+    """Decision about a candidate compared with one other model, which are named, and its evidence.
 
     Attributes:
         candidate: name of the candidate.
         baseline: name of the other model.
         role: ``baseline``, ``checkpoint`` of a server, or ``environment``.
-        reasons: sentences that explain the outcome.
-        rows: a row for each collection, or for each published score.
-        mean: None if a collection is missing, there is only one, or measures differ.
         margin: largest mean loss that passes; None if equal scores or vectors are expected.
         floor: largest significant loss on a collection that passes; None like ``margin``.
         tolerance: largest difference of a query accepted by --expect-same; None without it.
-        needed: for INCONCLUSIVE, the number of queries with differences like these that would be
-            enough to decide; None if no number is, or it is unknown.
         worst: queries with the largest losses, the largest first.
         recipes: settings and files that differ, ``a`` for the other model and ``b`` for the
             candidate.
@@ -110,20 +146,14 @@ class Check(Record, kw_only=True):
         answer: difference of settings that explains the vectors of a server; None for scores.
         holes: what unjudged documents can change about the verdict of ``compare``, by collection.
         by: field whose slices were tested; "" without any.
-        slice_rows: a row for each slice, the largest loss first; ``slices`` in JSON.
     """
 
     candidate: str
     baseline: str
     role: str = BASELINE
-    outcome: Outcome
-    reasons: tuple[str, ...]
-    rows: tuple[CheckRow, ...]
-    mean: CheckRow | None = None
     margin: float | None = None
     floor: float | None = None
     tolerance: float | None = None
-    needed: int | None = None
     worst: tuple[LostQuery, ...] = ()
     recipes: tuple[FieldDifference, ...] = ()
     same_model: bool = False
@@ -134,7 +164,6 @@ class Check(Record, kw_only=True):
     answer: Answer | None = None
     holes: tuple[str, ...] = ()
     by: str = ""
-    slice_rows: tuple[CheckSlice, ...] = msgspec.field(default=(), name="slices")
 
     @property
     def slices(self) -> "pd.DataFrame":
@@ -193,4 +222,4 @@ class Check(Record, kw_only=True):
         return row.bound if row else None
 
     def __repr__(self) -> str:
-        return f"<Check {self.candidate}: {self.outcome}; {'; '.join(self.reasons)}>"
+        return f"<Check {self.candidate}: {self.outcome}; {'; '.join(map(str, self.reasons))}>"

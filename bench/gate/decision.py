@@ -48,7 +48,7 @@ coverage is proved for a few distributions and conjectured for all, see
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import msgspec
@@ -68,7 +68,7 @@ from bench.comparing.statistics import (
     paired_difference,
     resample_differences,
 )
-from bench.gate.check_record import MEAN, CheckRow, CheckSlice, Outcome
+from bench.gate.check_record import MEAN, CheckRow, CheckSlice, Decision, Reason
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError, format_count
 
@@ -102,22 +102,6 @@ class ScorePair:
     candidate: Float64Array
     baseline: Float64Array
     queries: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Outcome with its reasons and figures, as in `bench.gate.check_record.Check`.
-
-    ``failures`` has the reason for each collection, or the mean, that decided against a candidate.
-    """
-
-    outcome: Outcome
-    reasons: tuple[str, ...]
-    failures: Mapping[str, str] = field(default_factory=dict)
-    needed: int | None = None
-    rows: tuple[CheckRow, ...] = ()
-    mean: CheckRow | None = None
-    slices: tuple[CheckSlice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -268,6 +252,10 @@ class LossTest:
             failure=failure,
         )
 
+    def lost(self, p: float, rest: str) -> Reason:
+        """Return the observed loss as a reason: a sentence that ends with ``rest``."""
+        return Reason(f"{self.name} lost {self.loss:.4f}{rest}", self.name, loss=self.loss, p=p)
+
     def needed(self, margin: float) -> int | None:
         """Return the number of queries that would be enough to pass, or to show the loss."""
         if self.loss < margin:
@@ -300,19 +288,22 @@ def decide(
     adjusted = dict(zip(tests, holm([test.paired.p for test in tests.values()]), strict=True))
     mean = None if missing else _test_mean(tests, weights)
     if missing:
-        ruling = Decision("MISSING", tuple(f"{name}: {why}" for name, why in missing.items()))
+        reasons = tuple(Reason(f"{name}: {why}", name) for name, why in missing.items())
+        ruling = Decision(outcome="MISSING", reasons=reasons)
     elif settings.expect_same:
         ruling = _rule_on_drift(pairs, settings.tolerance)
     else:
         ruling = _rule_on_loss(tests, mean, adjusted, settings)
+    is_against = ruling.outcome in ("DRIFT", "REGRESSION")
+    failures = {one.where: one.what for one in ruling.reasons if is_against}
     rows = [
-        tests[name].row(adjusted[name], ruling.failures.get(name, ""))
+        tests[name].row(adjusted[name], failures.get(name, ""))
         if name in tests
         else CheckRow(name=name, missing=missing[name])
         for name in weights
     ]
-    of_mean = mean.row(None, ruling.failures.get(MEAN, "")) if mean else None
-    return replace(ruling, rows=tuple(rows), mean=of_mean)
+    of_mean = mean.row(None, failures.get(MEAN, "")) if mean else None
+    return msgspec.structs.replace(ruling, rows=tuple(rows), mean=of_mean)
 
 
 def _test_collection(name: str, pair: ScorePair, resampling: Resampling) -> LossTest:
@@ -346,7 +337,7 @@ def _test_mean(tests: Mapping[str, LossTest], weights: Mapping[str, float]) -> L
 
 def _rule_on_drift(pairs: Mapping[str, ScorePair], tolerance: float) -> Decision:
     """Compare the scores of each query."""
-    failures = {}
+    failures = list[Reason]()
     for name, pair in pairs.items():
         differences = pair.candidate - pair.baseline
         beyond = np.abs(differences) > tolerance
@@ -354,14 +345,15 @@ def _rule_on_drift(pairs: Mapping[str, ScorePair], tolerance: float) -> Decision
             worst = int(np.argmax(np.abs(differences)))
             query = f" on {pair.queries[worst]}" if pair.queries else ""
             number = format_count(int(beyond.sum()), "query", "queries")
-            failures[name] = (
+            text = (
                 f"{name}: {pair.measure} of {number} of {len(beyond):,} differs by more than "
                 f"{tolerance:.4f} (most: {differences[worst]:+.4f}{query}; "
                 f"mean {differences.mean():+.4f})"
             )
+            failures.append(Reason(text, name))
     if failures:
-        return Decision("DRIFT", tuple(failures.values()), failures)
-    return Decision("OK", ("every query is within the tolerance",))
+        return Decision(outcome="DRIFT", reasons=tuple(failures))
+    return Decision(outcome="OK", reasons=(Reason("every query is within the tolerance"),))
 
 
 def _rule_on_loss(
@@ -374,43 +366,47 @@ def _rule_on_loss(
     margin, floor = settings.margin, settings.floor
     decisive = {MEAN: mean} if mean else tests
     p_values = {**adjusted, **({MEAN: mean.paired.p} if mean else {})}
-    losses = {
-        name: f"{name} lost {test.loss:.4f} (p {p_values[name]:.4f})"
-        for name, test in {**tests, **decisive}.items()
+
+    every = {**tests, **decisive}
+
+    def lost(name: str, rest: str) -> Reason:
+        p = p_values[name]
+        return every[name].lost(p, f" (p {p:.4f}){rest}")
+
+    losses = [
+        name
+        for name, test in every.items()
         if test.loss > 0 and p_values[name] <= ALPHA and test.lower > 0
-    }
-    unproved = {name: test for name, test in decisive.items() if test.bound > margin}
-    failures = {
-        name: f"{losses[name]}, more than the floor of {floor:.4f}"
-        for name, test in tests.items()
-        if name in losses and test.loss > floor
-    }
-    failures |= {
-        name: f"{losses[name]}, and a loss beyond the margin of {margin:.4f} is not ruled out"
-        for name in unproved
-        if name in losses and name not in failures
-    }
-    if failures:
-        return Decision("REGRESSION", tuple(failures.values()), failures)
+    ]
+    unproved = [name for name, test in decisive.items() if test.bound > margin]
+    beyond = [name for name in tests if name in losses and tests[name].loss > floor]
+    within = [name for name in unproved if name in losses and name not in beyond]
+    if beyond or within:
+        reasons = [lost(name, f", more than the floor of {floor:.4f}") for name in beyond]
+        rest = f", and a loss beyond the margin of {margin:.4f} is not ruled out"
+        reasons += [lost(name, rest) for name in within]
+        return Decision(outcome="REGRESSION", reasons=tuple(reasons))
     if not unproved:
-        proved = [
-            f"a loss of more than {margin:.4f} {t.where} is ruled out" for t in decisive.values()
+        reasons = [
+            Reason(f"a loss of more than {margin:.4f} {test.where} is ruled out", name)
+            for name, test in decisive.items()
         ]
-        allowed = [f"{loss}: significant, but allowed" for loss in losses.values()]
-        chance = [
-            f"{name} lost {test.loss:.4f}, more than the floor, but not significantly"
-            for name, test in tests.items()
-            if test.loss > floor
-        ]
-        return Decision("OK", (*proved, *allowed, *chance))
-    needed = {name: test.needed(margin) for name, test in unproved.items()}
-    reasons = [_describe_doubt(test, margin, needed[name]) for name, test in unproved.items()]
-    known = [number for number in needed.values() if number is not None]
+        reasons += [lost(name, ": significant, but allowed") for name in losses]
+        chance = ", more than the floor, but not significantly"
+        unlikely = [name for name, test in tests.items() if test.loss > floor]
+        reasons += [tests[name].lost(p_values[name], chance) for name in unlikely]
+        return Decision(outcome="OK", reasons=tuple(reasons))
+    needed = [decisive[name].needed(margin) for name in unproved]
+    reasons = [
+        _describe_doubt(decisive[name], margin, p_values[name], number)
+        for name, number in zip(unproved, needed, strict=True)
+    ]
+    known = [number for number in needed if number is not None]
     largest = max(known) if len(known) == len(needed) else None
-    return Decision("INCONCLUSIVE", tuple(reasons), needed=largest)
+    return Decision(outcome="INCONCLUSIVE", reasons=tuple(reasons), needed=largest)
 
 
-def _describe_doubt(test: LossTest, margin: float, needed: int | None) -> str:
+def _describe_doubt(test: LossTest, margin: float, p: float, needed: int | None) -> Reason:
     """Describe the possible loss, and how many queries would be enough to decide."""
     text = (
         f"a loss of up to {test.bound:.4f} {test.where} is possible, more than the margin of "
@@ -425,7 +421,7 @@ def _describe_doubt(test: LossTest, margin: float, needed: int | None) -> str:
         text += f"; the observed loss of {test.loss:.4f} is not significant"
     if needed is not None:
         text += f"; about {needed:,} queries are needed, and there are {test.queries:,}"
-    return text
+    return Reason(text, test.name, loss=test.loss, p=p)
 
 
 def decide_slices(
@@ -447,17 +443,22 @@ def decide_slices(
     joint = correct_jointly([*slices, *wholes], resampling, losses_only=True)
     rows = [
         _test_slice(one, p, joint.critical, settings.floor, resampling)
-        for one, p in zip(slices, joint.p_values, strict=False)
+        for one, p in zip(slices, joint.p_values[: len(slices)], strict=True)
     ]
     rows.sort(key=lambda row: (row.difference or 0, row.name, row.value))
     if decision.outcome not in ("OK", "INCONCLUSIVE", "REGRESSION"):
         rows = [msgspec.structs.replace(row, failure="") for row in rows]
-    failures = [row.failure for row in rows if row.failure]
-    if failures:
-        kept = decision.reasons if decision.outcome == "REGRESSION" else ()
-        reasons = (*kept, *failures)
-        decision = replace(decision, outcome="REGRESSION", reasons=reasons, needed=None)
-    return replace(decision, slices=tuple(rows))
+    failures = [
+        Reason(row.failure, row.name, row.value, -row.paired.difference, row.paired.p_adjusted)
+        for row in rows
+        if row.failure and row.paired
+    ]
+    decision = msgspec.structs.replace(decision, slice_rows=tuple(rows))
+    if not failures:
+        return decision
+    kept = decision.reasons if decision.outcome == "REGRESSION" else ()
+    reasons = (*kept, *failures)
+    return msgspec.structs.replace(decision, outcome="REGRESSION", reasons=reasons, needed=None)
 
 
 def _test_slice(

@@ -40,7 +40,7 @@ from bench.explain.setup import (
     Observation,
     cut_settings,
 )
-from bench.gate.check_record import CHECKPOINT, Check, CheckRow
+from bench.gate.check_record import CHECKPOINT, Check, CheckRow, Reason
 from bench.requests.deciding import CheckRequest
 from bench.runner.workspace import load_models, open_endpoint, open_workspace
 from datasets_cfg.dataset import Dataset
@@ -120,7 +120,7 @@ def check_server(request: CheckRequest) -> Check:
         baseline=answer.model,
         role=CHECKPOINT,
         outcome="DRIFT" if cause else "OK",
-        reasons=(cause or agree, *seen),
+        reasons=tuple(map(Reason, [cause or agree, *seen])),
         rows=tuple(rows),
         answer=answer,
     )
@@ -149,7 +149,7 @@ def _check_repeated(encoder: EndpointEncoder, model: str, dataset: Dataset) -> C
         baseline=model,
         role=CHECKPOINT,
         outcome="DRIFT",
-        reasons=(cause,),
+        reasons=(Reason(cause),),
         rows=(row,),
     )
 

@@ -26,7 +26,7 @@ from bench.comparing.statistics import Resampling, paired_difference, resample_d
 from bench.evaluation.judging import apply_protocol
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import score
-from bench.gate.check_record import STACK, Check, CheckRow, Outcome
+from bench.gate.check_record import STACK, Check, CheckRow, Outcome, Reason
 from bench.requests.deciding import CheckRequest
 from bench.runner.workspace import load_models, open_workspace
 from datasets_cfg.dataset import Dataset, take_first_queries
@@ -117,7 +117,7 @@ def check_stack(request: CheckRequest, python: Path) -> Check:
             baseline=HERE,
             role=STACK,
             outcome="DRIFT",
-            reasons=(str(error), *_libraries(here=here)),
+            reasons=tuple(map(Reason, [str(error), *_libraries(here=here)])),
             rows=(CheckRow(name="model", failure=str(error)),),
         )
     cosine = model.recipe.similarity == "cos" if model else here.facts["similarity"] != "dot"
@@ -151,17 +151,18 @@ def judge_stacks(
         every = np.concatenate([one for key, one in distances.items() if key.endswith(f" {role}")])
         name, share = f"{len(every):,} texts as a {role}", float((every <= tolerance).mean())
         rows.append(row(name=name, measure="share of equal vectors", candidate=share))
+    reasons = [
+        *(causes or ["token ids and vectors are equal"]),
+        f"the largest difference of a vector is {largest:.1e} of its length",
+        *_libraries(here=here, there=there),
+    ]
     outcome: Outcome = "DRIFT" if causes or any(each.candidate != 1 for each in rows) else "OK"
     return Check(
         candidate=candidate,
         baseline=HERE,
         role=STACK,
         outcome=outcome,
-        reasons=(
-            *(causes or ["token ids and vectors are equal"]),
-            f"the largest difference of a vector is {largest:.1e} of its length",
-            *_libraries(here=here, there=there),
-        ),
+        reasons=tuple(map(Reason, reasons)),
         rows=(*rows, *(_score_row(sample, here, there, cosine) for sample in samples)),
     )
 

@@ -216,7 +216,7 @@ function verdictColumn() {
     fill: (row, cell) => {
       const contrast = contrastOf(row);
       if (!contrast) return;
-      const title = contrast.reasons.join("; ");
+      const title = contrast.reasons.map((reason) => reason.what).join("; ");
       const kind = `verdict ${contrast.outcome.toLowerCase()}`;
       cell.append(el("span", { class: kind, title }, contrast.outcome));
     },

@@ -24,7 +24,8 @@ from tabulate import tabulate
 from bench.comparing.sign_flips import sign_flip_p
 from bench.comparing.slices import CONSTANT, Slice, correct_jointly
 from bench.comparing.statistics import ALPHA, SAME_SCORE, Resampling, holm
-from bench.gate.decision import Decision, GateSettings, ScorePair, decide, decide_slices
+from bench.gate.check_record import Decision
+from bench.gate.decision import GateSettings, ScorePair, decide, decide_slices
 from bench.result_store.find import find_results
 
 FLIPS = 999
@@ -85,8 +86,9 @@ def failed_slices(family: Sequence[Slice], resampling: Resampling) -> set[str]:
     if min(p_values) > ALPHA:
         return set()
     settings = GateSettings()
-    decided = decide_slices(Decision("OK", ()), family[:-1], family[-1:], settings, resampling)
-    return {row.value for row in decided.slices if row.failure}
+    passed = Decision(outcome="OK", reasons=())
+    decided = decide_slices(passed, family[:-1], family[-1:], settings, resampling)
+    return {row.value for row in decided.slice_rows if row.failure}
 
 
 def whole_is_regression(whole: Slice, p: float, resampling: Resampling) -> bool:

@@ -10,7 +10,7 @@ from msgspec import structs
 from bench.comparing.pairs import FieldDifference
 from bench.comparing.statistics import Resampling, ScoreMatrix, paired_difference
 from bench.gate.candidate import Candidate, check_published
-from bench.gate.check_record import Check, CheckRow, LostQuery
+from bench.gate.check_record import Check, CheckRow, LostQuery, Reason
 from reports.check import junit, markdown, verdict_paragraph
 from retrievers.models.card import ExpectedScore
 from tests.support.markdown import numbers
@@ -49,7 +49,7 @@ def check() -> Check:
         candidate=AWKWARD,
         baseline=AWKWARD,
         outcome="REGRESSION",
-        reasons=(f"{AWKWARD} lost 0.1",),
+        reasons=(Reason(f"{AWKWARD} lost 0.1"),),
         rows=ROWS,
         mean=row("mean"),
         margin=0.01,
@@ -103,7 +103,7 @@ def test_junit_names_measures_apart_where_a_collection_has_several():
     ],
 )
 def test_junit_tells_outcomes_apart_by_kind_type_and_message(check, outcome, code, kind):
-    text = junit(structs.replace(check, outcome=outcome, reasons=("because",)))
+    text = junit(structs.replace(check, outcome=outcome, reasons=(Reason("because"),)))
     (suite,) = ElementTree.fromstring(text.encode())
     (case,) = [case for case in suite.iter("testcase") if case.get("name") == "outcome"]
     note = case[0]
@@ -155,6 +155,14 @@ def test_a_verdict_of_one_collection_names_models_scores_and_what_is_ruled_out(c
     assert numbers(margin)[0] == "0.0100"
     assert numbers(sure) == ["0.0100", "95"]
     assert "gain" in sure
+
+
+def test_a_passed_check_tells_the_losses_that_it_allows_whatever_a_collection_is_called(check):
+    proof = Reason("a loss of more than 0.0200 on we lost it is ruled out", "we lost it")
+    allowed = Reason("we lost it lost 0.0100 (p 0.01): allowed", "we lost it", loss=0.01, p=0.01)
+    said = verdict(check, outcome="OK", reasons=(proof, allowed))
+    assert allowed.what in said
+    assert proof.what not in said
 
 
 @pytest.mark.parametrize("outcome", ["REGRESSION", "DRIFT", "INCONCLUSIVE", "MISSING"])

@@ -17,7 +17,8 @@ from bench.comparing.slices import (
     split_numbers,
 )
 from bench.comparing.statistics import Resampling
-from bench.gate.decision import Decision, GateSettings, decide_slices, smallest_shown_loss
+from bench.gate.check_record import Decision, Reason
+from bench.gate.decision import GateSettings, decide_slices, smallest_shown_loss
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
 from tests.bench.comparing.test_groups import with_metadata
@@ -176,7 +177,11 @@ def decide_by(a, b, parts, outcome="OK", floor=0.1) -> Decision:
     slices = [make_slice(a, b, rows, str(number)) for number, rows in enumerate(parts)]
     whole = [make_slice(a, b, np.arange(len(a)))]
     return decide_slices(
-        Decision(outcome, ("why",)), slices, whole, GateSettings(floor=floor), Resampling(999)
+        Decision(outcome=outcome, reasons=(Reason("why"),)),
+        slices,
+        whole,
+        GateSettings(floor=floor),
+        Resampling(999),
     )
 
 
@@ -189,13 +194,14 @@ def test_a_slice_can_turn_a_verdict_to_regression_and_nothing_else():
     for outcome in ("OK", "INCONCLUSIVE", "REGRESSION"):
         found = decide_by(lost, baseline, parts, outcome)
         assert found.outcome == "REGRESSION"
-        assert found.slices[0].value == "0"
-        assert found.slices[0].failure in found.reasons
-        assert "lost 0.7000" in found.slices[0].failure
-        assert [bool(row.failure) for row in found.slices].count(True) == 1
+        assert found.slice_rows[0].value == "0"
+        assert found.slice_rows[0].failure == found.reasons[-1].what
+        assert (found.reasons[-1].value, round(found.reasons[-1].loss, 9)) == ("0", 0.7)
+        assert "lost 0.7000" in found.slice_rows[0].failure
+        assert [bool(row.failure) for row in found.slice_rows].count(True) == 1
     assert decide_by(lost, baseline, parts, "MISSING").outcome == "MISSING"
     gained = decide_by(baseline, lost, parts, "INCONCLUSIVE")
-    assert (gained.outcome, gained.reasons) == ("INCONCLUSIVE", ("why",))
+    assert (gained.outcome, gained.reasons) == ("INCONCLUSIVE", (Reason("why"),))
     small_loss = np.where(np.arange(400) < 50, 0.75, 0.8)
     assert decide_by(small_loss, baseline, parts).outcome == "OK"  # within the floor
 
@@ -206,7 +212,7 @@ def test_a_slice_too_small_to_show_a_loss_is_not_examined_and_makes_nothing_inco
     lost[:7] = 0.0
     found = decide_by(lost, baseline, [np.arange(7), np.arange(7, 200)])
     assert found.outcome == "OK"
-    small, large = found.slices
+    small, large = found.slice_rows
     assert "7 queries show no loss" in small.unexamined
     assert not large.unexamined
 
@@ -222,7 +228,7 @@ def test_no_smaller_loss_than_the_smallest_shown_one_is_a_regression(queries):
     parts = [np.arange(queries), *np.array_split(np.arange(queries, queries + 100), 5)]
     for loss in np.arange(0.05, 1, 0.05):
         candidate[:queries] = 1 - loss
-        row = next(r for r in decide_by(candidate, baseline, parts).slices if r.value == "0")
+        row = next(r for r in decide_by(candidate, baseline, parts).slice_rows if r.value == "0")
         if row.failure:
             assert row.shows_from is not None
             assert loss >= row.shows_from - 1e-9

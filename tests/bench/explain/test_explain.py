@@ -451,7 +451,7 @@ def test_a_server_that_changes_vectors_drifts_and_the_cause_is_named(bench, fold
     code, done = check_server(bench, folder, served(oracle, *SERVED[name]))
     assert (code, done.outcome) == (5, "DRIFT")
     assert name in names(done.answer)[0]
-    assert name in done.reasons[0]
+    assert name in done.reasons[0].what
 
 
 @pytest.mark.slow
@@ -459,14 +459,16 @@ def test_a_faithful_server_passes(bench, folder, oracle):
     code, done = check_server(bench, folder, served(oracle))
     assert (code, done.outcome, done.answer.explanations) == (0, "OK", ())
     assert [row.candidate for row in done.rows] == [1.0, 1.0]
-    assert done.reasons[1].startswith("the server reads at most 24 tokens: longer texts lose")
+    assert done.reasons[1].what.startswith("the server reads at most 24 tokens: longer texts lose")
 
 
 @pytest.mark.slow
 def test_a_server_that_cuts_texts_drifts_with_its_exact_length(bench, folder, oracle):
     code, done = check_server(bench, folder, served(oracle, replace(DEFAULT, length=17)))
     assert (code, names(done.answer)[0]) == (5, {"texts cut at 17 tokens"})
-    assert done.reasons[1].startswith("the server reads at most 17 tokens, not 24: longer texts ")
+    assert done.reasons[1].what.startswith(
+        "the server reads at most 17 tokens, not 24: longer texts "
+    )
     assert 0 < done.rows[0].candidate < 1
 
 
@@ -480,7 +482,7 @@ def test_lower_precision_is_drift_unless_it_is_stated(bench, folder, oracle, sta
 
     found, done = check_server(bench, folder, round_vectors, *stated)
     assert found == code
-    assert ("float32 is stated" in done.reasons[0]) == bool(code)
+    assert ("float32 is stated" in done.reasons[0].what) == bool(code)
 
 
 @pytest.mark.slow
@@ -496,7 +498,7 @@ def test_vectors_that_are_mixed_up_under_load_are_drift(bench, folder, oracle, t
 
     code, done = check_server(bench, folder, mixing, "--junit", tmp_path / "junit.xml")
     assert (code, done.answer.verdict) == (5, "reproduced")
-    assert "of another text" in done.reasons[0]
+    assert "of another text" in done.reasons[0].what
     suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
     assert suite.attrib["errors"] == "2"  # of the load, and of the outcome
 
@@ -507,7 +509,7 @@ def test_another_checkpoint_is_distinguished_from_unrelated_vectors(bench, folde
     exact = served(oracle)
     code, done = check_server(bench, folder, lambda texts: np.tanh(exact(texts) @ other) + 0.1)
     assert (code, done.answer.verdict) == (5, "none")
-    assert "another checkpoint" in done.reasons[0]
+    assert "another checkpoint" in done.reasons[0].what
 
     def unrelated(texts):
         seeds = [np.random.default_rng([*text.encode(), 1]) for text in texts]

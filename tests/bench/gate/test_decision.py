@@ -65,17 +65,17 @@ def test_each_row_of_the_table(losses, limits, outcome):
 def test_a_significant_loss_within_the_margin_is_ok_and_said():
     found = judged(np.tile(NOISE, 10) + 0.01)
     assert found.outcome == "OK"
-    assert "c0 lost 0.0100 (p 0.0" in found.reasons[1]
-    assert "significant, but allowed" in found.reasons[1]
+    assert "c0 lost 0.0100 (p 0.0" in found.reasons[1].what
+    assert "significant, but allowed" in found.reasons[1].what
 
 
 def test_an_open_decision_says_how_many_queries_are_needed():
     found = judged(lost(0, 0, 130))
     assert found.needed == 149
-    assert "about 149 queries are needed, and there are 130" in found.reasons[0]
+    assert "about 149 queries are needed, and there are 130" in found.reasons[0].what
     by_chance = judged(np.r_[NOISE[:40] + 0.05])
     assert by_chance.outcome == "INCONCLUSIVE"
-    assert "the observed loss of 0.0500 is not significant" in by_chance.reasons[0]
+    assert "the observed loss of 0.0500 is not significant" in by_chance.reasons[0].what
     assert 40 < by_chance.needed < 400
 
 
@@ -96,7 +96,7 @@ def test_several_measures_have_no_mean_and_each_collection_must_pass():
     assert judged(fine, fine, measures=("RR@10", "R@100")).outcome == "OK"
     worse = judged(fine, np.tile(NOISE, 10) + 0.05, measures=("RR@10", "R@100"))
     assert worse.outcome == "REGRESSION"
-    assert "c1 lost 0.0500" in worse.reasons[0]
+    assert "c1 lost 0.0500" in worse.reasons[0].what
 
 
 def test_a_gap_is_missing_whatever_the_others_say():
@@ -104,7 +104,7 @@ def test_a_gap_is_missing_whatever_the_others_say():
     weights = {"one": 0.5, "two": 0.5}
     found = decide(pairs, weights, GateSettings(), RESAMPLING, {"two": "out of memory"})
     assert (found.outcome, found.mean) == ("MISSING", None)
-    assert found.reasons == ("two: out of memory",)
+    assert [str(reason) for reason in found.reasons] == ["two: out of memory"]
     assert [row.missing for row in found.rows] == ["", "out of memory"]
     assert decide({}, weights, GateSettings(), RESAMPLING).outcome == "MISSING"
 
@@ -118,8 +118,8 @@ def test_the_same_scores_are_expected_of_each_query(by, outcome):
     assert abs(losses.mean()) < 0.0005
     assert found.outcome == outcome
     if outcome == "DRIFT":
-        assert "RR@10 of 1 query of 400 differs by more than 0.0005" in found.reasons[0]
-        assert f"(most: {-by:+.4f} on q7; mean" in found.reasons[0]
+        assert "RR@10 of 1 query of 400 differs by more than 0.0005" in found.reasons[0].what
+        assert f"(most: {-by:+.4f} on q7; mean" in found.reasons[0].what
 
 
 def test_a_measure_beyond_1_has_no_bound():
@@ -189,7 +189,7 @@ def test_small_losses_that_a_rare_gain_balances_are_no_regression():
         outcomes.append(found.outcome)
     assert set(outcomes) == {"INCONCLUSIVE"}
     assert found.rows[0].paired.p < 0.001
-    assert "0.0101 has a small p, but rare gains that the sample lacks may" in found.reasons[0]
+    assert "0.0101 has a small p, but rare gains that the sample lacks may" in found.reasons[0].what
     assert judged(np.full(50, 0.2)).outcome == "REGRESSION"
 
 

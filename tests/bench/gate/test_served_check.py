@@ -59,7 +59,7 @@ def test_a_server_whose_vectors_depend_on_the_last_request_is_drift_and_has_no_l
 
     done = verdict(place, change)
     assert done.outcome == "DRIFT"
-    assert "the same text, sent twice, has vectors that differ by up to" in done.reasons[0]
+    assert "the same text, sent twice, has vectors that differ by up to" in done.reasons[0].what
     text = markdown(done)
     assert "does not reproduce the vectors of the checkpoint" in text
     assert "reads" not in text
@@ -70,7 +70,7 @@ def test_vectors_that_differ_only_in_length_are_named_so(place):
         place, lambda encode: lambda texts: encode(texts) * [[len(t.split()) + 1] for t in texts]
     )
     assert done.outcome == "DRIFT"
-    assert "the cause is: vectors of another length for each text" in done.reasons[0]
+    assert "the cause is: vectors of another length for each text" in done.reasons[0].what
 
 
 def test_vectors_of_length_1_are_named_normalised_not_of_another_length(place):
@@ -80,4 +80,4 @@ def test_vectors_of_length_1_are_named_normalised_not_of_another_length(place):
             lambda texts: encode(texts) / np.linalg.norm(encode(texts), axis=1, keepdims=True)
         ),
     )
-    assert "the cause is: cosine: vectors normalised" in done.reasons[0]
+    assert "the cause is: cosine: vectors normalised" in done.reasons[0].what
