@@ -33,6 +33,10 @@ class MissingFileError(BenchError):
     """A file that a collection needs and does not have."""
 
 
+class UnavailableError(BenchError):
+    """Data that stored scores were computed from, and that this machine does not have."""
+
+
 _VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9]+\b|0x[0-9a-f]+")  # in a message
 BadLines = dict[str, tuple[BenchError, int]]  # first error and count by kind
 _bad_lines: ContextVar[BadLines | None] = ContextVar("bad_lines", default=None)

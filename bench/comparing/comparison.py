@@ -37,12 +37,12 @@ from bench.evaluation.run_files import read_run_file
 from bench.evaluation.runs import Run
 from bench.requests.deciding import CompareRequest
 from bench.result_store.find import choose_results, expand_collections, find_named
-from bench.result_store.result import RESULT_FILE, check_stored_values, warn_unchecked
+from bench.result_store.result import RESULT_FILE, UncheckedScores, check_stored_values
 from bench.runner.run import run_file_name
 from bench.runner.workspace import Workspace, open_workspace, refuse_duplicates
 from datasets_cfg.catalogue import is_suite
 from datasets_cfg.dataset import Dataset, name_of_user, open_remembered
-from foundation.errors import BenchError
+from foundation.errors import BenchError, UnavailableError
 from foundation.files import hash_records
 from foundation.records import Record
 from retrievers.models.locate import is_card
@@ -167,7 +167,7 @@ def compare(request: CompareRequest) -> ComparisonReport:
     tested = tested_pairs(comparisons, models)
     changed: list[ChangedQueries] = []
     for test, results in tested if request.changed else ():
-        dataset = open_evaluated(results[0], workspace, opened)
+        dataset = try_open_evaluated(results[0], workspace, opened)
         changed.append(_find_changed_queries(test, results, request.changed, dataset))
     ungrouped = [one for one in tested if one[0].on not in grouping.groups]
     if request.holes and len(ungrouped) < len(tested):
@@ -181,11 +181,11 @@ def _open_compared(
     on: Sequence[str],
     workspace: Workspace,
     given: OpenDataset | None,
-) -> dict[str, Dataset | str]:
+) -> dict[str, Dataset | UnavailableError]:
     """Open the collections that are compared, or return the reason why not, by name."""
     stored = {name: one for model in models for name, one in model.results.items()}
     shown = {name: one for name, one in stored.items() if not on or name in on}
-    return {name: open_evaluated(one, workspace, given) for name, one in shown.items()}
+    return {name: try_open_evaluated(one, workspace, given) for name, one in shown.items()}
 
 
 def model_of(results: Any) -> ComparedModel:
@@ -317,11 +317,12 @@ def find_comparison_holes(
 ) -> Iterator[Holes]:
     """Yield what unjudged documents can change in tests, or nothing if it takes long to tell."""
     for test, results in tested if thorough or len(tested) <= QUICK_COMPARISONS else ():
-        yield find_holes(results, test, open_evaluated(results[0], workspace, given), thorough)
+        dataset = try_open_evaluated(results[0], workspace, given)
+        yield find_holes(results, test, dataset, thorough)
 
 
 def _find_changed_queries(
-    test: Difference, evaluations: Evaluations, count: int, opened: Dataset | str
+    test: Difference, evaluations: Evaluations, count: int, opened: Dataset | UnavailableError
 ) -> ChangedQueries:
     """Find the ``count`` queries on which each of two models gains most over the other.
 
@@ -333,7 +334,7 @@ def _find_changed_queries(
     order = np.argsort(-np.abs(gains), kind="stable")
     wins, losses = order[gains[order] > SAME_SCORE], order[gains[order] < -SAME_SCORE]
     selected = [queries[row] for row in [*wins[:count], *losses[:count]]]
-    dataset = None if isinstance(opened, str) else opened
+    dataset = None if isinstance(opened, UnavailableError) else opened
     grades: dict[str, dict[str, int]] = {query: {} for query in selected}
     for query, doc_id, grade in dataset.qrels if dataset else ():
         if query in grades:
@@ -352,7 +353,7 @@ def _find_changed_queries(
         )
         accepted, text = answers.get(query, ()), texts.get(query)
         changed.append(ChangedQuery(query, text, a[query], b[query], accepted, of_query))
-    number, without = len(wins) + len(losses), opened if isinstance(opened, str) else ""
+    number, without = len(wins) + len(losses), "" if dataset else str(opened)
     names = (test.a, test.b, test.on, test.measure)
     return ChangedQueries(*names, number, without, tuple(changed))
 
@@ -385,72 +386,93 @@ def check_scores_against_rankings(results: Iterable[Evaluation], workspace: Work
     Files that agreed once are not scored again.
     """
     opened = cache(lambda protocol: open_evaluated_dataset(protocol, workspace))
-    unchecked: list[str] = []
+    unchecked = UncheckedScores()
     for stored in results:
         result = stored.record
         hashes = result.per_query_sha256, result.run_sha256, result.protocol.qrels_sha256
         agreed = workspace.cache_dir / "agreed" / hash_records([hashes])  # a marker for each set
         if agreed.exists() and stored.has_ranking:
             continue
-        dataset = _add_judgements(opened(result.protocol), stored)
-        reason = dataset if isinstance(dataset, str) else check_stored_values(stored, dataset)
-        unchecked.append(reason)
-        if not reason and all(hashes) and stored.has_ranking:
-            with suppress(OSError):  # a cache that is read-only
-                agreed.parent.mkdir(parents=True, exist_ok=True)
-                agreed.touch()
-    warn_unchecked(unchecked)
+        with unchecked.collect():
+            check_stored_values(stored, _add_judgements(opened(result.protocol), stored))
+            if all(hashes) and stored.has_ranking:
+                with suppress(OSError):  # a cache that is read-only
+                    agreed.parent.mkdir(parents=True, exist_ok=True)
+                    agreed.touch()
+    unchecked.warn()
 
 
-def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset | str:
-    """Open the dataset that was evaluated, if its queries and judgements are available.
+def open_evaluated_dataset(protocol: Protocol, workspace: Workspace) -> Dataset:
+    """Open the dataset that was evaluated.
 
     It is looked up by name, then in the folder in which this name and content were last seen.
     Nothing is downloaded.
 
-    Returns:
-        The dataset, or the reason why it is not available.
+    Raises:
+        UnavailableError: its queries and judgements are not on this machine.
     """
+    content = (protocol.collection, protocol.queries_sha256, protocol.qrels_sha256)
+    offline = replace(workspace, offline=True)
     try:
-        offline = replace(workspace, offline=True)
         named = offline.dataset(protocol.collection, protocol.split or None)
     except BenchError:
-        of_name: Dataset | str = f"{protocol.collection} is not on this machine (see --data-dir)"
+        problem = f"{protocol.collection} is not on this machine (see --data-dir)"
+        missing = UnavailableError(problem)
     else:
-        of_name = _confirm_evaluated(named, protocol)
-    if isinstance(of_name, Dataset):
-        return of_name
-    content = (protocol.collection, protocol.queries_sha256, protocol.qrels_sha256)
-    return open_remembered(*content, protocol.split, workspace.cache_dir) or of_name
+        try:
+            return _confirm_evaluated(named, protocol)
+        except UnavailableError as error:
+            missing = error
+    if remembered := open_remembered(*content, protocol.split, workspace.cache_dir):
+        return remembered
+    raise missing
 
 
 def open_evaluated(
     stored: Evaluation, workspace: Workspace, given: OpenDataset | None = None
-) -> Dataset | str:
-    """Open the dataset of a result, or take the ``given`` one, with imported judgements."""
+) -> Dataset:
+    """Open the dataset of a result, or take the ``given`` one, with imported judgements.
+
+    Raises:
+        UnavailableError: the dataset or the judgements are not on this machine.
+    """
     protocol = stored.record.protocol
     if given:
         return _add_judgements(_confirm_evaluated(given.dataset, protocol), stored)
     return _add_judgements(open_evaluated_dataset(protocol, workspace), stored)
 
 
-def _add_judgements(dataset: Dataset | str, stored: Evaluation) -> Dataset | str:
+def try_open_evaluated(
+    stored: Evaluation, workspace: Workspace, given: OpenDataset | None = None
+) -> Dataset | UnavailableError:
+    """Open the dataset of a result like `open_evaluated`, or return the error."""
+    try:
+        return open_evaluated(stored, workspace, given)
+    except UnavailableError as error:
+        return error
+
+
+def _add_judgements(dataset: Dataset, stored: Evaluation) -> Dataset:
     """Add the imported judgements of a stored result to the dataset that was evaluated."""
     overlay = stored.record.protocol.overlay
-    if isinstance(dataset, str) or not overlay:
+    if not overlay:
         return dataset
     if stored.folder is None:
-        return f"the judgements of overlay {overlay} are not stored"
+        raise UnavailableError(f"the judgements of overlay {overlay} are not stored")
     try:
         judged = dataset.with_judgements(read_overlay(stored.folder / OVERLAY_FILE))
     except (BenchError, OSError) as error:
-        return f"the judgements of overlay {overlay} cannot be read: {error}"
-    return judged if judged.overlay == overlay else f"{stored.folder} has another {OVERLAY_FILE}"
+        problem = f"the judgements of overlay {overlay} cannot be read: {error}"
+        raise UnavailableError(problem) from None
+    if judged.overlay != overlay:
+        raise UnavailableError(f"{stored.folder} has another {OVERLAY_FILE}")
+    return judged
 
 
-def _confirm_evaluated(dataset: Dataset, protocol: Protocol) -> Dataset | str:
-    """Return ``dataset`` if ``protocol`` was evaluated on its content, else the reason why not."""
+def _confirm_evaluated(dataset: Dataset, protocol: Protocol) -> Dataset:
+    """Return ``dataset``, or raise unless ``protocol`` was evaluated on its content."""
     here = (dataset.queries_sha256, dataset.qrels_sha256)
     if here != (protocol.queries_sha256, protocol.qrels_sha256):
-        return f"the {protocol.collection} on this machine is not the one that was evaluated"
+        problem = f"the {protocol.collection} on this machine is not the one that was evaluated"
+        raise UnavailableError(problem)
     return dataset

@@ -13,7 +13,7 @@ import numpy as np
 
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array
-from foundation.errors import BenchError, format_count, format_names
+from foundation.errors import BenchError, UnavailableError, format_count, format_names
 
 _WORD = re.compile(r"\w+")
 
@@ -26,7 +26,7 @@ class Grouping:
     warnings: tuple[str, ...]
 
 
-def find_groups(field: str, opened: Mapping[str, Dataset | str]) -> Grouping:
+def find_groups(field: str, opened: Mapping[str, Dataset | UnavailableError]) -> Grouping:
     """Group the queries of collections by a ``field`` of their metadata.
 
     Args:
@@ -39,7 +39,7 @@ def find_groups(field: str, opened: Mapping[str, Dataset | str]) -> Grouping:
     """
     groups, warnings = {}, []
     for name, dataset in opened.items():
-        if isinstance(dataset, str):
+        if isinstance(dataset, UnavailableError):
             if field:
                 raise BenchError(f"--group {field}: {dataset}", "Name other collections with --on.")
             continue

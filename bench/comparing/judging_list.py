@@ -31,7 +31,7 @@ from bench.result_store.find import choose_results, find_named, find_results
 from bench.result_store.result import save
 from bench.runner.workspace import Workspace, open_workspace
 from datasets_cfg.dataset import Dataset
-from foundation.errors import BenchError, format_names
+from foundation.errors import BenchError, UnavailableError, format_names
 from foundation.records import Record, decode_json
 
 PAIRS_FOLDER, RESULTS_FOLDER = "to-judge", "judged"
@@ -136,10 +136,11 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
 
 def _open(stored: Evaluation, workspace: Workspace) -> Dataset:
     """Open the collection of a stored result."""
-    opened = open_evaluated(stored, workspace)
-    if isinstance(opened, str):
-        raise BenchError(f"results on {stored.dataset} cannot be scored again: {opened}")
-    return opened
+    try:
+        return open_evaluated(stored, workspace)
+    except UnavailableError as error:
+        problem = f"results on {stored.dataset} cannot be scored again: {error}"
+        raise BenchError(problem) from None
 
 
 def _grades(dataset: Dataset) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from bench.comparing.statistics import ALPHA, SAME_MEAN, Difference
 from bench.evaluation.result_record import Evaluation
 from datasets_cfg.dataset import QUICK_BYTES, Dataset
 from foundation.arrays import BoolArray, Float64Array, Int64Array
-from foundation.errors import BenchError, format_count
+from foundation.errors import BenchError, UnavailableError, format_count
 from foundation.records import Record
 
 LABELINGS = 200  # drawn for all holes
@@ -315,7 +315,10 @@ def _find_doubts(table: HoleTable, names: tuple[str, str]) -> Iterator[str]:
 
 
 def find_holes(
-    models: tuple[Evaluation, Evaluation], test: Difference, opened: Dataset | str, thorough: bool
+    models: tuple[Evaluation, Evaluation],
+    test: Difference,
+    opened: Dataset | UnavailableError,
+    thorough: bool,
 ) -> Holes:
     """Examine the holes of two evaluations on one collection.
 
@@ -335,15 +338,18 @@ def find_holes(
 
 
 def open_holes(
-    models: tuple[Evaluation, Evaluation], measure: str, opened: Dataset | str, thorough: bool
+    models: tuple[Evaluation, Evaluation],
+    measure: str,
+    opened: Dataset | UnavailableError,
+    thorough: bool,
 ) -> HoleTable:
     """Read both rankings and find their holes. Arguments are those of `find_holes`.
 
     Raises:
         BenchError: a ranking or the judgements are missing, or the measure has no bounds.
     """
-    if isinstance(opened, str):
-        raise BenchError(opened)
+    if isinstance(opened, UnavailableError):
+        raise opened
     if opened.answers is not None:
         raise BenchError("answer strings judge every document")
     runs = models[0].run, models[1].run

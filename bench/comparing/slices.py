@@ -39,7 +39,7 @@ from bench.comparing.statistics import (
 )
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array, Int64Array
-from foundation.errors import BenchError, format_count
+from foundation.errors import BenchError, UnavailableError, format_count
 from foundation.records import Record
 
 COLLECTION = "collection"
@@ -114,7 +114,7 @@ class SliceComparison(Record):
     slices: tuple[SliceRow, ...]
 
 
-def find_slices(field: str, opened: Mapping[str, Dataset | str]) -> Slicing:
+def find_slices(field: str, opened: Mapping[str, Dataset | UnavailableError]) -> Slicing:
     """Read or compute the values of the queries by which collections are sliced.
 
     Args:
@@ -128,7 +128,7 @@ def find_slices(field: str, opened: Mapping[str, Dataset | str]) -> Slicing:
         return Slicing(field, {name: QueryLabels({}, name) for name in opened})
     labels, warnings, errors = {}, [], list[BenchError]()
     for name, dataset in opened.items():
-        if isinstance(dataset, str):
+        if isinstance(dataset, UnavailableError):
             raise BenchError(f"--by {field}: {dataset}", "Name other collections with --on.")
         try:
             values = _find_values(field, dataset)

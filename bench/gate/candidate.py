@@ -16,7 +16,7 @@ from bench.evaluation.retriever import Retriever
 from bench.gate.check_record import PUBLISHED_SCORES, Check, CheckRow, Outcome, Reason
 from bench.requests.outcomes import MissingEvaluations
 from bench.result_store.find import find_results
-from bench.result_store.result import check_stored_values, reuse_or_evaluate, warn_unchecked
+from bench.result_store.result import UncheckedScores, check_stored_values, reuse_or_evaluate
 from bench.runner.workspace import Workspace
 from datasets_cfg.readers.reader import Queries
 from foundation.errors import BenchError
@@ -83,7 +83,7 @@ def evaluate_candidate(
     """
     named = model.with_name(name)
     known = [one for each in {name, model.name} for one in find_results(out, each)]
-    gaps, jobs, unchecked = MissingEvaluations(), dict[str, Job](), list[str]()
+    gaps, jobs, unchecked = MissingEvaluations(), dict[str, Job](), UncheckedScores()
     for collection, opens in collections.items():
         with gaps.catch(collection):
             stored = baseline.results.get(collection)
@@ -92,9 +92,10 @@ def evaluate_candidate(
             opened = workspace.open(opens, split or None)
             options = replace(named.options, depth=depth)
             if stored and stored.folder:
-                unchecked.append(check_stored_values(stored, opened.dataset))
+                with unchecked.collect():
+                    check_stored_values(stored, opened.dataset)
             jobs[collection] = workspace.prepare(opened, named, options, known=known)
-    warn_unchecked(unchecked)
+    unchecked.warn()
     for collection, job in jobs.items():
         check_protocol(collection, job.protocol, baseline, opens=collections[collection])
     done: dict[str, Evaluation] = {}

@@ -8,6 +8,7 @@ import math
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,10 +21,10 @@ from bench.comparing.comparison import (
     find_comparison_holes,
     find_run_file,
     model_of,
-    open_evaluated,
     open_evaluated_dataset,
     score_run_file,
     tested_pairs,
+    try_open_evaluated,
 )
 from bench.comparing.groups import Grouping, find_groups
 from bench.comparing.pairs import (
@@ -65,7 +66,7 @@ from bench.result_store.find import choose_results, find_named
 from bench.runner.workspace import Workspace, load_models, open_workspace
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.dataset import Dataset, name_of_user
-from foundation.errors import BenchError, format_names
+from foundation.errors import BenchError, UnavailableError, format_names
 from retrievers.models.card import ExpectedScore, all_cards
 from retrievers.models.locate import is_card, is_url
 
@@ -176,11 +177,11 @@ def check(request: CheckRequest) -> Check:
     )
 
 
-def _open_baseline(scope: Scope) -> dict[str, Dataset | str]:
+def _open_baseline(scope: Scope) -> dict[str, Dataset | UnavailableError]:
     """Open the collections of the baseline's results, or return the reason why not, by name."""
     stored = {name: scope.baseline.results.get(name) for name in scope.weights}
     return {
-        name: open_evaluated(one, scope.workspace)
+        name: try_open_evaluated(one, scope.workspace)
         for name, one in stored.items()
         if one is not None
     }
@@ -271,9 +272,10 @@ def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
 def _find_folder(name: str, results: Mapping[str, Evaluation], workspace: Workspace) -> str:
     """Return the folder with the content of a collection's result, or else the name."""
     if name in results and name not in dataset_names():
-        dataset = open_evaluated_dataset(results[name].record.protocol, workspace)
-        if not isinstance(dataset, str) and dataset.name == name:  # else another of its content
-            return str(dataset.reader.folder)
+        with suppress(UnavailableError):
+            dataset = open_evaluated_dataset(results[name].record.protocol, workspace)
+            if dataset.name == name:  # else another of its content
+                return str(dataset.reader.folder)
     return name
 
 

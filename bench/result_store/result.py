@@ -21,9 +21,9 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -48,7 +48,7 @@ from bench.evaluation.result_record import (
 from bench.evaluation.run_files import check_writable, encode_columnar
 from bench.evaluation.scoring import Scores, score
 from datasets_cfg.dataset import Dataset
-from foundation.errors import BenchError, MissingFileError, format_names
+from foundation.errors import BenchError, MissingFileError, UnavailableError, format_names
 from foundation.files import LONGEST_NAME, replace_files
 from foundation.records import read_json
 
@@ -253,27 +253,25 @@ def find_equivalent(job: Job, results: Iterable[Evaluation]) -> Evaluation | Non
     return max(same, key=_evaluation_time, default=None)
 
 
-def check_stored_values(stored: Evaluation, dataset: Dataset) -> str:
+def check_stored_values(stored: Evaluation, dataset: Dataset) -> None:
     """Score a stored ranking again and compare the values of each query.
 
     Accepted answers are looked up in the corpus.
 
-    Returns:
-        The reason why the values cannot be computed again; "" if they agree.
-
     Raises:
+        UnavailableError: the values cannot be computed again.
         BenchError: the values differ, or the ranking is damaged or not the one that was stored.
     """
     protocol = stored.record.protocol
     if protocol.qrels_sha256 != dataset.qrels_sha256:
-        return f"{stored.dataset} has different judgements on this machine"
+        raise UnavailableError(f"{stored.dataset} has different judgements on this machine")
     if not stored.run_file.exists():
-        return f"{stored.run_file} is missing"
+        raise UnavailableError(f"{stored.run_file} is missing")
     values = stored.scores.values
     try:
         judgements = judge(dataset, stored.run)
     except MissingFileError as missing:  # the documents, in which answers are looked up
-        return str(missing)
+        raise UnavailableError(str(missing)) from None
     queries = None if dataset.answers is None else dataset.queries.ids
     found = score(stored.run, judgements, list(values), queries)
     if stored.scores.query_ids != found.query_ids or not all(
@@ -281,14 +279,27 @@ def check_stored_values(stored: Evaluation, dataset: Dataset) -> str:
     ):
         problem = f"{stored.folder} contradicts itself: its scores differ from its ranking's"
         raise BenchError(problem, _recovery_hint(stored.folder))
-    return ""
 
 
-def warn_unchecked(reasons: Iterable[str]) -> None:
-    """Warn that scores are not compared with their rankings, for `check_stored_values` reasons."""
-    if unchecked := list(dict.fromkeys(filter(None, reasons))):
-        shown = format_names(unchecked)
-        logger.warning("some scores are not compared with their rankings: %s", shown)
+class UncheckedScores:
+    """Reasons why stored scores are not compared with their rankings, for one warning."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, None] = {}
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Collect the reason if data is not available."""
+        try:
+            yield
+        except UnavailableError as error:
+            self.reasons[str(error)] = None
+
+    def warn(self) -> None:
+        """Warn about the reasons, if there are any."""
+        if self.reasons:
+            shown = format_names(list(self.reasons))
+            logger.warning("some scores are not compared with their rankings: %s", shown)
 
 
 def reuse_or_evaluate(job: Job, out: Path) -> Evaluation:

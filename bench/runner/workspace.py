@@ -23,10 +23,10 @@ from bench.evaluation.vector_retriever import VectorRetriever
 from bench.requests.evaluating import EvaluationFields
 from bench.requests.fields import FolderFields, ModelFields
 from bench.result_store.result import (
+    UncheckedScores,
     check_stored_values,
     find_equivalent,
     find_stored,
-    warn_unchecked,
 )
 from bench.store.shards import ignore_read_only
 from bench.store.store import VectorStore
@@ -282,7 +282,10 @@ class Workspace:
         job = replace(job, model=identified)
         stored = find_equivalent(job, known or ())
         if stored:
-            warn_unchecked([check_stored_values(stored, job.dataset)])
+            unchecked = UncheckedScores()
+            with unchecked.collect():
+                check_stored_values(stored, job.dataset)
+            unchecked.warn()
         elif out is not None:
             stored = find_stored(job, out)
         if stored:

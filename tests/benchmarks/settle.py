@@ -228,8 +228,6 @@ def pairs_of(results: str, on: list[str], rng: np.random.Generator) -> Iterator[
     for name, several in sorted(by_collection.items()):
         several = list({each.record.model: each for each in several}.values())
         dataset = open_evaluated_dataset(several[0].record.protocol, workspace)
-        if isinstance(dataset, str):
-            raise SystemExit(dataset)
         pool = next(each.run for each in several if each.record.model == "bm25")
         runs = {each.record.model: each.run for each in several}
         runs |= {f"{a}+{b}": fuse(runs[a], runs[b]) for a, b in combinations(list(runs), 2)}

@@ -12,7 +12,7 @@ from bench.comparing.groups import average_groups, count_repeated, find_groups, 
 from bench.comparing.statistics import Resampling
 from bench.gate.decision import GateSettings, ScorePair, decide
 from datasets_cfg.dataset import open_dataset
-from foundation.errors import BenchError
+from foundation.errors import BenchError, UnavailableError
 from tests.support.collections import SIXTY, Bench, write_collection
 
 
@@ -87,8 +87,8 @@ def test_a_collection_declares_its_groups_and_otherwise_repeated_texts_are_told(
     assert set(found.groups["own"].values()) == {"a", "b"}
     assert "means of 2 groups by topic" in found.warnings[0]
     with pytest.raises(BenchError, match="not on this machine"):
-        find_groups("topic", {"gone": "gone is not on this machine"})
-    assert not find_groups("", {"gone": "gone is not on this machine"}).warnings
+        find_groups("topic", {"gone": UnavailableError("gone is not on this machine")})
+    assert not find_groups("", {"gone": UnavailableError("gone is not on this machine")}).warnings
     texts = ["Is coffee healthy?", "is COFFEE  healthy", "healthy coffee is", "tea", "", ""]
     assert count_repeated(texts) == 2
 

@@ -20,7 +20,7 @@ from bench.comparing.statistics import Resampling
 from bench.gate.check_record import Decision, Reason
 from bench.gate.decision import GateSettings, decide_slices, smallest_shown_loss
 from datasets_cfg.dataset import open_dataset
-from foundation.errors import BenchError
+from foundation.errors import BenchError, UnavailableError
 from tests.bench.comparing.test_groups import with_metadata
 from tests.support.collections import SIXTY, Bench, write_collection
 
@@ -160,13 +160,17 @@ def test_values_are_metadata_or_computed_and_a_typo_is_answered(tmp_path):
     words = find_slices("words", opened).labels["own"].values
     assert set(words.values()) == {("2",)}
     assert set(find_slices("relevant", opened).labels["own"].values.values()) == {("1",)}
-    assert not find_slices("collection", {"own": "not on this machine"}).labels["own"].values
+    assert (
+        not find_slices("collection", {"own": UnavailableError("not on this machine")})
+        .labels["own"]
+        .values
+    )
     for typed, meant in (("topik", "topic"), ("wrods", "words")):
         with pytest.raises(BenchError) as caught:
             find_slices(typed, opened)
         assert meant in caught.value.hint
     with pytest.raises(BenchError, match="not on this machine"):
-        find_slices("topic", {"own": "own is not on this machine"})
+        find_slices("topic", {"own": UnavailableError("own is not on this machine")})
     plain = open_dataset(str(write_collection(tmp_path / "p", *SIXTY)), cache_dir=tmp_path)
     mixed = find_slices("topic", {**opened, "plain": plain})
     assert list(mixed.labels) == ["own"]
