@@ -49,6 +49,8 @@ PARTS = 4  # quartiles
 CONSTANT = 0.5
 COLUMNS = 256  # slices whose flips are in memory at once
 
+Values = Mapping[str, tuple[str, ...]]  # of the queries
+_WHOLE = re.compile(r"-?\d+")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]\d+)?")
 
 
@@ -56,7 +58,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]\d+)?")
 class QueryLabels:
     """Values of each query of a collection, and the label of the queries without one."""
 
-    values: Mapping[str, tuple[str, ...]]
+    values: Values
     otherwise: str
 
 
@@ -131,42 +133,56 @@ def find_slices(field: str, opened: Mapping[str, Dataset | UnavailableError]) ->
         if isinstance(dataset, UnavailableError):
             raise BenchError(f"--by {field}: {dataset}", "Name other collections with --on.")
         try:
-            values = _find_values(field, dataset)
+            values, are_counts = _find_values(field, dataset)
         except BenchError as error:
             errors.append(error)
             warnings.append(f"{name}: no query has the field {field}, so it has no slices")
             continue
-        parts = split_numbers(values)
-        if parts is not values:
-            warnings.append(f"{name}: the values of {field} are numbers; slices are quartiles")
-        labels[name] = QueryLabels(parts, f"without {field}")
+        if are_numbers(values):
+            found = f"{name}: the values of {field} are"
+            if not are_counts and are_names(values):
+                warnings.append(
+                    f"{found} whole numbers that queries share, so each is taken for a name, with "
+                    "a slice of its own; write 7.0 instead of 7 for quartiles"
+                )
+            else:
+                values = split_numbers(values)
+                warnings.append(f"{found} numbers; slices are quartiles")
+        labels[name] = QueryLabels(values, f"without {field}")
     if errors and not labels:
         raise errors[0]
     return Slicing(field, labels, tuple(warnings))
 
 
-def _find_values(field: str, dataset: Dataset) -> Mapping[str, tuple[str, ...]]:
-    """Return the values of the queries in the metadata, else the computed ones."""
+def _find_values(field: str, dataset: Dataset) -> tuple[Values, bool]:
+    """Return the values of the queries in the metadata, else computed ones, which are counts."""
     try:
-        return dataset.reader.query_values(field, COMPUTED)
+        return dataset.reader.query_values(field, COMPUTED), False
     except BenchError:
         if field == "words":
             texts = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
-            return {query: (str(len(text.split())),) for query, text in texts}
+            return {query: (str(len(text.split())),) for query, text in texts}, True
         if field == "relevant" and dataset.answers is None:
             counts = Counter(query for query, _, grade in dataset.qrels if grade > 0)
-            return {query: (str(counts[query]),) for query in dataset.queries.ids}
+            return {query: (str(counts[query]),) for query in dataset.queries.ids}, True
         raise
 
 
-def split_numbers(values: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
-    """Replace numbers by their quartile, such as "3 to 7".
-
-    Up to four different numbers, and numbers next to other text or with leading zeros, stay.
-    """
+def are_numbers(values: Values) -> bool:
+    """Return True for more than four different numbers, none with leading zeros."""
     texts = {text for several in values.values() for text in several}
-    if len(texts) <= PARTS or not all(map(_NUMBER.fullmatch, texts)):
-        return values
+    return len(texts) > PARTS and all(map(_NUMBER.fullmatch, texts))
+
+
+def are_names(numbers: Values) -> bool:
+    """Return True for whole numbers that are shared like names: most are those of a slice."""
+    counts = Counter(text for several in numbers.values() for text in several)
+    shared = sum(count for count in counts.values() if count >= FEWEST)
+    return 2 * shared > counts.total() and all(map(_WHOLE.fullmatch, counts))
+
+
+def split_numbers(values: Values) -> Values:
+    """Replace numbers by their quartile, such as "3 to 7"."""
     every = np.sort([float(text) for several in values.values() for text in several])
     levels = np.arange(1, PARTS) / PARTS
     limits = np.unique(np.quantile(every, levels, method="inverted_cdf"))

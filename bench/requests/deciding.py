@@ -42,7 +42,7 @@ class CompareRequest(ResamplingFields, FolderFields):
             paraphrases. The means of groups are compared. Default: `group` in dataset.toml.
         by: Also compare on slices of each collection: queries that share a value of this field of
             their metadata, or of words (length of the query), relevant (number of relevant
-            documents) or collection. Numbers are split into quartiles.
+            documents) or collection. Numbers are split into quartiles, unless queries share them like ids.
         results: Folders of stored results.
         dataset: Collection or folder whose judgements score run files.
         depth: Documents per query of run files. Default: the collection's, usually 1,000.

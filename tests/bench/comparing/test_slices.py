@@ -11,6 +11,8 @@ import bench as api
 from bench.comparing.slices import (
     QueryLabels,
     Slice,
+    are_names,
+    are_numbers,
     correct_jointly,
     find_slices,
     slice_scores,
@@ -117,8 +119,7 @@ def test_numbers_become_quartiles_and_ids_and_few_values_stay():
     lists = split_numbers({"a": ("1", "9"), "b": ("2", "3"), "c": ("4", "5")})
     assert lists["a"] == ("1 to 2", "9")
     for texts in (("1", "2", "3", "4"), ("01", "02", "3", "4", "5"), ("1", "2", "3", "4", "five")):
-        given = {str(n): (text,) for n, text in enumerate(texts)}
-        assert split_numbers(given) is given
+        assert not are_numbers({str(n): (text,) for n, text in enumerate(texts)})
     mostly = {f"q{n}": ("1",) for n in range(90)} | {f"r{n}": (str(n),) for n in range(2, 12)}
     assert {several[0] for several in split_numbers(mostly).values()} == {"1", "2 to 11"}
 
@@ -175,6 +176,31 @@ def test_values_are_metadata_or_computed_and_a_typo_is_answered(tmp_path):
     mixed = find_slices("topic", {**opened, "plain": plain})
     assert list(mixed.labels) == ["own"]
     assert "plain: no query has the field topic" in mixed.warnings[-1]
+
+
+def test_whole_numbers_that_queries_share_are_names_and_each_is_a_slice():
+    tenants = {f"q{n}": (str(1001 + n % 12),) for n in range(120)}
+    assert are_numbers(tenants)
+    assert are_names(tenants)
+    assert not are_names({query: (f"{text}.0",) for query, (text,) in tenants.items()})
+    assert not are_names({f"q{n}": (str(n // 2),) for n in range(120)})
+    assert not are_names({**tenants, **{f"r{n}": (str(n),) for n in range(121)}})
+
+
+@pytest.mark.parametrize(("places", "labels"), [("", "1001 1002 1003 1004 1005"), (".0", None)])
+def test_ids_of_tenants_that_are_numbers_are_not_split_unless_written_as_such(
+    tmp_path, places, labels
+):
+    written = [json.loads(f"{1001 + n % 5}{places}") for n in range(60)]
+    own = open_dataset(str(with_metadata(tmp_path / "own", written)), cache_dir=tmp_path)
+    found = find_slices("topic", {"own": own})
+    values = {text for several in found.labels["own"].values.values() for text in several}
+    if labels:
+        assert values == set(labels.split())
+        assert "taken for a name" in found.warnings[0]
+    else:
+        assert all(" to " in text or text.isdigit() for text in values)
+        assert "quartiles" in found.warnings[0]
 
 
 def decide_by(a, b, parts, outcome="OK", floor=0.1) -> Decision:
