@@ -1,12 +1,13 @@
 """Text of a cut-off: whether scores separate, the answer in a sentence, and its figures."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import ROUND_FLOOR, Context
+from typing import Any
 
-from bench.cutoffs.cutoff_record import CollectionCutoff, ScoreCutoff, Share
+from bench.cutoffs.cutoff_record import CollectionCutoff, ScoreCutoff, Share, SliceCutoff
 from foundation.errors import format_count, format_names
 from reports import format as fmt
-from reports.table import Column, Table, escape
+from reports.table import Column, Row, Table, escape
 
 DIGITS = 5  # of a cut-off; it is rounded down, which keeps more
 
@@ -17,13 +18,16 @@ def cutoff_text(done: ScoreCutoff) -> str:
 
 
 def _parts(done: ScoreCutoff) -> Iterator[str]:
-    if done.cutoff is None:
+    if not done.slices and done.cutoff is None:
         yield escape(_refusal(done))
         return
     yield from map(escape, _warning(done))
-    yield escape(_answer(done, done.cutoff))
-    old = [(done.like.model, one) for one in done.like.collections] if done.like else []
-    yield _table([*old, *((done.model, one) for one in done.collections)])
+    if done.cutoff is None:
+        yield from map(escape, _slices_answer(done))
+        yield _slice_table(done)
+    else:
+        yield escape(_answer(done, done.cutoff))
+        yield _table(done)
     yield escape(" ".join(_legend(done)))
 
 
@@ -40,7 +44,7 @@ def _refusal(done: ScoreCutoff) -> str:
 
 def _warning(done: ScoreCutoff) -> Iterator[str]:
     """Yield what the cut-off costs on each collection where scores do not separate."""
-    for one in done.collections:
+    for one in done.all_done:
         if one.separates:
             continue
         given = "given " * (one.silent_given is not None)
@@ -65,6 +69,24 @@ def _answer(done: ScoreCutoff, cutoff: float) -> str:
     )
 
 
+def _slices_answer(done: ScoreCutoff) -> Iterator[str]:
+    """Yield the promise on all slices, and what the others would need."""
+    few = [f"{one.value} ({one.name})" for one in done.slices if one.done is None]
+    if len(few) < len(done.slices):
+        yield (
+            f"Return documents that score as much as the cut-off of the query's slice by {done.by}:"
+            f" at least {_percent(done.keep)} of the relevant documents among the first {done.at} "
+            "remain on each, in the mean over new queries like those of the slice (95 % confidence "
+            f"in all {len(done.slices):,} slices together)."
+        )
+    if few:
+        needed = "more than ten million" if done.needed is None else f"{done.needed:,}"
+        yield (
+            f"No cut-off is proved for {format_names(few)}. A slice needs {needed} queries with a "
+            "relevant document, even if nothing is lost."
+        )
+
+
 def _percent(share: float | None) -> str:
     """Format a share: ``97.5 %``."""
     return f"{100 * (share or 0):g} %"
@@ -76,19 +98,43 @@ def rounded_down(cutoff: float) -> str:
     return str(context.create_decimal_from_float(cutoff))
 
 
-def _table(rows: list[tuple[str, CollectionCutoff]]) -> str:
+def _table(done: ScoreCutoff) -> str:
     """Return a table with a row for each model and collection."""
+    old = [(done.like.model, one) for one in done.like.collections] if done.like else []
     columns: list[Column[tuple[str, CollectionCutoff]]] = [
         Column("model", lambda row: row[0], fmt.short_text),
         Column("collection", lambda row: row[1].name, fmt.short_text),
-        Column("queries", lambda row: row[1].queries, fmt.count),
-        Column("kept", lambda row: row[1].kept, fmt.score),
-        Column("at least", lambda row: row[1].proved, fmt.score),
-        Column("silent", lambda row: row[1].silent, _share),
-        Column("silent, given", lambda row: row[1].silent_given, _share),
-        Column("overlap", lambda row: row[1].overlap, _whole_percent),
+        *_columns(lambda row: row[1]),
     ]
+    rows = [*old, *((done.model, one) for one in done.collections)]
     return Table(rows, columns).drop_empty().markdown()
+
+
+def _slice_table(done: ScoreCutoff) -> str:
+    """Return a table with a row for each slice."""
+    columns: list[Column[SliceCutoff]] = [
+        Column(done.by, lambda row: row.value, fmt.short_text),
+        Column("collection", lambda row: row.name, fmt.short_text),
+        Column("cut-off", lambda row: row.cutoff, lambda value: fmt.numeric(rounded_down(value))),
+        *_columns(lambda row: row.done),
+    ]
+    return Table(done.slices, columns).drop_empty().markdown()
+
+
+def _columns(of: Callable[[Row], CollectionCutoff | None]) -> list[Column[Row]]:
+    """Return the columns of what a cut-off does."""
+
+    def column(header: str, name: str, format: Callable[[Any], str]) -> Column[Row]:
+        return Column(header, lambda row: (one := of(row)) and getattr(one, name), format)
+
+    return [
+        column("queries", "queries", fmt.count),
+        column("kept", "kept", fmt.score),
+        column("at least", "proved", fmt.score),
+        column("silent", "silent", _share),
+        column("silent, given", "silent_given", _share),
+        column("overlap", "overlap", _whole_percent),
+    ]
 
 
 def _whole_percent(share: float) -> str:
@@ -109,10 +155,10 @@ def _legend(done: ScoreCutoff) -> Iterator[str]:
         "return nothing, with a 95 % interval. They are the same queries after all relevant "
         "documents were taken out of their rankings."
     )
-    if any(one.silent_given for one in done.collections):
+    if any(one.silent_given for one in done.all_done):
         yield "Given: those of the file."
     yield "Overlap: queries whose best other document scores higher than the best relevant one."
-    for one in done.collections:
+    for one in done.all_done:
         if one.too_short:
             queries = format_count(one.too_short, "query", "queries")
             yield f"The run is too short to take the relevant documents of {queries} out."

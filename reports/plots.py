@@ -398,7 +398,7 @@ def draw_cutoff(done: ScoreCutoff, path: Path) -> None:
     def fill(figure: "Figure") -> None:
         axes = figure.subplots()
         axes.plot([0, 1], [0, 1], color=GREY, lw=1, ls=":")
-        for place, one in enumerate(done.collections):
+        for place, one in enumerate(done.all_done):
             colour = COLOURS[place % len(COLOURS)]
             returning = [point.returning for point in one.curve]
             kept, proved = ([getattr(p, name) for p in one.curve] for name in ("kept", "proved"))

@@ -209,6 +209,15 @@ def slice_scores(
         labels: values of each query.
         groups: group of each query, if the means of groups are compared.
     """
+    slices = []
+    for label, rows in slice_rows(queries, labels):
+        part = replace(whole, label=label, rows=np.array(rows), a=whole.a[rows], b=whole.b[rows])
+        slices.append(_average(part, queries, groups) if groups else part)
+    return slices
+
+
+def slice_rows(queries: Sequence[str], labels: QueryLabels) -> list[tuple[str, list[int]]]:
+    """Return label and query numbers of each slice, of which those with few queries are one."""
     by_value, without = dict[str, list[int]](), list[int]()
     for row, query in enumerate(queries):
         for value in (values := labels.values.get(query, ())):
@@ -223,11 +232,7 @@ def slice_scores(
     elif small:
         together = sorted({row for _, rows in small for row in rows})
         found.append((f"others ({format_count(len(small), 'slice', 'slices')})", together))
-    slices = []
-    for label, rows in found:
-        part = replace(whole, label=label, rows=np.array(rows), a=whole.a[rows], b=whole.b[rows])
-        slices.append(_average(part, queries, groups) if groups else part)
-    return slices
+    return found
 
 
 def _average(part: Slice, queries: Sequence[str], groups: Mapping[str, str]) -> Slice:

@@ -16,8 +16,8 @@ from functools import cached_property
 
 import numpy as np
 
-from bench.gate.decision import DRAWS, draw_means, queries_needed, upper_bound
-from foundation.arrays import BoolArray, Float32Array, Float64Array
+from bench.gate.decision import DRAWS, LEVEL, draw_means, queries_needed, upper_bound
+from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
 Estimate = Callable[[Float64Array], float]
 
@@ -39,7 +39,10 @@ class ScoredRankings:
     @cached_property
     def answered(self) -> "ScoredRankings":
         """The queries with a relevant document among those that are returned."""
-        rows = self.relevant[:, : self.at].any(axis=1)
+        return self.take(np.flatnonzero(self.relevant[:, : self.at].any(axis=1)))
+
+    def take(self, rows: Int64Array) -> "ScoredRankings":
+        """Return the rankings of the queries in these rows."""
         return ScoredRankings(self.scores[rows], self.relevant[rows], self.at)
 
     def __len__(self) -> int:
@@ -89,9 +92,9 @@ def _row_maximum(scores: Float32Array) -> Float32Array:
     return best
 
 
-def lower_bound(kept: Float64Array, draws: int = DRAWS) -> float:
-    """Return the lower 95 % bound of the mean of shares ``kept``, float64 ``(queries,)``."""
-    return 1 - upper_bound([draw_means(1 - kept, draws)])
+def lower_bound(kept: Float64Array, draws: int = DRAWS, level: float = LEVEL) -> float:
+    """Return the lower bound of the mean of shares ``kept``, float64 ``(queries,)``."""
+    return 1 - upper_bound([draw_means(1 - kept, draws)], level=level)
 
 
 def lower_bounds(kept: Float64Array) -> list[float]:
@@ -100,9 +103,9 @@ def lower_bounds(kept: Float64Array) -> list[float]:
     return [1 - upper_bound([replace(drawn, means=means)]) for means in drawn.means.T]
 
 
-def least_queries(keep: float) -> int | None:
+def least_queries(keep: float, level: float = LEVEL) -> int | None:
     """Return how many queries that lose nothing prove ``keep``; None if ten million do not."""
-    return queries_needed([draw_means(np.zeros(1))], [1.0], 1 - keep)
+    return queries_needed([draw_means(np.zeros(1))], [1.0], 1 - keep, level)
 
 
 def choose_cutoff(

@@ -5,16 +5,18 @@ left is the ranking of a query without an answer.
 """
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from bench.comparing.comparison import find_run_file, score_run_file
+from bench.comparing.slices import find_slices, slice_rows
 from bench.comparing.statistics import SAME_MEAN
 from bench.cutoffs.choice import (
     Estimate,
@@ -30,12 +32,14 @@ from bench.cutoffs.cutoff_record import (
     ModelCutoff,
     ScoreCutoff,
     Share,
+    SliceCutoff,
 )
 from bench.evaluation.judging import judge, lowest_relevant_grade
 from bench.evaluation.pipeline import OpenDataset, evaluate
 from bench.evaluation.retriever import EvaluationOptions, Retriever
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import relevance_matrix
+from bench.gate.decision import LEVEL
 from bench.requests.deciding import CutoffRequest
 from bench.runner.run import run_file_name
 from bench.runner.workspace import Workspace, load_models, open_workspace, refuse_duplicates
@@ -57,6 +61,8 @@ def cutoff(request: CutoffRequest) -> ScoreCutoff:
     if request.keep in (0, 1):
         problem = {0: "every cut-off keeps a share of 0", 1: "no number of queries proves 1"}
         raise BenchError(problem[int(request.keep)], "Use --keep .95.")
+    if request.by and request.like_cutoff:
+        raise BenchError("--like-cutoff has one cut-off for all slices", "Leave out --by.")
     old_name, old_cutoff = _read_like(request.like_cutoff)
     workspace = open_workspace(request)
     names = workspace.expand_names(request.on)
@@ -76,6 +82,8 @@ def cutoff(request: CutoffRequest) -> ScoreCutoff:
     if not report.enough_queries:
         return report
     found = [one.run(source) for one in searches]
+    if request.by:
+        return _choose_by_slice(report, request, searches, found)
     parts = [one.ranked.answered for one in found]
     queries = {one.name: len(part) for one, part in zip(found, parts, strict=True)}
     report = msgspec.structs.replace(report, queries=queries, searched=True)
@@ -91,6 +99,42 @@ def cutoff(request: CutoffRequest) -> ScoreCutoff:
         return report
     done = [one.describe(best, share) for one, share in zip(found, keep, strict=True)]
     return msgspec.structs.replace(report, cutoff=best, collections=tuple(done))
+
+
+def _choose_by_slice(
+    report: ScoreCutoff,
+    request: CutoffRequest,
+    searches: Sequence["Search"],
+    found: Sequence["Found"],
+) -> ScoreCutoff:
+    """Choose a cut-off for each slice, at a level that is corrected for their number."""
+    slicing = find_slices(request.by, {one.name: one.opened.dataset for one in searches})
+    for warning in slicing.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    parts = {
+        (one.name, label): one.take(rows, label)
+        for one in found
+        if one.name in slicing.labels
+        for label, rows in slice_rows(one.query_ids, slicing.labels[one.name])
+    }
+    level = 1 - (1 - LEVEL) / len(parts)
+    slices = []
+    for (name, value), part in parts.items():
+        answered = part.ranked.answered
+        estimate = partial(lower_bound, level=level)
+        best = choose_cutoff([answered], [request.keep], estimate) if len(answered) else None
+        done = None if best is None else part.describe(best, request.keep, level)
+        slices.append(
+            SliceCutoff(name=name, value=value, queries=len(answered), cutoff=best, done=done)
+        )
+    return msgspec.structs.replace(
+        report,
+        queries={one.name: len(one.ranked.answered) for one in found},
+        searched=True,
+        needed=least_queries(request.keep, level),
+        by=request.by,
+        slices=tuple(slices),
+    )
 
 
 Source = Retriever | Path  # a run file
@@ -190,10 +234,11 @@ class Search:
             run = self._search(source, self.opened, self.at + most)
             given = self._search_texts(source) if self.texts else None
         ids = None if dataset.answers is None else dataset.queries.ids
-        matrices = relevance_matrix(run, judge(dataset, run), self.grade, ids)
+        judged = judge(dataset, run)
+        matrices = relevance_matrix(run, judged, self.grade, ids)
         ranked = ScoredRankings(*matrices, self.at)
         self._check(ranked, source)
-        return Found(self.name, ranked, given)
+        return Found(self.name, ranked, given, ids or judged.queries())
 
     def _search(self, model: Retriever, opened: OpenDataset, depth: int) -> Run:
         """Return the ranking of a model."""
@@ -234,13 +279,23 @@ class Found:
     """Rankings of the queries of one collection.
 
     ``given`` are the best scores of queries that are known to have no answer, or None.
+    ``query_ids`` are the queries of the rankings.
     """
 
     name: str
     ranked: ScoredRankings
     given: Float32Array | None
+    query_ids: tuple[str, ...]
 
-    def describe(self, cutoff: float, keep: float | None = None) -> CollectionCutoff:
+    def take(self, rows: Sequence[int], label: str) -> "Found":
+        """Return the rankings of a slice."""
+        ids = tuple(self.query_ids[row] for row in rows)
+        taken = self.ranked.take(np.array(rows))
+        return replace(self, name=f"{label} ({self.name})", ranked=taken, query_ids=ids)
+
+    def describe(
+        self, cutoff: float, keep: float | None = None, level: float = LEVEL
+    ) -> CollectionCutoff:
         """Return what a cut-off does. It should keep the share ``keep``, or what it keeps."""
         answered, others = self.ranked.answered, self.ranked.best_other
         known = others[~np.isnan(others)]
@@ -250,7 +305,7 @@ class Found:
             queries=len(answered),
             keep=float(kept.mean()) if keep is None else keep,
             kept=float(kept.mean()),
-            proved=lower_bound(kept),
+            proved=lower_bound(kept, level=level),
             overlap=float((answered.best_other > answered.best_relevant).mean()),
             silent=_share(known < cutoff) if len(known) else None,
             too_short=len(others) - len(known),

@@ -75,6 +75,24 @@ class CollectionCutoff(Record, kw_only=True):
         return silent is not None and silent.low > 1 - self.keep
 
 
+class SliceCutoff(Record, kw_only=True):
+    """Cut-off of the queries of one collection that share a value.
+
+    Attributes:
+        name: name of the collection.
+        value: value that the queries share.
+        queries: number of queries with a relevant document among those that are returned.
+        cutoff: lowest score to return; None if the queries are too few.
+        done: what it does, under the names of slice and collection; None without a cut-off.
+    """
+
+    name: str
+    value: str
+    queries: int
+    cutoff: float | None
+    done: CollectionCutoff | None
+
+
 class ModelCutoff(Record):
     """Cut-off of another model, and what it does on each collection."""
 
@@ -94,11 +112,14 @@ class ScoreCutoff(Record, kw_only=True):
         queries: number of queries by collection that have a relevant document, among those that
             are returned if it was searched.
         searched: False if the queries are too few in any case.
-        needed: number of queries that prove ``keep`` if nothing is lost; None for more than ten
-            million.
+        needed: number of queries, in each slice if there are any, that prove ``keep`` if nothing
+            is lost; None for more than ten million.
         cutoff: lowest score to return; None if the queries are too few.
         collections: what it does.
         like: the other model.
+        by: field by whose slices the queries are split; "" for one cut-off of all queries.
+        slices: with ``by``, the cut-off of each slice, which has no other. All promises hold
+            together with a confidence of 95 % (Bonferroni).
     """
 
     model: str
@@ -110,6 +131,8 @@ class ScoreCutoff(Record, kw_only=True):
     cutoff: float | None = None
     collections: tuple[CollectionCutoff, ...] = ()
     like: ModelCutoff | None = None
+    by: str = ""
+    slices: tuple[SliceCutoff, ...] = ()
 
     @property
     def enough_queries(self) -> bool:
@@ -119,12 +142,18 @@ class ScoreCutoff(Record, kw_only=True):
         return self.needed is not None and min(self.queries.values()) >= self.needed
 
     @property
+    def all_done(self) -> list[CollectionCutoff]:
+        """What the cut-offs do, on each collection or slice."""
+        return [*self.collections, *(one.done for one in self.slices if one.done)]
+
+    @property
     def separates(self) -> bool:
-        """True if the scores separate queries with and without an answer on each collection."""
-        return all(one.separates for one in self.collections)
+        """True if the scores separate queries with and without an answer wherever one is chosen."""
+        return all(one.separates for one in self.all_done)
 
     @property
     def exit_code(self) -> ExitCode:
         """Exit code of the command."""
-        found = self.cutoff is not None and self.separates
+        proved = all(one.done for one in self.slices) if self.slices else self.cutoff is not None
+        found = proved and self.separates
         return ExitCode.OK if found else ExitCode.INCONCLUSIVE

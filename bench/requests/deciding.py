@@ -206,6 +206,8 @@ class CutoffRequest(MismatchFields, CompressionFields, HardwareFields, FolderFie
         like_cutoff: Another model, or its run file, and its cut-off, as MODEL=SCORE: find the
             cut-off of the first model that keeps as much on these queries, instead of a share.
         without_answer: File of queries that have no answer in the collections, one a line.
+        by: Find a cut-off for each slice of the queries instead: those that share the value of a
+            field, as of `compare`. The promises hold on all slices together.
         split: Split whose queries and judgements are used. Default: the collection's.
 
     Examples:
@@ -213,6 +215,7 @@ class CutoffRequest(MismatchFields, CompressionFields, HardwareFields, FolderFie
         python -m bench cutoff minilm --on beir/scifact beir/nfcorpus --keep .9 --at 5
         python -m bench cutoff minilm --on beir/scifact --without-answer off-topic.txt
         python -m bench cutoff minilm --on beir/scifact --like-cutoff bm25=12.5
+        python -m bench cutoff minilm --on my-questions --by tenant --keep .9
     """
 
     model: str = field(kw_only=False, converter=str)
@@ -221,6 +224,7 @@ class CutoffRequest(MismatchFields, CompressionFields, HardwareFields, FolderFie
     at: int = 10
     like_cutoff: str | None = None
     without_answer: Path | None = field(default=None, converter=to_optional_path)
+    by: str = ""
     split: str | None = None
 
 

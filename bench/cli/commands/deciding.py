@@ -112,7 +112,7 @@ def deploy(request: deciding.DeployRequest, output: OutputOptions) -> int:
 def cutoff(request: deciding.CutoffRequest, output: OutputOptions) -> int:
     """Print the cut-off and what it does. The exit code says whether it is proved and useful."""
     done = cutoff_case.cutoff(request)
-    if output.figure and done.collections:
+    if output.figure and done.all_done:
         draw_cutoff(done, output.figure)
     print_result(output.json, done, cutoff_text(done))
     return done.exit_code

@@ -99,6 +99,14 @@ def test_one_relevant_document_of_each_query_has_the_cutoff_of_clopper_and_pears
     assert chosen == np.count_nonzero(kept >= keep) - 1
 
 
+@pytest.mark.parametrize("slices", [2, 8, 40])
+def test_bounds_at_the_level_of_several_slices_are_those_of_clopper_and_pearson(slices):
+    for queries, lost in ((30, 0), (100, 3), (300, 20)):
+        kept = np.repeat([0.0, 1.0], [lost, queries - lost])
+        exact = 1 - stats.beta.ppf(1 - 0.05 / slices, lost + 1, queries - lost)
+        assert lower_bound(kept, level=1 - 0.05 / slices) == pytest.approx(exact, abs=3e-3)
+
+
 @pytest.mark.parametrize(("keep", "needed"), [(0.5, 5), (0.9, 29), (0.95, 59), (0.99, 299)])
 def test_the_least_queries_are_those_whose_power_is_below_5_percent(keep, needed):
     assert keep**needed <= 0.05 < keep ** (needed - 1)

@@ -10,6 +10,7 @@ import bench as api
 from bench.cutoffs.choice import least_queries, lower_bound
 from bench.requests.outcomes import ExitCode
 from foundation.errors import BenchError
+from tests.bench.comparing.test_groups import with_metadata
 from tests.support.collections import (
     SIXTY,
     SIXTY_QRELS,
@@ -101,6 +102,39 @@ def test_a_run_file_is_cut_at_its_own_scores_and_text_states_it(bench, sixty, tm
         "the first 2 remain, in the mean over new queries like those of sixty (95 % confidence)."
     ) in done.stdout
     assert "100 % [94, 100]" in done.stdout
+
+
+def test_each_slice_has_a_cutoff_of_its_own_at_a_corrected_level(bench, tmp_path):
+    own = with_metadata(tmp_path / "own", ["a", "b", "c"])
+    run = write_run(tmp_path / "some.trec", separable())
+    typed = (run, "--on", own, "--at", "2", "--keep", ".8", "--by", "topic")
+    found, code = cutoff(bench, *typed)
+    assert code == ExitCode.OK
+    assert (found["cutoff"], found["collections"], found["by"]) == (None, [], "topic")
+    assert {one["value"]: one["cutoff"] for one in found["slices"]} == {
+        "a": np.float32(2.0),
+        "b": np.float32(2.01),
+        "c": np.float32(2.02),
+    }  # none of 20 queries may lose, with 95 % confidence on all three
+    assert found["needed"] == 19
+    for one in found["slices"]:
+        assert one["queries"] == 20
+        assert one["done"]["proved"] == pytest.approx((0.05 / 3) ** (1 / 20), abs=1e-3)
+    figure = tmp_path / "slices.svg"
+    done = bench("cutoff", *typed, "--figure", figure)
+    assert "in all 3 slices together" in done.stdout
+    assert "a (own)" in figure.read_text()
+
+
+def test_a_slice_with_too_few_queries_has_no_cutoff_and_exit_code_3(bench, tmp_path):
+    own = with_metadata(tmp_path / "own", ["a", "a", "a", "b"])
+    run = write_run(tmp_path / "some.trec", separable())
+    typed = (run, "--on", own, "--at", "2", "--keep", ".85", "--by", "topic")
+    found, code = cutoff(bench, *typed)
+    assert code == ExitCode.INCONCLUSIVE
+    assert {one["value"]: one["cutoff"] is None for one in found["slices"]} == {"a": 0, "b": 1}
+    done = bench("cutoff", *typed)
+    assert "No cut-off is proved for b (own). A slice needs 23 queries" in done.stdout
 
 
 def test_equal_scores_do_not_separate_and_the_cost_is_said_first(bench, sixty, tmp_path):
