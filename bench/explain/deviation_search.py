@@ -35,13 +35,18 @@ SHOWN = 5  # explanations whose cost is measured
 
 
 def answer_question(
-    question: Question, evidence: Sequence[SetupEvidence], most_seconds: float = math.inf
+    question: Question,
+    evidence: Sequence[SetupEvidence],
+    most_seconds: float = math.inf,
+    stated: str = "float32",
 ) -> Answer:
     """Return the answer that all evidence together supports.
 
-    No pair is tried after ``most_seconds``.
+    No pair is tried after ``most_seconds``, and no deviation if everything agrees within the
+    rounding of the ``stated`` precision, beyond which none can be told.
     """
-    return _DeviationSearch(question, evidence, time.monotonic() + most_seconds).answer()
+    deadline = time.monotonic() + most_seconds
+    return _DeviationSearch(question, evidence, deadline, stated).answer()
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,14 @@ class _DeviationSearch:
     question: Question
     evidence: Sequence[SetupEvidence]
     deadline: float
+    stated: str
 
     def answer(self) -> Answer:
         question, facts = self.question, self.question.dataset.facts
         models, lengths = question.passes, sorted(set(question.lengths))
         singles = deviations(models.model, question.setup, models.other, facts, lengths)
         base = self._fit(question.setup, False)
-        if base.is_exact:  # nothing can be closer
+        if base.is_within(self.stated):
             singles = []
         probed = self._fit_all([(deviation,) for deviation in singles], True)
         tried = self._fit_all(_keep_undecided(probed, FULL_SINGLES), False)

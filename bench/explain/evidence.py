@@ -73,10 +73,13 @@ class Fit:
         """True if the typical error is larger than the error of rounding to 16 bits."""
         return self.level is not None and self.level > ROUGH
 
-    @property
-    def is_exact(self) -> bool:
-        """True if every vector or score of a run agrees within the rounding of float32."""
-        return self.share == 1.0 and self.precision == PRECISIONS[0][0]
+    def is_within(self, precision: str) -> bool:
+        """Return whether each vector, or each score of a run, agrees within such rounding.
+
+        Int8 is too coarse to tell: deviations are as close.
+        """
+        is_close = self.level is not None and self.level <= dict(PRECISIONS)[precision]
+        return is_close and self.share == 1.0 and precision != "int8"
 
     @property
     def precision(self) -> str:

@@ -96,7 +96,7 @@ def check_server(request: CheckRequest) -> Check:
         notes=[length.note] if length else [],
     )
     evidence = question.of_encoder(encoder, name)
-    answer = answer_question(question, [evidence], most_seconds=SEARCH_SECONDS)
+    answer = answer_question(question, [evidence], SEARCH_SECONDS, stated)
     cause, precision = _describe_cause(answer, stated, length), answer.precision or "int8"
     errors = evidence.fit(question.setup, False).errors
     share = float((errors <= BEYOND * 10 ** LEVELS[stated]).mean())
@@ -277,10 +277,10 @@ def _repeat_under_load(
     squares = np.maximum(np.einsum("ij,ij->i", first, first)[:, None], FLOOR)
     sent = changed = mixed = 0
     start = time.monotonic()
-    total = ROUNDS * len(tasks)
-    bar = tqdm(desc="sending texts under load", total=total, unit=" requests")
+    bar = tqdm(desc="sending texts under load", total=0, unit=" requests")
     with ThreadPoolExecutor(CONNECTIONS) as pool, bar:
         while sent < ROUNDS * len(tasks) and time.monotonic() < start + SECONDS:
+            bar.total += len(tasks)  # of this round: whether another one begins depends on time
             again = []
             for vector in pool.map(lambda task: encode_texts(encoder, *task), tasks):
                 again.append(vector)

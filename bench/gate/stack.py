@@ -40,7 +40,7 @@ from retrievers.models.read_settings import find_code, is_st_folder
 from retrievers.models.resolve import Model
 
 PROBE = Path(__file__).with_name("stack_probe.py")
-QUERIES = 100  # of a collection
+QUERIES = 25  # of a collection: with their documents, 300 to 400 texts
 UNKNOWN = 0.1  # share of unknown tokens that is a cause
 ROLES: tuple[Role, ...] = ("query", "document")
 HERE = "this one"

@@ -36,8 +36,10 @@ def main(job_path: str, out_path: str) -> None:
     facts.update(_network_facts(network, tokens[0]))
     arrays: dict[str, Any] = {"states": np.array([_states(network, row).mean(0) for row in tokens])}
     for name, texts in job["texts"].items():
-        parts = [texts[start : start + STEP] for start in range(0, len(texts), STEP)]
-        arrays[name] = np.concatenate([_encode_part(encode, part, name) for part in parts])
+        order = np.argsort([len(text) for text in texts], kind="stable")  # for little padding
+        parts = [order[start : start + STEP] for start in range(0, len(texts), STEP)]
+        vectors = [_encode_part(encode, [texts[row] for row in part], name) for part in parts]
+        arrays[name] = np.concatenate(vectors)[np.argsort(order)]
     np.savez(out_path, facts=np.array(json.dumps(facts, default=str)), **arrays)
 
 

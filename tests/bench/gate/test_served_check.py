@@ -30,11 +30,14 @@ def place(tmp_path_factory) -> Any:
     )
 
 
-def verdict(place: Any, change: Callable[[Encode], Encode]) -> Check:
+def verdict(
+    place: Any, change: Callable[[Encode], Encode], served: Any = None, stated: Any = None
+) -> Check:
     card, words = place
-    faithful = serve_model(open_encoder(resolve_model(str(card)), "cpu"))
+    faithful = serve_model(open_encoder(resolve_model(str(card), dtype=served), "cpu"))
     with serving(change(faithful)) as (url, _):
-        return check(CheckRequest(served=url, against=str(card), on=(str(words),)))
+        request = CheckRequest(served=url, against=str(card), on=(str(words),), dtype=stated)
+        return check(request)
 
 
 def test_a_faithful_server_passes_without_a_hypothesis(place, capsys):
@@ -44,6 +47,14 @@ def test_a_faithful_server_passes_without_a_hypothesis(place, capsys):
     shown = capsys.readouterr().err
     for stage in ("sending texts twice", "finding the length that is read", "under load"):
         assert stage in shown
+
+
+def test_a_server_in_16_bits_passes_without_a_hypothesis_if_that_is_stated(place):
+    done = verdict(place, lambda encode: encode, "bfloat16", "bfloat16")
+    assert (done.outcome, done.answer.precision, done.answer.singles) == ("OK", "bfloat16", 0)
+    unstated = verdict(place, lambda encode: encode, "bfloat16")
+    assert unstated.outcome == "DRIFT"
+    assert unstated.answer.singles > 10
 
 
 def test_a_server_whose_vectors_depend_on_the_last_request_is_drift_and_has_no_length(place):
