@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy import optimize
+from scipy import optimize, stats
 
 from bench.comparing.statistics import combine_draws
 from bench.deploying.deploy import Trial
@@ -67,6 +67,19 @@ def error_rates(
     return float(passed.mean(axis=1).max()), float(passed.any(axis=0).mean())
 
 
+def correlations(losses: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Spearman's correlation of the order with the sampling errors, for each sample of queries.
+
+    The order is that of the columns of ``losses``, ``(queries, settings)``. The sampling error of a
+    setting is its mean loss in a sample minus that of all queries. An order that depends on the
+    sample has correlations whose mean is not 0.
+    """
+    rows = rng.integers(len(losses), size=(draws, len(losses)))
+    errors = np.array([losses[drawn].mean(axis=0) for drawn in rows]) - losses.mean(axis=0)
+    order = np.arange(losses.shape[1])
+    return np.array([stats.spearmanr(order, error).statistic for error in errors])
+
+
 def sequence_of(trial: Trial) -> list[Setting]:
     """The sequence that `deploy` tests on a collection."""
     recipe, documents = trial.model.model.recipe, len(trial.dataset.corpus)
@@ -96,6 +109,12 @@ def main(words: Sequence[str] | None = None) -> None:
     for name in typed.on:
         trial = Trial(workspace, workspace.open(name), model)
         losses = np.column_stack([trial.losses(trial.search(one)) for one in sequence_of(trial)])
+        found = correlations(losses, typed.draws, np.random.default_rng(0))
+        print(
+            f"{name}: the order correlates with the sampling errors by {found.mean():+.3f} "
+            f"on average of {typed.draws} samples (standard error "
+            f"{found.std() / math.sqrt(typed.draws):.3f})"
+        )
         for margin in typed.margin:
             rng = np.random.default_rng(0)
             planted = plant(losses, margin)

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.benchmarks.deploy_errors import bound_by_gaffke, error_rates, plant
+from tests.benchmarks.deploy_errors import (
+    bound_by_gaffke,
+    correlations,
+    error_rates,
+    plant,
+)
 
 DRAWS, INNER, MARGIN = 500, 999, 0.02
 MOST = stats.binom.ppf(0.9995, DRAWS, 0.05) / DRAWS
@@ -22,6 +27,13 @@ def test_planted_losses_have_the_margin_as_their_mean():
     planted = plant(losses, MARGIN)
     assert planted.mean(axis=0) == pytest.approx(np.full(5, MARGIN), abs=1e-9)
     assert planted.max() <= 1
+
+
+def test_a_fixed_order_correlates_with_errors_in_a_sample_but_not_on_average():
+    rng = np.random.default_rng(3)
+    found = correlations(losses_of_settings(300, 12, rng), DRAWS, rng)
+    assert abs(found.mean()) < 4 * found.std() / np.sqrt(DRAWS)
+    assert found.std() > 0.2
 
 
 @pytest.mark.slow
