@@ -18,9 +18,9 @@ import msgspec
 
 from bench.evaluation.exact import search_device
 from bench.evaluation.judging import apply_protocol, make_protocol, resolve_measures, score_run
+from bench.evaluation.responses import check_run
 from bench.evaluation.result_record import Conditions, Evaluation, Protocol, Result, Timings
 from bench.evaluation.retriever import Retriever
-from bench.evaluation.run_checks import check_run
 from bench.evaluation.run_files import RunFile
 from bench.evaluation.runs import Run
 from datasets_cfg.dataset import Dataset, all_assumptions

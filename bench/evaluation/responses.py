@@ -1,4 +1,4 @@
-"""What the responses of a search system show: its rankings, and what to tell about them.
+"""What rankings of other programs show: run files, and the responses of search systems.
 
 The order of a response counts. Scores are used if they are finite and never rise within it, so that
 equal scores are ties. Otherwise ranks are the scores.
@@ -15,6 +15,7 @@ from bench.evaluation.asking import Response
 from bench.evaluation.result_record import Latency
 from bench.evaluation.runs import Run, merge_passages, round_scores
 from bench.evaluation.scoring import parse_measure
+from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, format_count
@@ -75,7 +76,7 @@ def read_responses(
     if passages:
         run = merge_passages(run, passages)
         told = count_passages(len(documents), run, passages)
-    warnings = [told, _tell_unknown(run, dataset, name, most_unknown)]
+    warnings = [told, _tell_unknown(run, name, dataset, dataset.corpus, most_unknown)]
     if unordered:
         about = f"scores that rise, or are not finite, for {_count(unordered, len(responses))}"
         warnings.append(f"returned {about}: the order of its responses counts there")
@@ -100,30 +101,80 @@ def _read_scores(response: Response) -> Float32Array | None:
     return None
 
 
-def _tell_unknown(run: Run, dataset: Dataset, name: str, most: float) -> str:
-    """Return a warning about documents that ``dataset`` lacks, or raise if they are many."""
+def check_run(run: Run, name: str, dataset: Dataset, measures: Sequence[str]) -> list[str]:
+    """Return what makes the scores of a run file mean something else, one sentence each.
+
+    Args:
+        run: as its file states it.
+        name: its name in messages.
+        dataset: collection whose judgements score it.
+        measures: names of the measures, whose cutoffs the rankings should reach.
+
+    Raises:
+        BenchError: the run has no document, no query of the collection, or, if documents can be
+            looked up in seconds, none of its documents.
+    """
+    if not len(run):
+        raise BenchError(f"the run {name} is empty")
+    known = set(dataset.queries.ids)
+    unknown = [query for query in run.query_ids if query not in known]
+    if len(unknown) == len(run.query_ids):
+        raise BenchError(
+            f"no query of the run {name} is in {dataset.name}: the run has {unknown[0]!r}, the "
+            f"collection {dataset.queries.ids[0]!r}",
+            "check --dataset and --split",
+        )
+    notes = []
+    if unknown:
+        notes.append(
+            f"{_count(unknown, len(run.query_ids))}, such as {unknown[0]!r}, are not in this split "
+            f"of {dataset.name}; they do not count"
+        )
+    corpus, size = dataset.find_quick_corpus(), dataset.facts.counts.documents
+    if corpus is not None:
+        size = len(corpus)
+        notes.append(_tell_unknown(run, f"the run {name}", dataset, corpus, most=1.0))
+    longest = int(np.diff(run.offsets).max())
+    deeper = _deeper_than(longest, measures)
+    if deeper and (size is None or longest + bool(dataset.facts.exclude_self) < size):
+        fewer = format_count(longest, "document", "documents")
+        notes.append(f"no query has more than {fewer}, fewer than {', '.join(deeper)} can count")
+    return list(filter(None, notes))
+
+
+def _tell_unknown(run: Run, name: str, dataset: Dataset, corpus: Corpus, most: float) -> str:
+    """Return a warning about documents that ``corpus`` lacks.
+
+    Raises:
+        BenchError: it lacks more than the share ``most``, or all.
+    """
     ids = run.ids.to_pylist()
-    unknown = [ids[row] for row in np.flatnonzero(dataset.corpus.rows_of(tuple(ids)) < 0)]
+    unknown = [ids[row] for row in np.flatnonzero(corpus.rows_of(tuple(ids)) < 0)]
     if not unknown:
         return ""
     shown = ", ".join(map(repr, unknown[:SHOWN]))
-    counted = f"{len(unknown):,} of the {len(ids):,} documents that {name} returned"
-    if len(unknown) <= most * len(ids):
+    counted = f"{len(unknown):,} of the {len(ids):,} documents of {name}"
+    if len(unknown) <= most * len(ids) and len(unknown) < len(ids):
         return f"{counted} are not in {dataset.name}: {shown}; they keep their ranks"
-    own = ", ".join(repr(each) for each in dataset.corpus.ids[:SHOWN].to_pylist())
+    own = ", ".join(repr(each) for each in corpus.ids[:SHOWN].to_pylist())
     raise BenchError(
         f"{counted} are not in {dataset.name}: {name} has {shown}, the collection {own}",
-        _explain_unknown(unknown[:SHOWN], dataset),
+        _explain_unknown(unknown[:SHOWN], corpus),
     )
 
 
-def _explain_unknown(unknown: Sequence[str], dataset: Dataset) -> str:
+def _explain_unknown(unknown: Sequence[str], corpus: Corpus) -> str:
     """Return the hint for unknown ids, which may be those of passages."""
     for separator in SEPARATORS:
         parents = tuple(each.rpartition(separator)[0] for each in unknown)
-        if all(parents) and (dataset.corpus.rows_of(parents) >= 0).all():
+        if all(parents) and (corpus.rows_of(parents) >= 0).all():
             return f"Add --passages '{separator}' if they are passages of documents."
-    return "Check that the system holds this collection, under the same ids."
+    return "Check that it is of this collection, with the ids of documents and not with rows."
+
+
+def _deeper_than(length: int, measures: Sequence[str]) -> list[str]:
+    """Return the measures that can count more documents than a ranking of ``length`` has."""
+    return [name for name in measures if parse_measure(name).documents > length]
 
 
 def count_passages(rows: int, run: Run, separator: str) -> str:
@@ -153,7 +204,7 @@ def find_short_measures(
     fewest, short = int(lengths.min()), int((lengths < wanted).sum())
     if not short:
         return {}, ""
-    limited = {name: fewest for name in measures if parse_measure(name).documents > fewest}
+    limited = dict.fromkeys(_deeper_than(fewest, measures), fewest)
     about = f"{short:,} of {format_count(len(lengths), 'query', 'queries')}"
     warning = f"returned fewer than {wanted:,} documents for {about}, at fewest {fewest:,}"
     return limited, f"{warning}; limited: {', '.join(limited)}" if limited else warning

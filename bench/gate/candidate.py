@@ -8,19 +8,27 @@ Published scores are means within a tolerance, since their queries are unknown.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+import attrs
 
 from bench.comparing.pairs import ComparedModel, differing_fields
 from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.retriever import Retriever
 from bench.gate.check_record import PUBLISHED_SCORES, Check, CheckRow, Outcome, Reason
+from bench.requests.deciding import CheckRequest
+from bench.requests.evaluating import RunRequest
+from bench.requests.fields import FolderFields, HardwareFields, SystemFields
 from bench.requests.outcomes import MissingEvaluations
 from bench.result_store.find import find_results
 from bench.result_store.result import UncheckedScores, check_stored_values, reuse_or_evaluate
+from bench.runner.run import run
 from bench.runner.workspace import Workspace
 from datasets_cfg.readers.reader import Queries
 from foundation.errors import BenchError
 from retrievers.models.card import ExpectedScore
+from retrievers.models.locate import PYTHON_FILE, is_url
 
 DIGITS = 8  # number of digits of a fingerprint in a name
 PUBLISHED = "published"  # as typed
@@ -110,6 +118,43 @@ def evaluate_candidate(
         queries={key: job.dataset.queries for key, job in jobs.items()},
         renamed="" if name == model.name else f"The candidate is called {name} here, {why}",
     )
+
+
+def is_unnamed(model: Any) -> bool:
+    """Return whether no name of stored results can stand for a side of a check.
+
+    It is code or a server of the user, whose state is found out anew, or an object of Python.
+    """
+    if isinstance(model, str | Path):
+        return is_url(str(model)) or bool(PYTHON_FILE.fullmatch(str(model)))
+    return not isinstance(model, Evaluation | list | tuple)
+
+
+def evaluate_unnamed(
+    model: Any, request: CheckRequest, collections: Mapping[str, Protocol | None]
+) -> list[Evaluation]:
+    """Evaluate a model as ``run`` does, with the options of a check for search systems.
+
+    The protocol of a collection, by the name or folder that opens it, decides its split and depth.
+    """
+    kinds = (SystemFields, HardwareFields, FolderFields)
+    names = {field.name for kind in kinds for field in attrs.fields(kind)}
+    shared = {name: getattr(request, name) for name in names}
+    done: list[Evaluation] = []
+    for opens, protocol in collections.items():
+        one = RunRequest(
+            names=(opens,),
+            model=(model,),
+            results=request.results,
+            measure=(request.measure,) if request.measure else (),
+            trust_code=request.trust_code,
+            endpoint_model=request.endpoint_model,
+            depth=protocol.depth if protocol else None,
+            split=protocol.split if protocol else None,
+            **shared,
+        )
+        done += run(one).evaluations
+    return done
 
 
 def check_protocol(

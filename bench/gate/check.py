@@ -48,6 +48,8 @@ from bench.gate.candidate import (
     check_protocol,
     check_published,
     evaluate_candidate,
+    evaluate_unnamed,
+    is_unnamed,
 )
 from bench.gate.check_record import Check, LostQuery
 from bench.gate.decision import (
@@ -129,6 +131,13 @@ def check(request: CheckRequest) -> Check:
     comparing = ComparisonSettings(measure, resampling=resampling)
     with RecordedWarnings() as recorded:
         workspace = open_workspace(request)
+        if is_unnamed(request.baseline):
+            if not request.on:
+                problem = "the collections of this baseline, which has no stored name, are unknown"
+                raise BenchError(problem, "Name them with --on.")
+            names = dict.fromkeys(workspace.expand_names(request.on))
+            evaluated = evaluate_unnamed(request.baseline, request, names)
+            request = evolve(request, baseline=evaluated)
         settings_of_models = [*request.typed_settings(), *request.typed_system_options()]
         model, run_file = None, find_run_file(request.candidate, settings_of_models)
         scored = () if run_file else _find_scored(request)
@@ -148,6 +157,14 @@ def check(request: CheckRequest) -> Check:
             comparing = replace(comparing, groups=grouping.groups)
         if run_file:
             request = evolve(request, candidate=_score_run_file(run_file, measure, scope))
+        elif model is None and is_unnamed(request.candidate):
+            stored = scope.baseline.results
+            protocols = {
+                scope.opened_by[name]: stored[name].record.protocol if name in stored else None
+                for name in scope.weights
+            }
+            evaluated = evaluate_unnamed(request.candidate, request, protocols)
+            request = evolve(request, candidate=evaluated)
         if scored:
             chosen = _choose_scored(str(request.candidate), scored, scope)
             request = evolve(request, candidate=chosen)

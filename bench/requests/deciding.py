@@ -94,11 +94,11 @@ class CheckRequest(
     Attributes:
         candidate: Candidate: a name, card file, folder, Hub id or path/to/file.py:NAME (an encoder
             or a search system), a run file of one collection, or the name of stored results of
-            `score`; in Python also an evaluation, or a list of evaluations of one
-            model.
+            `score`; in Python also an evaluation, a list of evaluations of one model, or an
+            object that searches.
         baseline: Model with stored results (MODEL@FIELD=VALUE selects one of several), folder of
-            results, or `published` for the scores that the card claims; in Python also an
-            evaluation, or a list of them.
+            results, `published` for the scores that the card claims, or path/to/file.py:NAME or a
+            URL, which is evaluated first; in Python also what the candidate may be.
         on: Collections, suites or folders (a suite of your own is a TOML file). Default: the
             baseline's. With ``served``, texts of one collection. Default: stdlib-code.
         measure: Measure to decide by. Default: each collection's main measure.

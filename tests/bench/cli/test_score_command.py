@@ -54,7 +54,7 @@ def test_a_folder_that_was_scored_is_remembered(tmp_path: Path) -> None:
         (tmp_path / f"{name}.trec").write_text(f"q1 Q0 {document} 1 0.5 t\n")
         done = bench("score", tmp_path / f"{name}.trec", "--dataset", folder)
         assert done.code == 0, done.stderr
-        assert "not in the corpus" not in done.stderr
+        assert "documents of the run" not in done.stderr
     places = ("--results", bench.out, "--cache-dir", bench.cache)
     done = bench("compare", "one", "other", "--changed", "1", "--resamples", "99", *places)
     assert done.code == 0, done.stderr
@@ -68,18 +68,18 @@ def test_documents_of_a_run_that_the_collection_lacks_are_counted(
     (tmp_path / "run.trec").write_text("q1 Q0 d1 1 0.5 t\nq1 Q0 gone 2 0.4 t\nq1 Q0 no 3 0.3 t\n")
     done = bench("score", tmp_path / "run.trec", "--dataset", folder)
     assert done.code == 0, done.stderr
-    assert "run run: 2 of 3 documents of the run are not in the corpus" in caplog.text
+    assert "2 of the 3 documents of the run run are not in tiny: 'gone', 'no'" in caplog.text
 
 
 NOTES = {
-    "q1 Q0 d1 1 0.5 t\nq9 Q0 d1 1 0.5 t\n": "1 query of 2, such as 'q9', are not in this split",
-    "q1 Q0 d1 1 0.5 t\nq1 Q0 gone 2 0.4 t\n": "1 of 2 documents of the run are not in the corpus",
+    "q1 Q0 d1 1 0.5 t\nq9 Q0 d1 1 0.5 t\n": "1 of 2 queries, such as 'q9', are not in this split",
+    "q1 Q0 d1 1 0.5 t\nq1 Q0 gone 2 0.4 t\n": "documents of the run run.trec are not in tiny",
     "q1 Q0 d1 1 0.5 t\n": "no query has more than 1 document, fewer than nDCG@10",
     "q1 Q0 d1 1 0.1 t\nq1 Q0 d2 2 0.4 t\n": "scores rise from rank to rank in every query",
     "q1 Q0 d1 1 0.9 t\n": "2 of 3 queries of tiny have no document",
 }
 REFUSED = {
-    "q1 Q0 row1 1 0.5 t\nq1 Q0 row2 2 0.4 t\n": "no document of the run run.trec is in tiny",
+    "q1 Q0 row1 1 0.5 t\nq1 Q0 row2 2 0.4 t\n": "are not in tiny: the run run.trec has 'row1'",
     "q9 Q0 d1 1 0.5 t\n": "no query of the run run.trec is in tiny",
     "\n": "the file is empty",
 }

@@ -169,6 +169,30 @@ def test_measures_beyond_the_returned_documents_are_marked(evaluate):
     assert (row.fewest_a, row.fewest_b) == (4, None)
 
 
+def test_a_system_is_the_candidate_or_the_baseline_of_a_check(sixty, tmp_path):
+    class Named(Words):
+        name = "prod"
+
+    class Worse(Named):
+        def rank(self, query):
+            return super().rank(query)[::-1]
+
+    places = {"on": sixty, "cache_dir": tmp_path / "cache", "results": tmp_path / "out"}
+    folders = {name: places[name] for name in ("cache_dir", "results")}
+    places["margin"] = 0.1  # which 60 queries can prove
+    stored = bench.evaluate("bm25", sixty, **folders)
+    assert bench.check(Named(), baseline="bm25", **places).outcome == "OK"
+    assert bench.check(Worse(), baseline="bm25", **folders).outcome == "REGRESSION"
+    assert bench.check("bm25", baseline=Worse(), **places).outcome == "OK"
+    assert bench.check(Worse(), baseline=Named(), **places).outcome == "REGRESSION"
+    against = bench.check(stored, baseline=Worse(), **places)
+    assert (against.outcome, against.baseline) == ("OK", "prod")
+    with pytest.raises(BenchError, match="which has no stored name"):
+        bench.check("bm25", baseline=Named(), **folders)
+    with pytest.raises(BenchError, match="needs a name for its results"):
+        bench.check(Words(), baseline="bm25", **places)
+
+
 def test_a_few_unknown_documents_are_told_and_many_are_refused(evaluate):
     left_over = evaluate(changed(lambda rows: [("old", 99.0), *rows]))
     assert "1 of the 61 documents" in warnings(left_over)
