@@ -20,6 +20,7 @@ from bench.boards.leaderboard_record import (
     SuiteColumn,
 )
 from reports import format as fmt
+from reports.comparison import slices_text
 from reports.table import Column, Table, bullets, columns_for, escape, make_table
 
 SystemClaims = Sequence[Claim]  # claims of one system in one source
@@ -42,6 +43,7 @@ def markdown(board: Leaderboard, measure: str) -> str:
         parts.append("Published scores, as printed in their sources:\n\n" + claims)
     if board.published:
         parts.append(_published_systems_table(board, measure))
+    parts += [slices_text(one) for contrast in board.contrasts for one in contrast.slices]
     return "\n\n".join(parts)
 
 

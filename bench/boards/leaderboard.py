@@ -5,7 +5,9 @@ for each publication. A published score is never mixed with measured ones or ave
 mean is a claim of its own, on the suite that it averages.
 """
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
 from statistics import mode
@@ -33,8 +35,9 @@ from bench.boards.rows import (
     group_by_row,
     row_facts,
 )
-from bench.comparing.comparison import check_scores_against_rankings
+from bench.comparing.comparison import check_scores_against_rankings, open_evaluated
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, compare_models
+from bench.comparing.slices import SliceComparison, Slicing, compare_slices, find_slices
 from bench.comparing.statistics import Resampling
 from bench.evaluation.judging import mean_weights, suite_mean, suite_weights
 from bench.evaluation.result_record import Evaluation, Result
@@ -44,9 +47,10 @@ from bench.gate.check import check_against
 from bench.gate.decision import GateSettings
 from bench.requests.deciding import LeaderboardRequest
 from bench.result_store.find import SELECTOR, describe_protocol
-from bench.runner.workspace import open_workspace
+from bench.runner.workspace import Workspace, open_workspace
 from datasets_cfg.catalogue import collections_of, suite_for, suite_names
-from foundation.errors import BenchError, did_you_mean
+from datasets_cfg.dataset import Dataset
+from foundation.errors import BenchError, UnavailableError, did_you_mean
 from foundation.records import Record, read_toml
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import Card, all_cards
@@ -59,8 +63,11 @@ PUBLISHED = Path(__file__).parent / "published"
 def leaderboard(request: LeaderboardRequest) -> Leaderboard:
     """Build the leaderboard of stored results, whose rankings are scored again."""
     shown = _select_results(find_distinct_results(*request.results), request)
-    check_scores_against_rankings(shown, open_workspace(request))
-    return build_leaderboard(shown, all_cards(), request)
+    if request.by and not request.baseline:
+        raise BenchError("--by compares with a baseline on slices", "Add --baseline MODEL.")
+    workspace = open_workspace(request)
+    check_scores_against_rankings(shown, workspace)
+    return build_leaderboard(shown, all_cards(), request, workspace)
 
 
 class PublishedSystem(Record, kw_only=True):
@@ -134,9 +141,15 @@ def list_claims(publication: Publication) -> Iterable[Claim]:
 
 
 def build_leaderboard(
-    stored: Sequence[Evaluation], cards: Mapping[str, Card], request: LeaderboardRequest
+    stored: Sequence[Evaluation],
+    cards: Mapping[str, Card],
+    request: LeaderboardRequest,
+    workspace: Workspace | None = None,
 ) -> Leaderboard:
-    """Build a leaderboard of ``stored`` results, with the suite, measures and claims to show."""
+    """Build a leaderboard of ``stored`` results, with the suite, measures and claims to show.
+
+    With slices, their fields are read from the collections of the ``workspace``.
+    """
     by_column, labels = group_by_column(_select_results(stored, request))
     by_row = group_by_row(by_column)
     columns = tuple(_column_of(name, labels[name], some) for name, some in by_column.items())
@@ -162,6 +175,7 @@ def build_leaderboard(
         _build_row(name, cells, suites, groups, claims, cards) for name, cells in by_row.items()
     )
     settings = ComparisonSettings(request.measure or None, resampling=resampling)
+    slicings = list(_find_slicings(request.by, by_column, workspace)) if workspace else []
     published = request.published is not None
     claimed = {request.suite, *(claim.name for claim in claims if published)}
     return Leaderboard(
@@ -175,7 +189,7 @@ def build_leaderboard(
         resamples=request.resamples,
         published=published,
         baselines=tuple(baselines),
-        contrasts=tuple(_contrast_rows(baselines, by_row, request.suite, settings)),
+        contrasts=tuple(_contrast_rows(baselines, by_row, request.suite, settings, slicings)),
     )
 
 
@@ -195,8 +209,30 @@ def _find_baselines(typed: Sequence[str], by_row: ByRow) -> list[str]:
     return list(dict.fromkeys(rows))
 
 
+def _find_slicings(
+    fields: Sequence[str], by_column: Mapping[str, Sequence[Evaluation]], workspace: Workspace
+) -> Iterator[Slicing]:
+    """Yield the slices by each field of the columns whose collection is on this machine."""
+    warnings, opened = list[str](), dict[str, Dataset | UnavailableError]()
+    for column, stored in by_column.items() if fields else ():
+        try:
+            opened[column] = open_evaluated(stored[0], workspace)
+        except UnavailableError as error:
+            warnings.append(f"{column} has no slices: {error}")
+    for field in fields:
+        slicing = find_slices(field, opened)
+        warnings += slicing.warnings
+        yield slicing
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
 def _contrast_rows(
-    baselines: Sequence[str], by_row: ByRow, suite: str, settings: ComparisonSettings
+    baselines: Sequence[str],
+    by_row: ByRow,
+    suite: str,
+    settings: ComparisonSettings,
+    slicings: Sequence[Slicing],
 ) -> Iterator[Contrast]:
     """Compare every other row with each baseline, if they share a column, and decide."""
     for baseline, (row, cells) in product(baselines, by_row.items()):
@@ -207,7 +243,12 @@ def _contrast_rows(
         (comparison,) = compare_models(models, settings)
         weights = suite_weights(suite) if suite else mean_weights(theirs)
         verdict = check_against(Candidate(row, cells), models[1], weights, GateSettings(), settings)
-        yield Contrast(comparison, verdict.outcome, verdict.reasons)
+        slices = list[SliceComparison]()
+        for slicing in slicings:
+            shared = {n: one for n, one in slicing.labels.items() if n in cells and n in theirs}
+            if shared:
+                slices += compare_slices(models, settings, replace(slicing, labels=shared))
+        yield Contrast(comparison, verdict.outcome, verdict.reasons, tuple(slices))
 
 
 def _select_results(stored: Sequence[Evaluation], request: LeaderboardRequest) -> list[Evaluation]:

@@ -9,6 +9,7 @@ import re
 import msgspec
 
 from bench.comparing.pairs import Comparison, ComparisonRow
+from bench.comparing.slices import SliceComparison
 from bench.gate.check_record import Outcome, Reason
 from retrievers.models.read_checkpoint import Parameters
 
@@ -182,11 +183,13 @@ class Contrast(msgspec.Struct, frozen=True):
     Attributes:
         comparison: differences on the columns and suites that both have.
         outcome, reasons: decision of the gate on the baseline's columns, with its default limits.
+        slices: differences on the slices by each field; empty without any.
     """
 
     comparison: Comparison
     outcome: Outcome
     reasons: tuple[Reason, ...]
+    slices: tuple[SliceComparison, ...] = ()
 
     def on(self, column: str, measure: str) -> ComparisonRow | None:
         """Return the difference by ``measure`` on the ``column`` of a collection or suite."""

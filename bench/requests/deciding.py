@@ -241,6 +241,8 @@ class LeaderboardRequest(ResamplingFields, FolderFields):
             tables in bench/boards/published, `cards` for the models of `list models`, or `all`.
         baseline: Compare every model with these, as `compare` and `check` do: daggers mark scores
             that are significantly better, the page shows differences and verdicts.
+        by: Compare with each baseline on the slices of the queries, too: those that share the value
+            of a field, as of `compare`. The page of a model shows a picture of them.
         every_measure: Include every measure of the results, as the page does.
 
     Examples:
@@ -248,6 +250,7 @@ class LeaderboardRequest(ResamplingFields, FolderFields):
         python -m bench leaderboard --format latex --baseline bm25 > table.tex
         python -m bench leaderboard --suite beir --format csv
         python -m bench leaderboard --published beir-paper dupmae
+        python -m bench leaderboard --baseline bm25 --by words --format html > leaderboard.html
     """
 
     results: tuple[Path, ...] = field(kw_only=False, default=RESULTS, converter=to_paths)
@@ -255,6 +258,7 @@ class LeaderboardRequest(ResamplingFields, FolderFields):
     measure: str = ""
     published: tuple[str, ...] | None = field(default=None, converter=optional(to_names))
     baseline: tuple[str, ...] = field(default=(), converter=to_names)
+    by: tuple[str, ...] = field(default=(), converter=to_names)
     every_measure: bool = False
 
 

@@ -164,14 +164,20 @@ function fillScore(row, dataset, score, scale, cell) {
   }
 }
 
-// The interval of a score as a bar with a tick at the score, on the scale of its column.
-function intervalBar(score, { least, most }) {
+// The interval of a score as a bar with a tick at the score, on the scale of its column, and a line
+// at `zero` if that is a number.
+function intervalBar(score, { least, most }, zero = null) {
   const place = (value) => `${((100 * (value - least)) / (most - least || 1)).toFixed(1)}%`;
   const bar = el("span", { class: "bar", title: `95 % interval ${interval(score)}` }, el("i"), el("b"));
   const [range, tick] = bar.children;
   range.style.setProperty("left", place(score.low));
   range.style.setProperty("right", `calc(100% - ${place(score.high)})`);
   tick.style.setProperty("left", place(score.value));
+  if (zero !== null) {
+    const line = el("s");
+    line.style.setProperty("left", place(zero));
+    bar.append(line);
+  }
   return bar;
 }
 
@@ -191,7 +197,7 @@ function contrastOn(row, dataset) {
 
 const signed = (value, digits = 3) => (value < 0 ? "\u2212" : "+") + fixed(Math.abs(value), digits);
 
-function difference({ paired, verdict }) {
+function difference({ paired, verdict }, baseline = view.baseline) {
   const { difference: mean, low, high, p, p_adjusted } = paired;
   const limits = (low ?? null) === null ? "" : `, 95 % interval ${signed(low)} to ${signed(high)}`;
   const kind = { a: "better", b: "worse", neither: "unclear" }[verdict];
@@ -199,7 +205,7 @@ function difference({ paired, verdict }) {
     "small",
     {
       class: `difference ${kind}`,
-      title: `difference from ${view.baseline}${limits}, p ${fixed(p_adjusted ?? p)}`,
+      title: `difference from ${baseline}${limits}, p ${fixed(p_adjusted ?? p)}`,
     },
     signed(mean),
   );

@@ -58,7 +58,7 @@ function showModel(row) {
       if (one.score?.source) cell.title = one.score.source;
     },
   };
-  const difference = {
+  const unpublished = {
     id: "difference",
     label: "Difference",
     note: "measured minus published",
@@ -66,7 +66,7 @@ function showModel(row) {
     value: (one) =>
       one.score && one.score.published !== null ? one.score.value - one.score.published : null,
     fill: (one, cell) => {
-      const found = difference.value(one);
+      const found = unpublished.value(one);
       if (found !== null) cell.append((found < 0 ? "−" : "+") + fixed(Math.abs(found)));
     },
   };
@@ -88,7 +88,7 @@ function showModel(row) {
       intervalColumn((one) => one.score),
       group,
       claim,
-      difference,
+      unpublished,
       numberColumn("judged", "judged@10", (one) => cell(one).judged_at_10, rounded),
       numberColumn("speed", "Encoding", (one) => cell(one).tokens_per_s, grouped, { sub: "tokens/s" }),
       numberColumn("search", "Search", (one) => cell(one).search_ms, rounded, { sub: "ms/query" }),
@@ -128,7 +128,7 @@ function showModel(row) {
       intervalColumn((one) => one.score),
       group,
       claim,
-      difference,
+      unpublished,
     ];
     return section("Means", sortedTable({ columns, rows: all, caption: "Means of suites" }).element);
   }
@@ -180,6 +180,56 @@ function showModel(row) {
     );
   }
 
+  // Differences on the slices by one field against one baseline: a bar for each interval, on one
+  // scale, with a line at 0.
+  function sliceTable({ a, b, field, slices }) {
+    const ends = slices.flatMap(({ paired }) => [paired.difference, paired.low ?? 0, paired.high ?? 0, 0]);
+    const scale = { least: Math.min(...ends), most: Math.max(...ends) };
+    const p = ({ paired }) => paired.p_adjusted;
+    const columns = [
+      { id: "value", label: field, heading: true, kind: "model", value: (one) => one.value },
+      { id: "collection", label: "Collection", value: (one) => one.on },
+      measure,
+      numberColumn("queries", "Queries", (one) => one.queries, grouped),
+      numberColumn("other", b, (one) => one.mean_b),
+      numberColumn("own", a, (one) => one.mean_a),
+      {
+        id: "slice-difference",
+        label: "Difference",
+        note: `${a} − ${b}, with its 95 % interval and a line at 0; bold if significant`,
+        numeric: true,
+        value: ({ paired }) => paired.difference,
+        fill: (one, cell) => {
+          const { difference: value, low, high } = one.paired;
+          cell.append(difference(one, b));
+          if (low !== null) cell.append(intervalBar({ value, low, high }, scale, 0));
+        },
+      },
+      numberColumn("p", "p", p, fixed, {
+        note: "corrected for all slices and collections of this pair by joint sign flips (maxT)",
+      }),
+    ];
+    const caption = `Slices by ${field} against ${b}`;
+    return sortedTable({ columns, rows: slices, caption }).element;
+  }
+
+  function sliceSection() {
+    const found = BOARD.contrasts
+      .filter((one) => one.comparison.a === row.name)
+      .flatMap((one) => one.slices)
+      .filter((one) => one.slices.length);
+    if (!found.length) return null;
+    const select = el("select", { id: "slices" });
+    for (const [number, one] of found.entries())
+      select.append(el("option", { value: number }, `${one.field}, against ${one.b}`));
+    const holder = el("div", { id: "slice-table" });
+    const choose = () => holder.replaceChildren(sliceTable(found[Number(select.value)]));
+    select.addEventListener("change", choose);
+    choose();
+    const label = el("label", { class: "field" }, "Slices by", select);
+    return section("Slices", el("form", { class: "controls" }, label), holder);
+  }
+
   const tables = el("div");
 
   function draw(measure) {
@@ -208,6 +258,7 @@ function showModel(row) {
         row.title ? el("p", { class: "lead" }, row.title) : null,
         el("form", { class: "controls" }, measureSelect(choices, shown, draw)),
         tables,
+        sliceSection(),
         section(
           "Recipe",
           facts([

@@ -267,6 +267,7 @@ def scored_run(folder: Path) -> None:
     lines = [f"{query} Q0 {document} 0 {score} run\n" for query, document, score in rows]
     Path("ranking.trec").write_text("".join(lines), encoding="utf-8")
     Path("off-topic.txt").write_text("who won the match?\nhow to bake bread\n", encoding="utf-8")
+    questions_of_tenants(folder)
 
 
 def questions_of_tenants(folder: Path) -> None:

@@ -3,6 +3,7 @@
 Needs Chromium and selenium (the extra ``test``); skipped with a reason without either.
 """
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from bench.requests.deciding import LeaderboardRequest
 from datasets_cfg.catalogue import expand_names
 from reports.leaderboard import page
 from retrievers.models.card import Card, ExpectedScore
+from tests.bench.comparing.test_groups import with_metadata
 from tests.support.browser import (
     NAMES,
     PHONE,
@@ -30,6 +32,7 @@ from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 pytestmark = pytest.mark.slow
 
 FORUMS = expand_names(["beir/cqadupstack"])
+AWKWARD = "&amp;\u202e"
 SORT_BY = "thead th[data-column='{}'] button"
 
 
@@ -255,3 +258,43 @@ def test_differences_verdicts_and_interval_bars_refer_to_the_chosen_baseline(bro
     assert texts(browser, "small.better") == ["+0.250", "+0.250"]
     choose(browser, "#baseline", "")
     assert not texts(browser, "small.difference")
+
+
+def test_the_page_of_a_model_shows_its_slices_against_the_chosen_baseline(
+    browser, bench, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    own = with_metadata(tmp_path / "own", [f"<b>{AWKWARD}", "acme", None])
+    for model in ("bm25", "hashing"):
+        assert bench("run", own, "--model", model).code == 0
+    typed = ("--baseline", "bm25", "--by", "topic", "words", "--cache-dir", bench.cache)
+    done = bench("leaderboard", "--results", bench.out, *typed, "--format", "html")
+    assert done.code == 0, done.stderr
+    (tmp_path / "page.html").write_text(done.stdout)
+    opened(browser, tmp_path / "page.html", "model/hashing")
+    assert browser.get_log("browser") == []
+    assert set(texts(browser, "#slice-table tbody th")) == {
+        f"<b>{AWKWARD}",
+        "acme",
+        "without topic",
+    }
+    assert len(texts(browser, "#slice-table .bar s")) == len(texts(browser, "#slice-table .bar"))
+    document = json.loads(bench("leaderboard", "--results", bench.out, *typed, "--json").stdout)
+    by_topic, by_words = document["contrasts"][0]["slices"]
+    assert [one["field"] for one in (by_topic, by_words)] == ["topic", "words"]
+    shown = dict(
+        zip(
+            texts(browser, "#slice-table tbody th"),
+            texts(browser, "#slice-table small.difference"),
+            strict=True,
+        )
+    )
+    for one in by_topic["slices"]:
+        value = one["paired"]["difference"]
+        assert shown[one["value"]] == f"{value:+.3f}".replace("-", "\u2212")
+    choose(browser, "#slices", "1")
+    assert texts(browser, "#slice-table tbody th") == [one["value"] for one in by_words["slices"]]
+    text = bench("leaderboard", "--results", bench.out, *typed).stdout
+    assert "Slices by words, hashing − bm25" in text
+    assert bench("leaderboard", "--results", bench.out, "--by", "words").code == 2
+    assert bench("leaderboard", "--results", bench.out, *typed, "--format", "csv").code == 2

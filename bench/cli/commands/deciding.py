@@ -19,6 +19,7 @@ from bench.gate import check as check_case
 from bench.requests import deciding
 from bench.requests.outcomes import ExitCode, RecordedWarnings
 from bench.result_store.find import export as export_rankings
+from foundation.errors import BenchError
 from foundation.files import replace_file
 from reports.check import answer_text, junit
 from reports.check import markdown as check_markdown
@@ -73,6 +74,9 @@ FORMATS: dict[str, Callable[[Leaderboard, str], str]] = {
 def leaderboard(request: deciding.LeaderboardRequest, output: OutputOptions) -> int:
     """Print stored results side by side in the chosen format."""
     form = "json" if output.json else output.format
+    if request.by and form in ("csv", "latex"):
+        problem = f"--format {form} has no slices, which --by asks for"
+        raise BenchError(problem, "Use --format html, markdown or json.")
     board = build_leaderboard(evolve(request, every_measure=form == "html"))
     if output.figure:
         draw_costs(board, request.measure, output.figure)
