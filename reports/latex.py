@@ -1,9 +1,8 @@
 """Tables of scores for papers, in LaTeX with booktabs.
 
-In a leaderboard the best score of each column is bold and the second underlined. In a comparison or
-an ablation a score is bold only if it is distinguished from the others. Marks follow a score:
-daggers for significance, an asterisk for collections that a model was trained on. Captions name the
-test and its correction.
+A score is bold only if it is significantly better than the others of its column, in a leaderboard
+than the next best. Marks follow a score: daggers for significance, an asterisk for collections that
+a model was trained on. Captions name the test and its correction.
 """
 
 import re
@@ -14,13 +13,18 @@ from bench.comparing.pairs import Comparison, ComparisonRow
 from bench.experiments.report import Report, RowResult
 from foundation.errors import to_one_line
 from reports import format as fmt
-from reports.leaderboard import DAGGERS, daggers, describe_daggers, is_in_domain, label_of
+from reports.leaderboard import (
+    DAGGERS,
+    GROUP_TEST,
+    daggers,
+    describe_daggers,
+    is_in_domain,
+    label_of,
+)
 
-Cell = tuple[float | None, str]  # a score, or None if it is not ranked, and the text after it
+Cell = tuple[float | None, str]  # a score, or None if there is none, and the text after it
 
 GAP: Cell = (None, "–")
-RANKED = (r"\textbf{%s}", r"\underline{%s}")
-BEST_IN_BOLD = "The best score of a column is bold, the second underlined."
 NO_LIGATURE = "\u200b"
 LIGATURE = re.compile(r"(?<=[-`'?!,])(?=[-`'?!,])")  # as -- and ?`
 # Characters that LaTeX reads as commands, or that its standard fonts lack.
@@ -57,7 +61,7 @@ def table_of_scores(
     columns: Mapping[str, Sequence[Cell]],
     caption: str,
     label: str,
-    bold: Mapping[str, Collection[int]] | None = None,
+    bold: Mapping[str, Collection[int]],
 ) -> str:
     """Return a table in LaTeX.
 
@@ -66,16 +70,15 @@ def table_of_scores(
         columns: a cell of each row by header. A line break in a header makes a second line.
         caption: caption, to be escaped.
         label: follows ``tab:``.
-        bold: numbers of the rows to print in bold, by header; None for the best score of each
-            column in bold and the second underlined.
+        bold: numbers of the rows to print in bold, by header.
     """
     heads = [["", ""], *(header.partition("\n")[::2] for header in columns)]
     lines = [[escape_latex(name)] for name in names]
     for header, cells in columns.items():
-        styles = _rank(cells) if bold is None else dict.fromkeys(bold[header], RANKED[0])
         for number, (line, (value, after)) in enumerate(zip(lines, cells, strict=True)):
-            score = "" if value is None else styles.get(number, "%s") % f"{value:.3f}"
-            line.append(score + _after_score(after))
+            score = "" if value is None else f"{value:.3f}"
+            shown = rf"\textbf{{{score}}}" if number in bold[header] else score
+            line.append(shown + _after_score(after))
     label = re.sub(r"[^A-Za-z0-9-]+", "-", label)
     first, second = ([escape_latex(head[place]) for head in heads] for place in (0, 1))
     headers = [first, second] if any(second) else [first]
@@ -89,14 +92,6 @@ def table_of_scores(
             *(r"\bottomrule", r"\end{tabular}", r"\end{table}", ""),
         ]
     )
-
-
-def _rank(cells: Sequence[Cell]) -> dict[int, str]:
-    """Return the styles of the best and second scores as printed, by the numbers of their rows."""
-    best = sorted({round(value, 3) for value, _ in cells if value is not None}, reverse=True)
-    styles = dict(zip(best, RANKED, strict=False))
-    shown = ((number, value) for number, (value, _) in enumerate(cells) if value is not None)
-    return {number: styles.get(round(value, 3), "%s") for number, value in shown}
 
 
 def _after_score(text: str) -> str:
@@ -124,15 +119,27 @@ def board_latex(board: Leaderboard, measure: str) -> str:
         return (score.value, marks) if score else GAP
 
     cells = {header(column): [cell(row, column) for row in rows] for column in columns}
+    bold = {header(column): _sole_leader(rows, column, measure) for column in columns}
     has_asterisk = any("*" in marks for scores in cells.values() for _, marks in scores)
     caption = [
         f"{measures.pop() if len(measures) == 1 else 'Scores'} of {len(rows):,} models.",
-        *(BEST_IN_BOLD, describe_daggers(board)),
+        f"A bold score is significantly better than the next best ({GROUP_TEST})."
+        if any(bold.values())
+        else "",
+        describe_daggers(board),
     ]
     if has_asterisk:
         caption.append("* marks collections that the model was trained on.")
     names = [row.name for row in rows]
-    return table_of_scores(names, cells, " ".join(filter(None, caption)), "leaderboard")
+    return table_of_scores(names, cells, " ".join(filter(None, caption)), "leaderboard", bold)
+
+
+def _sole_leader(rows: Sequence[Row], column: ScoreColumn, measure: str) -> list[int]:
+    """Return the number of the only row in the first of several groups of a column, or nothing."""
+    scores = (row.score_in(column, measure) for row in rows)
+    groups = [score and score.group for score in scores]
+    has_others = any(group and group > 1 for group in groups)
+    return [groups.index(1)] if has_others and groups.count(1) == 1 else []
 
 
 def _of_pairs(pairs: int) -> str:

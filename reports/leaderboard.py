@@ -25,6 +25,10 @@ from reports.table import Column, Table, bullets, columns_for, escape, make_tabl
 
 SystemClaims = Sequence[Claim]  # claims of one system in one source
 
+GROUP_TEST = (
+    "paired randomisation test at the 5 % level, Holm-corrected for the pairs with the best model "
+    "of a group"
+)
 DAGGERS = "†‡§¶"  # marks of significance
 RECIPE = (
     *("pooling", "max_query_tokens", "max_document_tokens", "dtype", "store_dtype"),
@@ -147,8 +151,7 @@ def legend(board: Leaderboard) -> list[str]:
     )
     return [
         fmt.intervals_legend(board.resamples),
-        "groups: paired randomisation test at the 5 % level, Holm-corrected for the pairs with the "
-        "best model of a group",
+        f"groups: {GROUP_TEST}",
         *([differences] if board.baselines else []),
     ]
 

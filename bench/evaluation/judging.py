@@ -164,7 +164,7 @@ def score_run(
 
 
 def make_protocol(
-    dataset: Dataset, depth: int | None, corpus_sha256: str, official: bool
+    dataset: Dataset, depth: int | None, corpus_sha256: str, official: bool | None
 ) -> Protocol:
     """Return the protocol, which two results on a collection must share to be compared.
 

@@ -47,7 +47,7 @@ class OpenDataset:
     """A collection that is ready for evaluation, and whether it is the published one."""
 
     dataset: Dataset
-    official: bool
+    official: bool | None
 
     @property
     def name(self) -> str:
@@ -144,7 +144,7 @@ def evaluate_run(
     dataset: Dataset,
     measures: Sequence[str] | None,
     depth: int | None,
-    official: bool,
+    official: bool | None,
 ) -> Evaluation:
     """Score a ranking of another program, and warn of what makes its scores mean something else.
 

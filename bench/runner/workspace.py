@@ -200,7 +200,7 @@ class Workspace:
         dataset = source if isinstance(source, Dataset) else None
         named = dataset is None
         dataset = dataset or self.dataset(str(source), split, with_corpus)
-        official = check_counts(dataset, self.allow_mismatch, with_corpus)
+        official: bool | None = check_counts(dataset, self.allow_mismatch, with_corpus)
         if with_corpus:
             check_relevant(dataset)
         if named:
@@ -211,7 +211,8 @@ class Workspace:
                 elif not (finding.is_told_once and _was_told(dataset.cache_dir, text)):
                     print(f"{finding.severity}: {text}", file=sys.stderr)
         if limit:
-            dataset, official = take_first_queries(dataset, limit), False
+            official = False if dataset.name in dataset_names() else None
+            dataset = take_first_queries(dataset, limit)
             check_relevant(dataset)
         if limit or named:
             remember_folder(dataset)

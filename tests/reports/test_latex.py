@@ -45,13 +45,33 @@ def board_of(place, *baselines, **changes):
     return build_leaderboard(find_distinct_results(place), {}, request)
 
 
-def test_the_best_is_bold_the_second_underlined_and_equal_as_printed_is_equal():
-    cells = [(0.5, ""), (0.50004, "†"), (0.25, "*"), (None, "–")]
-    latexed = lines_of(table_of_scores("abcd", {"x": cells}, "", ""))
-    assert latexed["a"] == [r"\textbf{0.500}"]
-    assert latexed["b"] == [r"\textbf{0.500}\rlap{$^\dagger$}"]
-    assert latexed["c"] == [r"\underline{0.250}\rlap{$^*$}"]
-    assert latexed["d"] == ["--"]
+def test_a_leaderboard_marks_only_a_best_score_that_is_distinguished_from_the_next(tmp_path):
+    rng = np.random.default_rng(5)
+    noise = rng.random(40) * 0.2
+    same = {"strong": noise + 0.7, "weak": noise, "weaker": noise - 0.001 * (np.arange(40) < 1)}
+    near = {"strong": noise, "weak": rng.permutation(noise), "weaker": rng.permutation(noise)}
+    for on, of_models in {"apart": same, "close": near, "alone": {"weak": noise}}.items():
+        for model, values in of_models.items():
+            store(tmp_path, model, on, np.clip(values, 0, 1).round(4))
+    latex = board_latex(board_of(tmp_path), "")
+    assert "underline" not in latex
+    shown = lines_of(latex)
+    bold = {
+        (model, on)
+        for model in same
+        for on, cell in zip(shown[""], shown[model], strict=True)
+        if "textbf" in cell
+    }
+    assert bold == {("strong", "apart")}
+    assert "significantly better than the next best (paired randomisation test" in latex
+
+
+def test_a_leaderboard_without_a_bold_score_explains_none(tmp_path):
+    for model in ("one", "two"):
+        store(tmp_path, model, "x", [0.5, 0.25, 0.1])
+    latex = board_latex(board_of(tmp_path), "")
+    assert "textbf" not in latex
+    assert "bold" not in latex
 
 
 def test_daggers_mark_what_compare_calls_significantly_better(tmp_path):
@@ -141,8 +161,9 @@ def test_tables_compile_and_names_are_printed_as_they_are(tmp_path):
     ]
     resampling = Resampling(999)
     (comparison,) = compare_models(models, ComparisonSettings(resampling=resampling))
+    gaps = [(None, name) for name in names]
     text = compiled(
-        table_of_scores(names, {"{x}": [(None, name) for name in names]}, "50 % & more", "t"),
+        table_of_scores(names, {"{x}": gaps}, "50 % & more", "t", {"{x}": []}),
         board_latex(board_of(tmp_path, "a_b"), ""),
         comparison_latex(comparison),
         report_latex(FULL),

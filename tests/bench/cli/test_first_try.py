@@ -45,7 +45,7 @@ def test_a_limited_run_is_marked_and_its_results_belong_to_another_collection(
     capsys, tmp_path, whole
 ):
     first, all_of_it = (run(capsys, tmp_path, whole, "--limit", "2"), run(capsys, tmp_path, whole))
-    assert (first["protocol"]["collection"], first["protocol"]["official"]) == ("own/first2", False)
+    assert (first["protocol"]["collection"], first["protocol"]["official"]) == ("own/first2", None)
     assert all_of_it["protocol"]["collection"] == "own"
     assert (first["queries"], all_of_it["queries"]) == (2, 4)
 
