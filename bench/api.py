@@ -44,13 +44,20 @@ def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T
     """Return a decorator that gives a function of a request the fields of the request as arguments.
 
     The function raises a TypeError for an argument that is unknown, missing or of a wrong type.
+    Further positional arguments become the field ``rest`` of the request.
     """
+    made: Any = request
+    positional = sum(not each.kw_only for each in attrs.fields(made))
 
     def decorate(function: Callable[[R], T]) -> Callable[P, T]:
         @functools.wraps(function)
         def call(*arguments: P.args, **keywords: P.kwargs) -> T:
+            own: tuple[Any, ...] = arguments
+            named: dict[str, Any] = keywords
+            if made.rest and len(own) > positional:
+                own, named = own[:positional], {made.rest: own[positional:], **named}
             try:
-                built = request(*arguments, **keywords)
+                built = made(*own, **named)
             except TypeError as error:
                 raise _as_type_error(function.__name__, error, request) from None
             return function(built)

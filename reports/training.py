@@ -104,7 +104,7 @@ TransferLine = tuple[str, Difference]  # the kind, and the difference
 def forgetting_markdown(record: Forgetting) -> str:
     """Return ``record`` as Markdown: the matrix, a table of transfer, and a legend."""
     transfers: list[TransferLine] = []
-    for kind in ("backward", "forward"):
+    for kind in ("gain", "backward", "forward"):
         if found := getattr(record, kind):
             transfers += [(kind, transfer) for transfer in found.all_rows]
     parts = [
@@ -141,6 +141,7 @@ def _transfers(transfers: list[TransferLine]) -> str:
 
 
 def _forgetting_legend(record: Forgetting) -> Iterator[str]:
+    yield "gain: a checkpoint minus the one before, on the collection that it was trained on"
     yield (
         "backward transfer: last checkpoint minus the one just trained on the collection; "
         "below 0 is forgetting (Lopez-Paz and Ranzato, 2017)"

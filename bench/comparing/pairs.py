@@ -6,6 +6,7 @@ In a sequence of trainings, checkpoint i was trained on collection i, starting f
 i - 1, and the first one from the base. R[i, j] is the score of checkpoint i on collection j. As
 defined by Lopez-Paz and Ranzato (Gradient Episodic Memory, NeurIPS 2017), with T trainings:
 
+* gain: R[i, i] - R[i - 1, i], from before to after the training on the collection itself;
 * backward transfer: the mean over i < T of R[T, i] - R[i, i]; below 0 it is forgetting;
 * forward transfer: the mean over i > 1 of R[i - 1, i] - R[base, i]; they compare with a random
   start, this module compares with the checkpoint from which the first training started;
@@ -441,6 +442,7 @@ class Forgetting(Record, kw_only=True):
         rows: checkpoints in training order, the base first if there is one.
         trained: collection that each checkpoint was trained on, in order.
         average: mean score of the last checkpoint over ``trained``.
+        gain: None with one training and no base.
         backward: None with one training.
         forward: None with one training or without a base.
     """
@@ -451,6 +453,7 @@ class Forgetting(Record, kw_only=True):
     trained: tuple[str, ...]
     queries: dict[str, int]
     average: MeanScore
+    gain: Transfers | None
     backward: Transfers | None
     forward: Transfers | None
     resampling: Resampling
@@ -487,6 +490,9 @@ def measure_forgetting(
     order = [checkpoint.name for checkpoint in models[extra:]]
     last, base = order[-1], models[0].name if extra else ""
     checkpoint_of = dict(zip(trained, order, strict=True))
+    before = [*([base] if base else []), *order[:-1]]
+    latest = len(before)
+    gain = list(zip(trained[-latest:], order[-latest:], before, strict=True)) if before else []
     backward = [(name, last, checkpoint_of[name]) for name in trained[:-1]]
     forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order[:-1], strict=True)]
     rows = []
@@ -500,6 +506,7 @@ def measure_forgetting(
         trained=tuple(trained),
         queries={name: len(matrix.scores) for name, matrix in matrices.items()},
         average=mean_with_interval([matrices[name].minus(last) for name in trained]),
+        gain=_transfers(gain, matrices),
         backward=_transfers(backward, matrices),
         forward=_transfers(forward, matrices) if base else None,
         resampling=resampling,

@@ -32,6 +32,7 @@ STEP = re.compile(r"(.*(checkpoint|ckpt|step|epoch|iter|iteration)s?[-_=]?)?\d+"
 TEMPORARY = ("tmp", ".")  # prefixes of folders that a training has not finished
 CHECKPOINTS = "checkpoints"  # inside the folder of some trainings
 MODEL_FOLDER = "model"  # inside a checkpoint whose own weights include heads for training
+DELETED = "the training deleted it before it was evaluated"
 CHANGING = "its files are being written"
 SETTLE_SECONDS = 2.0  # between two scans of a folder that may be being written
 
@@ -161,7 +162,8 @@ class Watcher:
             self.evaluations[name] = self._evaluate_all(name, loaded)
             self.left_out.pop(name, None)
         except (BenchError, OSError) as error:
-            self.leave_out(name, str(error))
+            was_deleted = not checkpoint.is_dir()
+            self.leave_out(name, DELETED if was_deleted else str(error))
 
     def _evaluate_all(self, name: str, loaded: Retriever) -> dict[str, Evaluation]:
         loaded, found = loaded.with_name(f"{self.training}/{name}"), {}

@@ -1,7 +1,7 @@
 """Requests that read stored results: `compare`, `check`, `explain`, `leaderboard`, `judge`, ..."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from attrs import field, frozen
 from attrs.converters import optional
@@ -59,6 +59,8 @@ class CompareRequest(ResamplingFields, FolderFields):
         python -m bench compare one.trec other.trec --dataset beir/scifact
         python -m bench compare start after-bio after-law --sequence beir/nfcorpus my-law
     """
+
+    rest: ClassVar[str] = "others"
 
     a: Any = field(kw_only=False)
     b: Any = field(kw_only=False)

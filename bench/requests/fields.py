@@ -63,9 +63,15 @@ def to_optional_text(path: str | Path | None) -> str | None:
 
 @frozen(kw_only=True, slots=False)
 class Request:
-    """Base of all requests, which raises a TypeError if a value has another type than its field."""
+    """Base of all requests, which raises a TypeError if a value has another type than its field.
+
+    Attributes:
+        section: heading of its fields in the help, and their place.
+        rest: field of further positional arguments in Python; "" for none.
+    """
 
     section: ClassVar[tuple[str, int]] = ("Arguments and options", 0)
+    rest: ClassVar[str] = ""
 
     def __attrs_post_init__(self) -> None:
         kind_of = get_type_hints(type(self))

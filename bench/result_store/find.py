@@ -232,7 +232,28 @@ def find_results(root: Path, model: str = "") -> list[Evaluation]:
         for file in sorted(root.rglob(RESULT_FILE))
         if f"/{file.parent.parent.as_posix()}".endswith(end)
     ]
-    return [stored for stored in load_all(files) if model in ("", stored.record.model)]
+    found = [stored for stored in load_all(files) if model in ("", stored.record.model)]
+    return _drop_superseded(found)
+
+
+def _drop_superseded(results: Sequence[Evaluation]) -> list[Evaluation]:
+    """Drop results of objects without a fingerprint, but for the newest that differ in nothing."""
+    kept: dict[Hashable, Evaluation] = {}
+    for place, stored in enumerate(results):
+        recipe = stored.record.recipe
+        key: Hashable = place
+        if recipe is not None and not recipe.is_identified:
+            record = msgspec.structs.replace(stored.record, recipe=recipe.stateless)
+            key = (stored.model, stored.dataset, *describe_result(record).items())
+        other = kept.get(key, stored)
+        if other is not stored:
+            logger.warning(
+                "%s is an object of unknown content: its newest result on %s counts. Give "
+                'bench.evaluate(..., fingerprint="v1") another one for each state to keep all',
+                *(stored.model, stored.dataset),
+            )
+        kept[key] = max(other, stored, key=lambda one: one.record.conditions.time)
+    return list(kept.values())
 
 
 def find_named(name: str, *roots: Path) -> list[Evaluation]:

@@ -199,9 +199,8 @@ def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Pl
     for name in names:
         with gaps.catch(str(name)):
             opened = workspace.open(name, request.split, request.limit)
-            for model, typed in zip(models, request.model, strict=True):
-                is_stored = isinstance(typed, str | Path) or bool(request.fingerprint)
-                is_stored |= not model.recipe.traits.makes_vectors  # its state identifies it
+            for model in models:
+                is_stored = model.recipe.is_identified
                 with gaps.catch(opened.name, model.name):
                     if request.results is not None:  # names may lead out of the folder
                         result_folder(request.results, opened.name, model.name)

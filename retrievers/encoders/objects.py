@@ -7,7 +7,9 @@ list of texts to an array. Named models become such objects: a folder that sente
 loads, and a name in a user's file.
 """
 
+import hashlib
 import inspect
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +20,10 @@ import numpy as np
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, wrap_errors
+from foundation.machine import library_version
 from foundation.sources import load_name
 from retrievers.encoders.protocol import Callback, Encoder, join, scale_to_unit
-from retrievers.models.card import Card, Dtype, Prompts, Recipe, Similarity
+from retrievers.models.card import UNKNOWN_FINGERPRINT, Card, Dtype, Prompts, Recipe, Similarity
 from retrievers.models.read_settings import POOLING, check_similarity
 from retrievers.models.resolve import Model
 
@@ -29,6 +32,12 @@ PROBE = "probe"
 SENTENCE = "sentence_embedding"
 FIX_ENCODER = "Fix the encoder and run again; stored vectors are not encoded again."
 
+# Whose code a SentenceTransformer runs, and what it states besides its modules.
+LIBRARIES = ("sentence_transformers", "transformers", "torch")
+VERSIONS = ("sentence-transformers", "transformers")
+STATED = ("prompts", "default_prompt_name", "max_seq_length", "truncate_dim", "similarity_fn_name")
+REPLACED = {"forward", "encode", "encode_query", "encode_document", "tokenize", "preprocess"}
+SIDES = ("padding", "truncation")
 # Fields of a recipe that an object does not state.
 SHARED = ("prompts", "checkpoint", "revision", "files", "encoder", "options", "store_dtype")
 
@@ -137,14 +146,15 @@ def wrap_encoder(
         encoder: object of one of the kinds in this module's docstring.
         name: name of the model in results.
         fingerprint: string that changes whenever the vectors do, such as a hash of weights and
-            settings. Stored vectors are found by it. None: vectors are not stored, and no other
-            object counts as the same model.
+            settings. Stored vectors are found by it. None: a hash of everything that a
+            SentenceTransformer holds; for other objects, vectors are not stored.
         similarity: ``dot`` or ``cos``. None: as a SentenceTransformer states, otherwise ``dot``.
 
     Raises:
         BenchError: the object does not encode, fails on a probe, or returns another shape than one
             row for each text.
     """
+    unknown = f"{UNKNOWN_FINGERPRINT}{uuid.uuid4().hex}"
     queries, documents = _find_functions(encoder)
     own_similarity = getattr(encoder, "similarity_fn_name", None)
     own_similarity = getattr(own_similarity, "value", own_similarity)  # of an Enum
@@ -167,7 +177,7 @@ def wrap_encoder(
         dim=probe.shape[1],
         normalize=stated == "cos",
         similarity=stated,
-        options={"fingerprint": fingerprint or f"unknown-{uuid.uuid4().hex}"},
+        options={"fingerprint": fingerprint or _hash_object(encoder) or unknown},
         **settings,
     )
     card = Card(
@@ -182,6 +192,41 @@ def wrap_encoder(
     if tokenizer is None:
         return Model(card, recipe), PythonEncoder(recipe, label, queries, documents)
     return Model(card, recipe), CountingEncoder(recipe, label, queries, documents, tokenizer)
+
+
+def _hash_object(encoder: Any) -> str:
+    """Return a hash of everything in a SentenceTransformer that determines its vectors.
+
+    It is "" for other objects, and if code of others, a hook or a replaced method takes part.
+    """
+    if not (hasattr(encoder, "encode_query") and callable(getattr(encoder, "modules", None))):
+        return ""
+    from torch import uint8
+
+    for module in encoder.modules():
+        is_own = type(module).__module__.partition(".")[0] not in LIBRARIES
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        if is_own or hooks or vars(module).keys() & REPLACED:
+            return ""
+    tokenizer = _find_tokenizer(encoder) or getattr(encoder, "tokenizer", None)
+    backend: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not hasattr(backend, "to_str"):
+        return ""
+    facts: dict[str, Any] = {name: library_version(name) for name in VERSIONS}
+    facts |= {name: str(getattr(encoder, name, None)) for name in STATED}
+    facts["sides"] = [str(getattr(tokenizer, f"{each}_side", "")) for each in SIDES]
+    for place, module in enumerate(encoder):
+        settings = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
+        network = getattr(getattr(module, "auto_model", None), "config", None)
+        config = network.to_dict() if network else {}
+        kept = {name: each for name, each in config.items() if name != "_name_or_path"}
+        facts[str(place)] = (type(module).__name__, settings, kept)
+    digest = hashlib.sha256(json.dumps(facts, default=str, sort_keys=True).encode())
+    digest.update(backend.to_str().encode())
+    for name, tensor in (*encoder.named_parameters(), *encoder.named_buffers()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(uint8).numpy())
+    return digest.hexdigest()
 
 
 def _ends_at_length_1(encoder: Any) -> bool:

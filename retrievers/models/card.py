@@ -57,6 +57,7 @@ MAX_TOKENS = 1_000_000  # beyond any architecture
 MAX_TOLERANCE = 0.05  # the rounding of a score with a single digit
 
 CARD_FILE = "card.toml"  # in the folder of a checkpoint trained here
+UNKNOWN_FINGERPRINT = "unknown-"  # begins that of an object whose content cannot be hashed
 STATE = "state"  # option of a search system: a hash of its responses to queries of a collection
 
 
@@ -278,9 +279,19 @@ class Recipe(Usage, kw_only=True):
 
     @property
     def stateless(self) -> "Recipe":
-        """This recipe without the state of a search system, which only its responses tell."""
-        options = {name: value for name, value in self.options.items() if name != STATE}
+        """This recipe without what is only valid once.
+
+        It is the state of a search system, which only its responses tell, and the fingerprint of an
+        object that has none.
+        """
+        dropped = {STATE} if self.is_identified else {STATE, "fingerprint"}
+        options = {name: value for name, value in self.options.items() if name not in dropped}
         return msgspec.structs.replace(self, options=options)
+
+    @property
+    def is_identified(self) -> bool:
+        """True if an equal recipe stands for equal vectors."""
+        return not str(self.options.get("fingerprint", "")).startswith(UNKNOWN_FINGERPRINT)
 
     @property
     def across_datasets(self) -> "Recipe":

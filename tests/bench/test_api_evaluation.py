@@ -88,6 +88,21 @@ def test_an_object_without_a_fingerprint_is_never_kept(dataset, cache):
     assert sum(calls) < without  # the second time only the probe is encoded
 
 
+def test_of_an_object_without_a_fingerprint_the_newest_result_counts(
+    dataset, cache, tmp_path, caplog
+):
+    places = {"cache_dir": cache, "results": tmp_path}
+    for encode in (count_words, lambda texts: -count_words(texts)):
+        last = bench.evaluate(encode, dataset, name="f", **places)
+    bench.evaluate("bm25", dataset, **places)
+    bench.evaluate(count_words, dataset, name="other", **places)
+    compared = bench.compare("f", "bm25", "other", results=tmp_path, resamples=99)
+    pairs = [(pair.a, pair.b) for pair in compared.report.comparisons]
+    assert pairs == [("f", "bm25"), ("f", "other"), ("bm25", "other")]
+    assert compared.record.collections[0].mean_a == pytest.approx(last.measures["nDCG@10"])
+    assert 'bench.evaluate(..., fingerprint="v1")' in caplog.text
+
+
 def test_an_object_needs_a_name_and_must_encode(dataset, cache):
     with pytest.raises(bench.BenchError, match="needs a name"):
         bench.evaluate(count_words, dataset, cache_dir=cache)

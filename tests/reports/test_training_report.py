@@ -99,7 +99,8 @@ def test_the_matrix_and_transfer_have_intervals():
     text = forgetting_markdown(forgetting())
     matrix, transfers = tables_of(text)
     assert matrix[1]["bio"] == "0.6000 (0.5000 to 0.7000)"
-    assert transfers[0] == {
+    assert [row["transfer"] for row in transfers[:2]] == ["gain", "gain, mean"]
+    assert transfers[2] == {
         "transfer": "backward",
         "collection": "bio",
         "after - before": "after|law - after $bio$",
@@ -110,10 +111,11 @@ def test_the_matrix_and_transfer_have_intervals():
         "win / tie / loss": "30 / 50 / 20",
     }
     named = ("transfer", "collection", "after - before", "p (Holm)")
-    assert [transfers[1][name] for name in named] == ["backward, mean", "", "", ""]
+    assert [transfers[3][name] for name in named] == ["backward, mean", "", "", ""]
     assert any(numbers(note) == ["95", "99", "0"] for note in notes_of(text))
 
 
 def test_without_a_base_there_is_no_forward_transfer():
     text = forgetting_markdown(forgetting(base=False))
-    assert [row["transfer"] for row in tables_of(text)[1]] == ["backward", "backward, mean"]
+    kinds = ["gain", "gain, mean", "backward", "backward, mean"]
+    assert [row["transfer"] for row in tables_of(text)[1]] == kinds

@@ -47,6 +47,7 @@ def forgetting(base: bool = True) -> Forgetting:
         trained=("bio", "law"),
         queries={"bio": 100, "law": 100},
         average=MeanScore(0.475, 0.4, 0.55),
+        gain=transfers(0.3, "law", last, first),
         backward=transfers(-0.2, "bio", last, first),
         forward=transfers(0.05, "law", first, "base") if base else None,
         resampling=Resampling(resamples=99),

@@ -59,6 +59,10 @@ def test_the_matrix_holds_the_mean_of_each_checkpoint_on_each_collection(scores,
 @pytest.mark.parametrize(
     ("kind", "steps"),
     [
+        (
+            "gain",
+            [("bio", "first", "base"), ("law", "second", "first"), ("news", "third", "second")],
+        ),
         ("backward", [("bio", "third", "first"), ("law", "third", "second")]),
         ("forward", [("law", "first", "base"), ("news", "second", "base")]),
     ],
@@ -66,7 +70,10 @@ def test_the_matrix_holds_the_mean_of_each_checkpoint_on_each_collection(scores,
 def test_each_kind_of_transfer_is_as_defined_by_lopez_paz_and_ranzato(
     scores, tmp_path, kind, steps
 ):
-    """BWT is the mean over i < T of R[T, i] - R[i, i], FWT that of R[i-1, i] - b[i] over i > 1."""
+    """BWT is the mean over i < T of R[T, i] - R[i, i], FWT that of R[i-1, i] - b[i] over i > 1.
+
+    The gain is R[i, i] - R[i-1, i].
+    """
     found = getattr(computed(tmp_path), kind)
     parts = [
         mean(scores, after, name) - mean(scores, before, name) for name, after, before in steps
@@ -81,10 +88,15 @@ def test_each_kind_of_transfer_is_as_defined_by_lopez_paz_and_ranzato(
 def test_transfer_without_a_base_or_a_second_training_is_a_gap(scores, tmp_path):
     found = computed(tmp_path, base=False)
     assert (found.forward, found.base) == (None, "")
+    assert found.gain is not None
+    assert [one.on for one in found.gain.rows] == ["law", "news"]
     assert found.backward is not None
     models = [model(tmp_path, "base"), model(tmp_path, "first")]
     one = measure_forgetting(models, ["bio"], "nDCG@10", FAST)
     assert (one.backward, one.forward) == (None, None)
+    assert one.gain is not None
+    alone = measure_forgetting(models[1:], ["bio"], "nDCG@10", FAST)
+    assert alone.gain is None
 
 
 def test_a_missing_result_or_another_protocol_is_refused(scores, tmp_path):

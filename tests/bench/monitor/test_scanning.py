@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from bench.monitor.watch import (
+    DELETED,
+    Watcher,
     follow_training,
     model_folder,
     scan_checkpoints,
@@ -15,6 +17,7 @@ from bench.monitor.watch import (
     training_folder,
 )
 from bench.requests.training import WatchRequest
+from bench.runner.workspace import Workspace
 from tests.support.training import train
 
 FIRST, LAST = "checkpoint-2", "checkpoint-4"
@@ -93,6 +96,16 @@ def test_checkpoints_may_have_a_folder_of_their_own_and_a_model_inside(training,
     assert model_folder(checkpoint) == checkpoint / "model"
     assert model_folder(training / LAST) == training / LAST
     assert training_folder(inner) == training_folder(tmp_path / "run") == tmp_path / "run"
+
+
+def test_a_checkpoint_that_the_training_deletes_is_skipped_in_one_sentence(training, capsys):
+    """As ``save_total_limit`` deletes it, between the scan and the evaluation."""
+    watcher = Watcher("run", (), {}, "nDCG@10", training, Workspace(training / "cache"))
+    (checkpoint, *_) = scan_checkpoints(training)
+    shutil.rmtree(checkpoint)
+    watcher.evaluate(checkpoint)
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told == f"warning: {checkpoint.name} is left out: {DELETED}"
 
 
 def test_a_watch_survives_a_training_that_is_removed(training):

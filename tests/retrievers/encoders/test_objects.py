@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import bench
 from foundation.errors import BenchError, DriftError
+from retrievers.encoders.objects import wrap_encoder
 from retrievers.encoders.preflight import preflight
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models import resolve
@@ -245,6 +246,68 @@ def test_the_fingerprint_depends_on_all_files_and_on_the_libraries(
     assert resolve_model(str(copy)).recipe.fingerprint != first
     monkeypatch.setattr(resolve, "library_version", lambda name: "9.9")
     assert resolve_model(str(folder)).recipe.fingerprint != first
+
+
+def changed_weight(model: Any) -> None:
+    next(model.parameters()).data[0, 0] += 1
+
+
+def changed_buffer(model: Any) -> None:
+    next(model.buffers()).data += 1
+
+
+def changed_prompt(model: Any) -> None:
+    model.prompts = {**model.prompts, "query": "other: "}
+
+
+def changed_length(model: Any) -> None:
+    model.max_seq_length = 7
+
+
+def changed_tokenizer(model: Any) -> None:
+    model.tokenizer.backend_tokenizer.add_tokens(["zzz"])
+
+
+def changed_configuration(model: Any) -> None:
+    model[0].auto_model.config.layer_norm_eps = 0.1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed_weight,
+        changed_buffer,
+        changed_prompt,
+        changed_length,
+        changed_tokenizer,
+        changed_configuration,
+    ],
+)
+def test_an_object_of_the_library_is_identified_by_what_it_holds(plain, tmp_path, change):
+    folder = save_mean(plain, tmp_path / "saved")
+    first, second = (
+        sentence_transformers.SentenceTransformer(str(folder), device="cpu") for _ in range(2)
+    )
+
+    def identity(model: Any) -> str:
+        return str(wrap_encoder(model, "object")[0].recipe.options["fingerprint"])
+
+    before = identity(first)
+    assert identity(second) == before
+    change(second)
+    assert identity(second) not in (before, "")
+    assert wrap_encoder(second, "object")[0].recipe.is_identified
+
+
+def test_an_object_with_a_hook_or_a_replaced_method_is_not_identified(plain, tmp_path):
+    folder = save_mean(plain, tmp_path / "saved")
+    for spoil in (
+        lambda model: model[0].register_forward_hook(lambda *_: None),
+        lambda model: setattr(model, "encode_query", lambda texts, **_: np.ones((len(texts), 3))),
+    ):
+        model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+        spoil(model)
+        assert not wrap_encoder(model, "object")[0].recipe.is_identified
 
 
 def test_a_prompt_and_a_precision_are_used(plain: Path, tmp_path: Path) -> None:
