@@ -28,11 +28,11 @@ from bench.boards.leaderboard_record import (
 )
 from bench.boards.rows import (
     ByRow,
-    RankGroups,
-    compute_rank_groups,
+    Scores,
     find_distinct_results,
     group_by_column,
     group_by_row,
+    rank_scores,
     row_facts,
 )
 from bench.comparing.comparison import check_scores_against_rankings, open_evaluated
@@ -165,14 +165,14 @@ def build_leaderboard(
     names = [suite.name for suite in suites]
     resampling = Resampling(request.resamples, request.seed)
     baselines = _find_baselines(request.baseline, by_row)
-    groups = compute_rank_groups(by_row, wanted, names, resampling)
+    ranked = rank_scores(by_row, wanted, names, resampling)
     results = [entry.record for entries in by_column.values() for entry in entries]
     models = {result.model for result in results}
     known = collect_claims(cards, models, request.published)
     official = {column.name for column in columns if column.official is not False}
     claims = tuple(claim for claim in known if claim.name in official.union(names))
     rows = tuple(
-        _build_row(name, cells, suites, groups, claims, cards) for name, cells in by_row.items()
+        _build_row(name, cells, suites, ranked, claims, cards) for name, cells in by_row.items()
     )
     settings = ComparisonSettings(request.measure or None, resampling=resampling)
     slicings = list(_find_slicings(request.by, by_column, workspace)) if workspace else []
@@ -316,7 +316,7 @@ def _build_row(
     name: str,
     by_column: Mapping[str, Evaluation],
     suites: Sequence[SuiteColumn],
-    rank_groups: RankGroups,
+    ranked: Scores,
     claims: Sequence[Claim],
     cards: Mapping[str, Card],
 ) -> Row:
@@ -328,10 +328,10 @@ def _build_row(
     own_claims = {(claim.name, claim.measure): claim for claim in own}
 
     def score(column: str, measure: str, value: float) -> Score:
-        low, high, group = rank_groups.get((name, column, measure), (None, None, None))
+        found = ranked.get((name, column, measure), Score(value))
         claim = own_claims.get((column, measure))
-        source = claim.source if claim else ""
-        return Score(value, low, high, group, claim.value if claim else None, source)
+        published, source = (claim.value, claim.source) if claim else (None, "")
+        return msgspec.structs.replace(found, value=value, published=published, source=source)
 
     cells = {}
     for column, result in results.items():

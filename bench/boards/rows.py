@@ -12,13 +12,12 @@ Holm's correction over the pairs with the leader. That model leads the next grou
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from bench.boards.leaderboard_record import natural_sort_key
+from bench.boards.leaderboard_record import Score, natural_sort_key
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_scores
 from bench.comparing.sign_flips import flip_means
 from bench.comparing.statistics import (
@@ -227,27 +226,19 @@ def row_facts(results: Sequence[Evaluation]) -> dict[str, str]:
 ByRow = Mapping[str, Mapping[str, Evaluation]]  # name of row -> name of column -> result
 
 
-class RankGroup(NamedTuple):
-    """Limits of a mean score's 95 % bootstrap interval, and its group, 1 for the best."""
-
-    low: float
-    high: float
-    group: int
+Scores = dict[tuple[str, str, str], Score]  # (row, column or suite, measure)
 
 
-RankGroups = dict[tuple[str, str, str], RankGroup]  # (row, column or suite, measure)
-
-
-def compute_rank_groups(
+def rank_scores(
     by_row: ByRow, wanted: Mapping[str, Sequence[str]], suites: list[str], resampling: Resampling
-) -> RankGroups:
+) -> Scores:
     """Compute intervals and groups in every column, and in every suite with complete rows.
 
     ``wanted`` are the measures of each column.
     """
     most = max(sum(column in cells for cells in by_row.values()) for column in wanted)
     resampling.check_enough(most - 1)  # with fewer, all models would form one group
-    ranked: RankGroups = {}
+    ranked: Scores = {}
     weights = {suite: suite_weights(suite) for suite in suites}
     # Running sums of means, bootstrap and flipped means over the collections of a suite.
     sums: dict[tuple[str, str], list[Float64Array]] = {}
@@ -316,13 +307,13 @@ def _matrices(
         yield matrix, bootstrap[:, of_rows], flipped[:, of_rows]
 
 
-def _rank(column: str, measure: str, rows: list[str], tables: list[Float64Array]) -> RankGroups:
+def _rank(column: str, measure: str, rows: list[str], tables: list[Float64Array]) -> Scores:
     means, bootstrap, flipped = tables
     low, high = np.quantile(bootstrap, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
     group = assign_groups(means, flipped)
     return {
-        (row, column, measure): RankGroup(float(low[number]), float(high[number]), group[number])
-        for number, row in enumerate(rows)
+        (row, column, measure): Score(float(mean), float(low[n]), float(high[n]), group[n])
+        for n, (row, mean) in enumerate(zip(rows, means, strict=True))
     }
 
 

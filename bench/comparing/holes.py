@@ -284,7 +284,7 @@ def tabulate_holes(
     row_of = {query_id: row for row, query_id in enumerate(qrels.queries())}
     judged = _read_judgements(qrels, row_of, imported)
     rows = _read_ranks(runs, row_of, parsed.cutoff)
-    seen = judged.merge(rows, "left", indicator="seen")["seen"].to_numpy() == "both"
+    outside = _count_outside(judged, rows, levels, len(row_of))
     rows = _add_grades(rows, judged, keys)
     is_judged, ranks = rows["grade"].notna().to_numpy(), rows[list(SIDES)].to_numpy()
     within = _is_within(parsed, ranks)
@@ -295,11 +295,6 @@ def tabulate_holes(
     first, text = texts.first().reset_index(), texts.ngroup().to_numpy()
     weights = pd.DataFrame(_weights(parsed, ranks)).groupby(text)
     weight = weights.max() if definition.normaliser == "first" else weights.sum()
-    below = judged[~seen]
-    outside = [
-        np.bincount(below["query"][below["grade"] >= level], minlength=len(row_of))
-        for level in levels
-    ]
     return HoleTable(
         measure=parsed,
         query_ids=tuple(row_of),
@@ -310,10 +305,21 @@ def tabulate_holes(
         rank=texts[list(SIDES)].min().to_numpy().T,
         grade=first["grade"].to_numpy(np.int64),
         imported=first["imported"].eq(True).to_numpy(bool),
-        outside=np.stack(outside),
+        outside=outside,
         shares=tuple(float(is_judged[side].mean()) if side.any() else 0.0 for side in within.T),
         short=tuple(int((each < depth).sum()) for each in lengths),
         relevant_only=2 * int((qrels.grades <= 0).sum()) < int((qrels.grades > 0).sum()),
+    )
+
+
+def _count_outside(
+    judged: "pd.DataFrame", rows: "pd.DataFrame", levels: Int64Array, queries: int
+) -> Int64Array:
+    """Return how many judged documents of each level and query neither ranking has."""
+    seen = judged.merge(rows, "left", indicator="seen")["seen"].to_numpy() == "both"
+    below = judged[~seen]
+    return np.stack(
+        [np.bincount(below["query"][below["grade"] >= one], minlength=queries) for one in levels]
     )
 
 

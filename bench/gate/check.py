@@ -38,7 +38,7 @@ from bench.comparing.settling import Holes
 from bench.comparing.slices import Slicing, find_slices, read_slices
 from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
 from bench.evaluation.judging import mean_weights
-from bench.evaluation.result_record import Evaluation
+from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.retriever import EvaluationOptions, Retriever
 from bench.evaluation.scoring import parse_measure
 from bench.gate.candidate import (
@@ -67,7 +67,7 @@ from bench.requests.outcomes import RecordedWarnings
 from bench.result_store.find import choose_results, find_named
 from bench.runner.workspace import Workspace, load_models, open_workspace
 from datasets_cfg.catalogue import dataset_names
-from datasets_cfg.dataset import Dataset, name_of_user
+from datasets_cfg.dataset import name_of_user
 from foundation.errors import BenchError, UnavailableError, format_names
 from retrievers.models.card import ExpectedScore, all_cards
 from retrievers.models.locate import is_card, is_url
@@ -102,6 +102,14 @@ class Scope:
             for name, one in self.baseline.results.items()
         }
 
+    def protocols(self) -> dict[str, Protocol | None]:
+        """Return the protocol of the baseline, if it has a result, by what opens a collection."""
+        stored = self.baseline.results
+        return {
+            self.opened_by[name]: stored[name].record.protocol if name in stored else None
+            for name in self.weights
+        }
+
 
 def check(request: CheckRequest) -> Check:
     """Evaluate a candidate and compare it, or compare a server with its checkpoint.
@@ -113,18 +121,7 @@ def check(request: CheckRequest) -> Check:
         return check_server(request)
     if request.stack:
         return check_stack(request, request.stack)
-    if not (request.candidate and request.baseline):
-        missing = "--baseline" if request.candidate else "CANDIDATE"
-        usage = "python -m bench check CANDIDATE --baseline BASELINE [OPTIONS]"
-        raise BenchError(f"check needs {missing}", usage)
-    if request.baseline == PUBLISHED and not request.expect_same:
-        raise BenchError(
-            "published scores have no per-query scores, so they cannot be tested",
-            "Add --expect-same to check that this is the published checkpoint.",
-        )
-    for name, many in (("group", "groups"), ("by", "slices")):
-        if getattr(request, name) and request.expect_same:
-            raise BenchError(f"--expect-same compares queries, not {many}", f"Leave out --{name}.")
+    _refuse_contradictions(request)
     measure = request.measure and parse_measure(request.measure).name
     resampling = Resampling(request.resamples, request.seed)
     settings = GateSettings(request.margin, request.floor, request.expect_same, request.tolerance)
@@ -132,40 +129,24 @@ def check(request: CheckRequest) -> Check:
     with RecordedWarnings() as recorded:
         workspace = open_workspace(request)
         if is_unnamed(request.baseline):
-            if not request.on:
-                problem = "the collections of this baseline, which has no stored name, are unknown"
-                raise BenchError(problem, "Name them with --on.")
-            names = dict.fromkeys(workspace.expand_names(request.on))
-            evaluated = evaluate_unnamed(request.baseline, request, names)
-            request = evolve(request, baseline=evaluated)
+            request = evolve(request, baseline=_evaluate_baseline(request, workspace))
         settings_of_models = [*request.typed_settings(), *request.typed_system_options()]
-        model, run_file = None, find_run_file(request.candidate, settings_of_models)
+        run_file = find_run_file(request.candidate, settings_of_models)
         scored = () if run_file else _find_scored(request)
+        model = None
         if isinstance(request.candidate, str | Path) and not (run_file or scored):
-            (model,) = load_models(workspace, (request.candidate,), request)
-            measures = (measure,) if measure else None
-            options = EvaluationOptions(measures=measures, **request.system_options())
-            model = model.configured(options, workspace.resources)
+            model = _load_candidate(request, measure, workspace)
         claims = model.card.expected if model else ()
         scope = _find_scope(request, workspace, claims)
-        grouping, slicing = Grouping({}, ()), None
-        if not settings.expect_same:
-            opened = _open_baseline(scope)
-            grouping = find_groups(request.group, opened)
-            slicing = find_slices(request.by, opened) if request.by else None
-            scope = replace(scope, groups=grouping.groups)
-            comparing = replace(comparing, groups=grouping.groups)
+        grouping, slicing = _split_queries(request, scope)
+        scope = replace(scope, groups=grouping.groups)
+        comparing = replace(comparing, groups=grouping.groups)
         if run_file:
             request = evolve(request, candidate=_score_run_file(run_file, measure, scope))
         elif model is None and is_unnamed(request.candidate):
-            stored = scope.baseline.results
-            protocols = {
-                scope.opened_by[name]: stored[name].record.protocol if name in stored else None
-                for name in scope.weights
-            }
-            evaluated = evaluate_unnamed(request.candidate, request, protocols)
+            evaluated = evaluate_unnamed(request.candidate, request, scope.protocols())
             request = evolve(request, candidate=evaluated)
-        if scored:
+        elif scored:
             chosen = _choose_scored(str(request.candidate), scored, scope)
             request = evolve(request, candidate=chosen)
         candidate = _find_candidate(request, measure, model, scope)
@@ -176,9 +157,7 @@ def check(request: CheckRequest) -> Check:
                 candidate, scope.baseline, scope.weights, settings, comparing, slicing
             )
         )
-    warnings = [*_hints_for_gaps(scope), *recorded.texts]
-    for name, entry in candidate.results.items():
-        warnings += [f"{name}: {text}" for text in entry.record.preflight.get("warnings", ())]
+    warnings = [*_hints_for_gaps(scope), *recorded.texts, *_preflight_warnings(candidate)]
     holes: Iterable[Holes] = ()
     if not settings.expect_same:
         told = slicing.warnings if slicing else ()
@@ -194,14 +173,49 @@ def check(request: CheckRequest) -> Check:
     )
 
 
-def _open_baseline(scope: Scope) -> dict[str, Dataset | UnavailableError]:
-    """Open the collections of the baseline's results, or return the reason why not, by name."""
-    stored = {name: scope.baseline.results.get(name) for name in scope.weights}
-    return {
-        name: try_open_evaluated(one, scope.workspace)
-        for name, one in stored.items()
-        if one is not None
+def _refuse_contradictions(request: CheckRequest) -> None:
+    """Raise if a side is missing, or options exclude each other."""
+    if not (request.candidate and request.baseline):
+        missing = "--baseline" if request.candidate else "CANDIDATE"
+        usage = "python -m bench check CANDIDATE --baseline BASELINE [OPTIONS]"
+        raise BenchError(f"check needs {missing}", usage)
+    if request.baseline == PUBLISHED and not request.expect_same:
+        raise BenchError(
+            "published scores have no per-query scores, so they cannot be tested",
+            "Add --expect-same to check that this is the published checkpoint.",
+        )
+    for name, many in (("group", "groups"), ("by", "slices")):
+        if getattr(request, name) and request.expect_same:
+            raise BenchError(f"--expect-same compares queries, not {many}", f"Leave out --{name}.")
+
+
+def _evaluate_baseline(request: CheckRequest, workspace: Workspace) -> list[Evaluation]:
+    """Evaluate a baseline that has no stored name."""
+    if not request.on:
+        problem = "the collections of this baseline, which has no stored name, are unknown"
+        raise BenchError(problem, "Name them with --on.")
+    names = dict.fromkeys(workspace.expand_names(request.on))
+    return evaluate_unnamed(request.baseline, request, names)
+
+
+def _load_candidate(request: CheckRequest, measure: str | None, workspace: Workspace) -> Retriever:
+    """Load the candidate with its options."""
+    (model,) = load_models(workspace, (request.candidate,), request)
+    measures = (measure,) if measure else None
+    options = EvaluationOptions(measures=measures, **request.system_options())
+    return model.configured(options, workspace.resources)
+
+
+def _split_queries(request: CheckRequest, scope: Scope) -> tuple[Grouping, Slicing | None]:
+    """Find groups and slices in the collections of the baseline's results."""
+    if request.expect_same:
+        return Grouping({}, ()), None
+    stored = scope.baseline.results
+    opened = {
+        n: try_open_evaluated(stored[n], scope.workspace) for n in scope.weights if n in stored
     }
+    slicing = find_slices(request.by, opened) if request.by else None
+    return find_groups(request.group, opened), slicing
 
 
 def _find_scored(request: CheckRequest) -> Sequence[Evaluation]:
@@ -475,6 +489,12 @@ def _warnings(done: Check) -> Iterator[str]:
                 f"{row.name}: a gain of {row.difference:.4f} is suspiciously large; look for test "
                 "queries in the training data (python -m bench verify)"
             )
+
+
+def _preflight_warnings(candidate: Candidate) -> Iterator[str]:
+    """Yield the warnings about the candidate's vectors on each collection."""
+    for name, entry in candidate.results.items():
+        yield from (f"{name}: {text}" for text in entry.record.preflight.get("warnings", ()))
 
 
 def _hints_for_gaps(scope: Scope) -> Iterator[str]:

@@ -7,7 +7,7 @@ depends on the rest of its batch. If most tokens are unknown, a batch's vectors 
 than its texts, or those of a server depend on more than the text, the evaluation stops, too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -103,13 +103,7 @@ def preflight(
         )
     stop = [f"{differ}: its vector depends on more than its text"] if has_state else []
     stop += [
-        f"{role}: {number} of {measured.count} vectors {what}"
-        for role, measured in facts.items()
-        for what, number in {
-            "have NaN or infinite values": measured.not_finite,
-            "are zero": measured.zero - empty[role],
-        }.items()
-        if number
+        line for role, measured in facts.items() for line in _find_unusable(role, measured, empty)
     ]
     if mixed_up:
         stop.append(
@@ -132,6 +126,18 @@ def preflight(
         warnings=tuple(warnings),
         unknown=unknown,
     )
+
+
+def _find_unusable(
+    role: str, measured: VectorStatistics, empty: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield the kinds of vectors that no search can use, with their number."""
+    for what, number in (
+        ("have NaN or infinite values", measured.not_finite),
+        ("are zero", measured.zero - empty[role]),
+    ):
+        if number:
+            yield f"{role}: {number} of {measured.count} vectors {what}"
 
 
 def _count_empty(vectors: Float32Array, texts: Sequence[str]) -> int:
