@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 import msgspec
 from tqdm import tqdm
@@ -134,7 +133,9 @@ class Caller:
         self._waiting: deque[_Call] = deque()
         self._running: set[_Call] = set()
         self._lock, self._stopped = threading.Lock(), False
-        self._done: SimpleQueue[_Call | Exception] = SimpleQueue()
+        self._ended = threading.Condition(self._lock)  # all calls did, or one failed for good
+        self._left = self._answered = 0  # calls, and queries
+        self._failure: Exception | None = None
 
     def ask(self, queries: Mapping[str, str], concurrency: int, title: str = "") -> None:
         """Ask ``queries``, texts by id, so many calls at once, with a progress bar if titled.
@@ -146,34 +147,35 @@ class Caller:
         for start in range(0, len(ids), batch):
             some = ids[start : start + batch]
             self._waiting.append(_Call(some, [queries[each] for each in some]))
-        left = len(self._waiting)
-        for _ in range(min(concurrency, left)):
+        self._left = len(self._waiting)
+        for _ in range(min(concurrency, self._left)):
             threading.Thread(target=self._work, daemon=True).start()
         with tqdm(desc=title, total=len(ids), unit=" queries", disable=not title) as bar:
             try:
-                while left:
-                    call = self._next_done()
-                    left -= 1
-                    bar.update(len(call.ids))
+                while self._left:
+                    # Looking seldom leaves the interpreter to the threads that ask.
+                    with self._ended:
+                        self._ended.wait_for(self._has_ended, min(TICK_S, self._timeout_s))
+                    bar.update(self._answered - bar.n)
+                    if self._failure:
+                        raise self._failure
+                    self._end_late_calls()
             except BaseException:
                 self._stop()
                 raise
 
-    def _next_done(self) -> _Call:
-        """Return the next call that ended, and end those that take too long meanwhile."""
-        while True:
-            with suppress(Empty):
-                done = self._done.get(timeout=min(TICK_S, self._timeout_s))
-                if isinstance(done, Exception):
-                    raise done
-                return done
-            late = time.perf_counter() - self._timeout_s
-            with self._lock:
-                expired = {call for call in self._running if call.started < late}
-                self._running -= expired
-            for call in expired:
-                self._retry(call, TimeoutError(f"no response in {self._timeout_s:g} s"))
-                threading.Thread(target=self._work, daemon=True).start()
+    def _has_ended(self) -> bool:
+        return not self._left or self._failure is not None
+
+    def _end_late_calls(self) -> None:
+        """Try calls that exceed their time again, in other threads."""
+        late = time.perf_counter() - self._timeout_s
+        with self._lock:
+            expired = {call for call in self._running if call.started < late}
+            self._running -= expired
+        for call in expired:
+            self._retry(call, TimeoutError(f"no response in {self._timeout_s:g} s"))
+            threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
         """Ask one call after the other."""
@@ -206,14 +208,16 @@ class Caller:
                 self._retry(call, failure)
 
     def _deliver(self, call: _Call, rankings: list[Ranking], seconds: float) -> None:
-        """Hand over the responses of a call."""
+        """Hand over the responses of a call. The caller holds the lock."""
         try:
             for query, ranking in zip(call.ids, rankings, strict=True):
                 self._receive(Response(query, self._k, seconds, ranking.ids, ranking.scores))
+            self._answered += len(call.ids)
+            self._left -= 1
         except Exception as error:  # such as a full disk
-            self._done.put(error)
-        else:
-            self._done.put(call)
+            self._failure = error
+        if self._has_ended():
+            self._ended.notify()
 
     def _retry(self, call: _Call, failure: BaseException) -> None:
         """Put a failed call first, or report it after its last attempt."""
@@ -224,7 +228,9 @@ class Caller:
         own = own if isinstance(failure, BenchError) else f"{type(failure).__name__}: {own}"
         problem = f"{self._system.name} failed {len(PAUSES_S)} times on {call.label}: "
         hint = failure.hint if isinstance(failure, BenchError) else ""
-        self._done.put(BenchError(problem + own[:LONGEST], hint))
+        with self._ended:
+            self._failure = BenchError(problem + own[:LONGEST], hint)
+            self._ended.notify()
 
     def _stop(self) -> None:
         """Let calls in flight end, for a short time, and receive nothing afterwards."""

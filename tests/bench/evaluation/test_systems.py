@@ -10,7 +10,7 @@ import pytest
 
 import bench
 from bench.evaluation import asking
-from bench.evaluation.asking import Caller, Response, open_responses
+from bench.evaluation.asking import Response, open_responses
 from bench.evaluation.runs import Run, merge_passages
 from foundation.errors import BenchError, DriftError
 from retrievers.encoders.search_system import SearchSystem, is_search
@@ -442,14 +442,3 @@ def test_a_system_of_the_vectors_of_a_model_has_the_run_of_the_model(bench_data,
     model = bench.evaluate("hashing", folder, cache_dir=tmp_path / "cache")
     assert found.measures == model.measures
     assert list(map(str, found.run.rankings())) == list(map(str, model.run.rankings()))
-
-
-def test_our_own_work_takes_less_than_a_fifth_of_a_millisecond():
-    """CPU time per query at ten rows: the clock on the wall would measure other processes."""
-    rows, kept = [[(f"d{row}", 10.0 - row) for row in range(10)]], []
-    queries = {f"q{row}": "text" for row in range(2_000)}
-    caller = Caller(SearchSystem(lambda texts, k: rows, "prod"), 10, 60.0, kept.append)
-    started = time.process_time()
-    caller.ask(queries, 1)
-    assert (time.process_time() - started) / len(queries) < 0.0002
-    assert len(kept) == len(queries)
