@@ -176,8 +176,15 @@ class Dataset:
         overlaid = self.overlaid + len(added)
         return replace(self, qrels=merged, overlay=hash_records(rows)[:12], overlaid=overlaid)
 
+    @cached_property
+    def has_documents(self) -> bool:
+        """True if there are documents, and not only the ids of relevant ones."""
+        return self.reader.has_documents()
+
     def find_quick_corpus(self) -> Corpus | None:
         """Return the corpus, or None if it is absent or takes more than seconds to read."""
+        if not self.has_documents:
+            return None
         with suppress(BenchError, OSError):  # judgements suffice to score a run
             sources = self.reader.corpus_files()
             if sum(file.stat().st_size for file in sources) < QUICK_BYTES:
@@ -441,4 +448,5 @@ def _memory_file(name: str, queries_sha256: str, qrels_sha256: str, cache_dir: P
 
 def all_assumptions(dataset: Dataset) -> dict[str, int]:
     """Return the assumptions about judgements and documents with their counts, added up."""
-    return dict(Counter(dataset.assumptions) + Counter(dataset.corpus.manifest.assumptions))
+    of_documents = dataset.corpus.manifest.assumptions if dataset.has_documents else {}
+    return dict(Counter(dataset.assumptions) + Counter(of_documents))

@@ -56,7 +56,8 @@ class OpenDataset:
 
     def protocol(self, depth: int | None = None) -> Protocol:
         """Return the protocol with ``depth`` documents per query, or None for the default."""
-        return make_protocol(self.dataset, depth, self.dataset.corpus.sha256, self.official)
+        corpus_sha256 = self.dataset.corpus.sha256 if self.dataset.has_documents else ""
+        return make_protocol(self.dataset, depth, corpus_sha256, self.official)
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def evaluate(job: Job) -> Evaluation:
         job.measures,
         facts.timings,
         model=job.name,
-        documents=len(dataset.corpus),
+        documents=len(dataset.corpus) if dataset.has_documents else None,
         index=retriever.index,
         index_recall=facts.recall,
         recall_queries=retriever.recall_queries(dataset),

@@ -76,7 +76,9 @@ def read_responses(
     if passages:
         run = merge_passages(run, passages)
         told = count_passages(len(documents), run, passages)
-    warnings = [told, _tell_unknown(run, name, dataset, dataset.corpus, most_unknown)]
+    warnings = [told]
+    if dataset.has_documents:
+        warnings.append(_tell_unknown(run, name, dataset, dataset.corpus, most_unknown))
     if unordered:
         about = f"scores that rise, or are not finite, for {_count(unordered, len(responses))}"
         warnings.append(f"returned {about}: the order of its responses counts there")

@@ -4,6 +4,7 @@ A system changes without its code. Its state is what it answers to ten queries o
 which is part of its recipe next to its version. Responses are kept for each state.
 """
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -106,9 +107,9 @@ class SystemRetriever(Retriever):
 
     def check(self, dataset: Dataset, depth: int) -> int:
         """Estimate the peak memory of a search in bytes, and raise if it exceeds the limit."""
-        rows = len(dataset.queries) * min(search_depth(dataset, depth), len(dataset.corpus))
+        rows = len(dataset.queries) * min(search_depth(dataset, depth), _size(dataset))
         needed = resident_bytes() + rows * ROW_BYTES
-        return check_memory(self.name, needed, self.resources.max_memory, len(dataset.corpus))
+        return check_memory(self.name, needed, self.resources.max_memory, _size(dataset))
 
     def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchFacts]:
         """Return the rankings of all queries, of which those without a response are asked."""
@@ -123,8 +124,8 @@ class SystemRetriever(Retriever):
         responses = [kept.responses[query] for query in dataset.queries.ids]
         found = read_responses(responses, self.options.passages, dataset, self.name)
         measures = resolve_measures(dataset, self.options.measures, depth)
-        cut, documents = apply_protocol(found.run, dataset, depth), len(dataset.corpus)
-        short, about = find_short_measures(cut, measures, depth, documents)
+        cut = apply_protocol(found.run, dataset, depth)
+        short, about = find_short_measures(cut, measures, depth, _size(dataset))
         warnings = [*found.warnings, *([about] if about else []), *warnings]
         if not self.recipe.options.get("version"):
             warnings.append(NO_VERSION)
@@ -153,7 +154,7 @@ class SystemRetriever(Retriever):
     def _depths_to_ask(self, dataset: Dataset, depth: int, kept: ResponseFile) -> dict[str, int]:
         """Return the number of rows to ask for, by the id of each query that is to be asked."""
         first, wanted = search_depth(dataset, depth), dict[str, int]()
-        enough = min(first, len(dataset.corpus))
+        enough = min(first, _size(dataset))
         for query in dataset.queries.ids:
             response, separator = kept.responses.get(query), self.options.passages
             if response is None:
@@ -218,3 +219,8 @@ class SystemRetriever(Retriever):
         )
         ranked = ((query, *ids) for query, ids, _ in found.run.rankings())
         return hash_records(ranked)[:DIGITS]
+
+
+def _size(dataset: Dataset) -> int:
+    """Return the number of documents, which is without limit if only a system has them."""
+    return len(dataset.corpus) if dataset.has_documents else sys.maxsize

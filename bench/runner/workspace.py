@@ -200,6 +200,7 @@ class Workspace:
         dataset = source if isinstance(source, Dataset) else None
         named = dataset is None
         dataset = dataset or self.dataset(str(source), split, with_corpus)
+        with_corpus = with_corpus and dataset.has_documents
         official: bool | None = check_counts(dataset, self.allow_mismatch, with_corpus)
         if with_corpus:
             check_relevant(dataset)

@@ -84,6 +84,9 @@ class GoldenReader(Reader):
     def splits(self) -> Sequence[str]:
         return ("test",)
 
+    def has_documents(self) -> bool:
+        return any(table.has_documents for table in _tables(self.folder))
+
     def corpus_files(self) -> tuple[Path, ...]:
         return (self._only("has_documents", "documents").path,)
 
@@ -148,7 +151,9 @@ class GoldenReader(Reader):
         found = [table for table in _tables(self.folder) if getattr(table, role)]
         if not found:
             known = "an id and a text in each row of a CSV, JSON lines or Parquet file"
-            raise MissingFileError(f"{self.folder} has no {what}", f"Add a table with {known}.")
+            ids = " Ids alone suffice for a search system and for `python -m bench score`."
+            hint = f"Add a table with {known}.{ids if role == 'has_documents' else ''}"
+            raise MissingFileError(f"{self.folder} has no {what}", hint)
         (first,) = reader.choose_only([(table.path,) for table in found])
         return next(table for table in found if table.path == first)
 

@@ -190,6 +190,10 @@ class Reader(ABC):
         """Return facts of an undeclared folder that differ from the defaults of `Facts`."""
         return {}
 
+    def has_documents(self) -> bool:
+        """Return whether there are documents, rather than only ids of relevant ones."""
+        return True
+
     @abstractmethod
     def corpus_files(self) -> tuple[Path, ...]:
         """Return the files of the documents."""

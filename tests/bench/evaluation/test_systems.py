@@ -193,6 +193,32 @@ def test_a_system_is_the_candidate_or_the_baseline_of_a_check(sixty, tmp_path):
         bench.check(Words(), baseline="bm25", **places)
 
 
+def test_a_golden_set_without_documents_is_scored_by_ids_alone(tmp_path, capsys):
+    golden = tmp_path / "golden"
+    golden.mkdir()
+    rows = "question,expected_doc_ids\nfirst,d1;d3\nsecond,d2\n"
+    (golden / "golden.csv").write_text(rows, encoding="utf-8")
+    found = {"first": ["d9", "d1", "d3"], "second": ["d2", "d7"]}
+    places = {"cache_dir": tmp_path / "cache", "results": tmp_path / "out"}
+
+    def prod(queries, k):
+        return [found[query] for query in queries]
+
+    done = bench.evaluate(prod, golden, name="prod", measure=["RR@10", "P@1"], **places)
+    assert done.measures["RR@10"] == pytest.approx((1 / 2 + 1) / 2)
+    assert done.measures["P@1"] == pytest.approx(1 / 2)
+    assert not any("not in golden" in told for told in done.record.preflight["warnings"])
+    run_file = tmp_path / "run.trec"
+    lines = ["1 Q0 d9 1 3 t", "1 Q0 d1 2 2 t", "1 Q0 d3 3 1 t", "2 Q0 d2 1 2 t", "2 Q0 d7 2 1 t"]
+    run_file.write_text("\n".join(lines), encoding="utf-8")
+    scored = bench.score(run_file, golden, **places)
+    assert done.record.protocol == scored.record.protocol
+    assert done.measures["nDCG@10"] == scored.measures["nDCG@10"]
+    with pytest.raises(BenchError, match="golden has no documents") as refused:
+        bench.evaluate("bm25", golden, **places)
+    assert "Ids alone suffice for a search system" in refused.value.hint
+
+
 def test_a_few_unknown_documents_are_told_and_many_are_refused(evaluate):
     left_over = evaluate(changed(lambda rows: [("old", 99.0), *rows]))
     assert "1 of the 61 documents" in warnings(left_over)
