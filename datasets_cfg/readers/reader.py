@@ -286,7 +286,7 @@ def _content(path: Path) -> Iterator[Any]:
 
 
 def _missing_file(problem: str, splits: Collection[str]) -> MissingFileError:
-    known = f"splits found: {', '.join(sorted(splits))}"
+    known = f"splits found: {', '.join(sorted(splits))}; choose one with --split"
     return MissingFileError(problem, known if splits else "put the file there, plain or .gz")
 
 

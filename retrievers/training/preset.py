@@ -424,8 +424,17 @@ class Finetuning(Record, kw_only=True):
             raise ValueError("set at least one round")
         if isinstance(self.loss, Contrastive) and not (self.loss.in_batch or self.hard_negatives):
             raise ValueError("without in-batch negatives, hard_negatives must be at least 1")
-        if any(bool(mining.sources) != bool(self.hard_negatives) for mining in self.rounds):
-            raise ValueError("every round needs sources and hard_negatives, or neither")
+        counted, sources = self.hard_negatives, [mining.sources for mining in self.rounds]
+        if counted and not all(sources):
+            raise ValueError(
+                f"hard_negatives is {counted}, but a round has no sources of negatives: start from "
+                "dpr-small, which takes BM25's, or set hard_negatives to 0"
+            )
+        if not counted and any(sources):
+            raise ValueError(
+                "hard_negatives is 0, but a round has sources of negatives: start from "
+                "in-batch-small, which has none, or set hard_negatives to 1 or more"
+            )
         adapter = self.adapter
         if adapter is not None and self.part is not None:
             raise ValueError("set either adapter or part: an adapter freezes the encoder")

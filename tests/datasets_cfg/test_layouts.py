@@ -251,11 +251,11 @@ def test_a_split_that_was_asked_for_is_not_replaced(tmp_path, open_):
     trec_qrels(tmp_path)
     with pytest.raises(BenchError, match=r"has no test\.tsv") as caught:
         open_(tmp_path, split="test")
-    assert caught.value.hint == "splits found: dev"
+    assert caught.value.hint == "splits found: dev; choose one with --split"
     shutil.copy(tmp_path / "qrels/dev.tsv", tmp_path / "qrels/train.tsv")
     with pytest.raises(BenchError, match=r"has no test\.tsv") as caught:
         open_(tmp_path)
-    assert caught.value.hint == "splits found: dev, train"
+    assert caught.value.hint == "splits found: dev, train; choose one with --split"
 
 
 @pytest.mark.parametrize(

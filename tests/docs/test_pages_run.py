@@ -26,6 +26,7 @@ from tests.docs.test_documentation import ROOT
 from tests.support.collections import SIXTY, write_collection, write_qrels
 from tests.support.embedding_server import serve_model, serving
 from tests.support.search_systems import Postgres, postgres
+from tests.support.tiny_checkpoints import write_bert
 
 PAGES = ["README.md"] + [
     page.relative_to(ROOT).as_posix()
@@ -362,6 +363,18 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
     for script in blocks(page, "python") if name in SCRIPTS else ():
         script = script.replace('"steps": 100', '"steps": 2, "batch_size": 4')
         exec(compile(script.replace('"beir/', '"./'), page, "exec"), {})
+
+
+@pytest.mark.slow
+def test_the_objective_of_its_page_serves_encoders_of_two_sizes(folder):
+    own_objective(folder)
+    for width in (32, 48):
+        write_bert(folder / f"width-{width}", hidden_size=width)
+        start = ["--start", f"width-{width}", "--set=max_tokens=32", *SMALLER["pretrain"]]
+        words = ["mlm-small", "--objective", "bag_of_words.py", "--on", "./scifact", *start]
+        assert main(["pretrain", *words, "--out", f"trained-{width}"]) == ExitCode.OK
+        config = json.loads(Path(f"trained-{width}/config.json").read_text(encoding="utf-8"))
+        assert config["hidden_size"] == width
 
 
 @pytest.fixture
