@@ -23,7 +23,7 @@ from bench.experiments.report import Report, RowResult
 from bench.monitor.curve import Curve, CurvePoint
 from bench.speed.speed_report import IndexCurve, IndexPoint
 from foundation import files as whole
-from foundation.errors import BenchError, make_printable
+from foundation.errors import BenchError, format_names, make_printable
 from reports import format as fmt
 from retrievers.training.engine.context import LossPoint
 
@@ -303,11 +303,17 @@ COSTS = {"tokens_per_s": "tokens encoded per second", "document_bytes": "bytes p
 
 
 def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
-    """Draw scores in the headline of ``board`` against speed and size of models into ``path``."""
+    """Draw scores in the headline of ``board`` against speed and size of models into ``path``.
+
+    The title names the models that have neither.
+    """
     column = board.headline(measure)
     title = f"{fmt.display_name(column.name)} {measure or column.main_measure}".rstrip()
-    rows = [row for row in board.ranked(measure) if row.tokens_per_s or row.document_bytes]
-    scored = [(row, score) for row in rows if (score := row.score_in(column, measure))]
+    ranked = [
+        (row, score) for row in board.ranked(measure) if (score := row.score_in(column, measure))
+    ]
+    scored = [(row, score) for row, score in ranked if row.tokens_per_s or row.document_bytes]
+    left_out = [row.name for row, _ in ranked if not (row.tokens_per_s or row.document_bytes)]
     styles = [_point_style(place) for place in range(len(scored))]
     known = {n: label for n, label in COSTS.items() if any(getattr(row, n) for row, _ in scored)}
     if not scored:
@@ -328,6 +334,10 @@ def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
             _label_decades(axes.xaxis)
             axes.set_xlabel(label)
         figure.axes[0].set_ylabel(f"{title}, 95 % interval")
+        if left_out:
+            figure.suptitle(
+                f"not shown, without speed or vectors: {format_names(left_out)}", fontsize="small"
+            )
         names = zip(scored, styles, strict=True)
         legend_below(figure, 3, [legend_entry(row.name, **style) for (row, _), style in names])
 

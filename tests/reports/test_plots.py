@@ -121,7 +121,7 @@ def test_costs_are_drawn_with_intervals_and_models_without_vectors_have_no_bytes
         "one nDCG@10, 95 % interval",
     ):
         assert words in text
-    assert "words" not in text
+    assert "not shown, without speed or vectors: words" in text
     store(tmp_path / "bare", "words", "one", [0.5], recipe=None, index="")
     board = build_leaderboard(find_distinct_results(tmp_path / "bare"), {}, request)
     with pytest.raises(BenchError, match=r"no result on one nDCG@10 has a speed"):
