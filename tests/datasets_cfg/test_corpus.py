@@ -16,6 +16,7 @@ from datasets_cfg.corpus import Corpus, DamagedCorpusError
 from datasets_cfg.readers.reader import Document
 from foundation.errors import BenchError
 from tests.support.examples import with_examples
+from tests.support.processes import HANGS_S
 
 # Text that UTF-8 can carry: everything but lone surrogates.
 unicode_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -125,7 +126,7 @@ def test_many_processes_may_build_the_same_corpus(tmp_path):
     command = [sys.executable, "-c", program, str(folder)]
     children = [subprocess.Popen(command, cwd=Path(__file__).parents[2]) for _ in range(3)]
 
-    assert [child.wait(timeout=120) for child in children] == [0, 0, 0]
+    assert [child.wait(timeout=HANGS_S) for child in children] == [0, 0, 0]
     assert Corpus.open(folder).texts.to_pylist() == ["text"]
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 

@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from bench.__main__ import main
+from tests.support.processes import HANGS_S
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN_SETTINGS = ("BENCH_CACHE", "BENCH_DATA")
@@ -177,7 +178,7 @@ def heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float = 120.0) -> Finished:
+def finish(process: subprocess.Popen[str], timeout_s: float = HANGS_S) -> Finished:
     stdout, stderr = process.communicate(timeout=timeout_s)
     return Finished(process.returncode, stdout, stderr)
 

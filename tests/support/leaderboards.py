@@ -107,11 +107,6 @@ def rehash_values(folder: Path) -> None:
     (folder / RESULT_FILE).write_text(json.dumps(record))
 
 
-def page_data(text: str) -> Any:
-    """The data that a page of a leaderboard holds."""
-    return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
-
-
 def lower_scores(folder: Path, out: Path) -> None:
     """Store a result again with half of its scores and matching means and hashes."""
     known = load(folder)

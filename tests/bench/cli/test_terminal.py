@@ -25,6 +25,7 @@ from tests.support.collections import (
     write_hashing_card,
 )
 from tests.support.leaderboards import store
+from tests.support.processes import HANGS_S
 
 OUTPUTS = ("| true", "> /dev/full", ">&- 2>&-")
 
@@ -302,7 +303,7 @@ def test_with_json_nothing_but_the_document_reaches_stdout(bench, tmp_path):
 def test_a_reader_that_leaves_and_a_full_disk_are_noticed_with_json_as_well(bench):
     process = bench.start("list", "datasets", "--json")
     process.stdout.close()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=HANGS_S) == 0
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "bench", "list", "models", "--json"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)

@@ -79,7 +79,7 @@ def test_a_stage_that_fails_for_two_cells_is_tried_once(here, tmp_path):
 
 
 def test_two_processes_share_the_cells_and_both_report_all(tmp_path, monkeypatch):
-    together = threading.Barrier(2, timeout=30)
+    together = threading.Barrier(2, timeout=processes.HANGS_S)
     begun = threading.local()
 
     def run(work, *arguments):
@@ -107,7 +107,7 @@ def test_a_process_that_finds_every_cell_claimed_waits_and_continues(here, tmp_p
             waiting.result(timeout=0.3)
         for claim in claims:
             claim.release()
-        outcome, said = waiting.result(timeout=30)
+        outcome, said = waiting.result()
     assert len(outcome.finished) == calls(tmp_path) == 33
     assert len([line for line in said if line.startswith("cell ")]) == 12
 

@@ -20,7 +20,7 @@ from bench.result_store.find import find_results
 from bench.runner.workspace import Workspace
 from foundation.files import FileLock
 from tests.support.collections import ROOT, Bench, Finished, finish, write_words
-from tests.support.processes import wait_until
+from tests.support.processes import HANGS_S, wait_until
 from tests.support.tiny_checkpoints import write_card
 from tests.support.training import train
 
@@ -169,7 +169,7 @@ def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_
         first.communicate()
         second = place.bench.start(*command)
         wait_until(lambda: len(place.results) >= 2, second)
-        assert trainer.wait(timeout=300) == 0
+        assert trainer.wait(timeout=HANGS_S) == 0
         time.sleep(0.5)  # it waits for more
         second.send_signal(signal.SIGINT)
         done = finish(second)

@@ -16,7 +16,7 @@ from foundation.errors import BenchError
 from tests.bench.cli.test_full_disk import limited
 from tests.support.collections import Bench, finish
 from tests.support.engines import SHARDS, Bed, files_of
-from tests.support.processes import wait_until
+from tests.support.processes import HANGS_S, wait_until
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_children_of_a_killed_command_end_and_encoding_continues(
     started = children(recursive=True)
     killed.kill()
     killed.communicate()
-    assert psutil.wait_procs(started, timeout=20)[1] == []
+    assert psutil.wait_procs(started, timeout=HANGS_S)[1] == []
     Bed(tmp_path, collection, card).encode_on_one_thread()
     same_as(undisturbed, bench.cache / "vectors")
 

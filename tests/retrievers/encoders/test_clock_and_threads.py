@@ -7,6 +7,7 @@ import torch
 
 from retrievers.encoders.device import map_in_threads
 from retrievers.encoders.protocol import PhaseTimer
+from tests.support.processes import HANGS_S
 
 
 def test_since_gives_what_was_added_after_the_copy():
@@ -58,7 +59,7 @@ def test_two_items_are_computed_at_a_time_with_one_thread_each():
     meeting = threading.Barrier(2)
 
     def work(_: int) -> int:
-        meeting.wait(timeout=60)  # passes only if two are under way
+        meeting.wait(HANGS_S)  # passes only if two are under way
         return torch.get_num_threads()
 
     assert list(map_in_threads(work, range(6))) == [1] * 6

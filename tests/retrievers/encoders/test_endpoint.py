@@ -320,8 +320,9 @@ def test_drift_is_distinguished_from_the_noise_of_bfloat16():
     full = open_encoder(resolve_model("minilm"), "cpu")
     half = open_encoder(resolve_model("minilm", dtype="bfloat16"), "cpu")
     then = full.encode_queries(probe_texts())
-    batched = half.encode_queries(probe_texts())
-    alone = np.concatenate([half.encode_queries([text]) for text in probe_texts()])
+    some = probe_texts()[::4]  # bfloat16 may be emulated
+    batched = half.encode_queries(some)
+    alone = np.concatenate([half.encode_queries([text]) for text in some])
     check_same_server("m", batched, alone)
     rounded = torch.tensor(then).bfloat16().float().numpy()
     check_same_server("m", then, rounded)

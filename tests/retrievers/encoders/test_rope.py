@@ -34,7 +34,7 @@ ROPE: dict[str, dict[str, Any]] = {
 def draw_texts() -> list[str]:
     """Texts on both sides of the original length, in a mixed order."""
     rng = np.random.default_rng(0)
-    counts = rng.permutation([*rng.integers(2, 28, 24), *rng.integers(30, 90, 12)])
+    counts = rng.permutation([*rng.integers(2, 28, 12), *rng.integers(30, 90, 6)])
     return [" ".join(rng.choice(tiny.WORDS, count)) for count in counts]
 
 

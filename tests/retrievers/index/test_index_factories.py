@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import HANGS_S
+
 pytest.importorskip("faiss")
 
 BEFORE = ["", "", "", "OPQ4,", "OPQ4_16,", "OPQ0,", "PCA8,", "PCAR40,", "PCA0,", "RR16,", "RR0,"]
@@ -83,7 +85,7 @@ def outcomes(texts: list[str]) -> dict[str, str]:
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANGS_S,
         check=False,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
