@@ -157,12 +157,13 @@ class Watcher:
         """Evaluate ``checkpoint`` on every collection, or report why it failed."""
         name = checkpoint.name
         self.evaluations.pop(name, None)
+        files = _read_file_states(checkpoint)
         try:
             loaded = self.workspace.load(str(model_folder(checkpoint)), like=self.like)
             self.evaluations[name] = self._evaluate_all(name, loaded)
             self.left_out.pop(name, None)
         except (BenchError, OSError) as error:
-            was_deleted = not checkpoint.is_dir()
+            was_deleted = not files or not all(path.exists() for path in files)
             self.leave_out(name, DELETED if was_deleted else str(error))
 
     def _evaluate_all(self, name: str, loaded: Retriever) -> dict[str, Evaluation]:
