@@ -13,12 +13,14 @@ error of its own, so it falls below the promise more often.
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from bench.cutoffs.choice import Estimate, ScoredRankings, choose_cutoff, lower_bound
 from bench.cutoffs.cutoff import Search
+from bench.gate.decision import LEVEL
 from bench.runner.workspace import Workspace
 from foundation.files import cache_folder
 
@@ -76,6 +78,23 @@ def broken(
     return failures / draws
 
 
+def broken_anywhere(
+    population: ScoredRankings, keep: float, slices: int, draws: int, inner: int
+) -> float:
+    """Share of draws of so many slices of 100 queries in which any cut-off keeps too little."""
+    failures, rng, take = 0, np.random.default_rng(0), draw_sample(100)
+    level = 1 - (1 - LEVEL) / slices
+    for _ in range(draws):
+        samples = [take(population, rng)[0] for _ in range(slices)]
+        chosen = [
+            choose_cutoff([one], [keep], partial(lower_bound, draws=inner, level=level))
+            for one in samples
+        ]
+        kept = [population.kept(one).mean() for one in chosen if one is not None]
+        failures += min(kept, default=1.0) < keep - 1e-9
+    return failures / draws
+
+
 def population_of(name: str, model: str, workspace: Workspace, at: int) -> ScoredRankings:
     """Queries with an answer in ``NAME`` or ``NAME:SPLIT,SPLIT``."""
     collection, _, splits = name.partition(":")
@@ -95,6 +114,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--keep", type=float, nargs="+", default=[0.9, 0.95])
     parser.add_argument("--at", type=int, default=10)
     parser.add_argument("--queries", type=int, nargs="+", default=[60, 100, 200, 400])
+    parser.add_argument(
+        "--slices", type=int, nargs="*", default=[], help="of 100 queries, together"
+    )
     parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("--inner", type=int, default=1_999, help="random weights of a bound")
     parser.add_argument("--data-dir", type=Path)
@@ -106,6 +128,9 @@ def main(words: Sequence[str] | None = None) -> None:
         takes = {f"{n} queries": draw_sample(n) for n in typed.queries}
         takes |= {"test half": split(0.5), "test 3 quarters": split(0.25)}
         for keep in typed.keep:
+            for number in typed.slices:
+                rate = broken_anywhere(population, keep, number, typed.draws, typed.inner)
+                print(f"{name} ({len(population)}), keep {keep}, {number} slices: {rate:.1%}")
             for what, take in takes.items():
                 rates = [
                     f"{rule} {broken(population, keep, take, typed.draws, estimate):.1%}"
