@@ -19,6 +19,7 @@ from cyclopts import Group, Parameter
 from bench.cli import parsing as parse
 from bench.requests import data, deciding, evaluating, fields, training
 from bench.requests.fields import FolderFields, ModelFields, Request
+from retrievers.models.settings import CardSettings
 
 EVALUATE = Group("Evaluate", sort_key=1)
 DECIDE = Group("Decide", sort_key=2)
@@ -31,7 +32,7 @@ Words = tuple[str, ...]
 # Fields that only Python has.
 PYTHON_ONLY = {
     *("a", "b", "others", "changes", "every_measure", "fingerprint", "method_settings", "offline"),
-    *("progress", "save_every", "seed", "similarity", *fields.CARD_SETTINGS),
+    *("progress", "save_every", "seed", "similarity", *CardSettings.__struct_fields__),
 }
 
 # How a field is typed, by its type, unless its name decides.

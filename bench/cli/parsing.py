@@ -17,7 +17,7 @@ from foundation.errors import BenchError, import_package
 from foundation.files import local_path
 from foundation.machine import parse_size
 from foundation.records import Record, convert_table
-from retrievers.models.card import StoreDtype
+from retrievers.models.settings import CardSettings
 
 
 @attrs.frozen
@@ -143,16 +143,6 @@ def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:
         except msgspec.DecodeError:
             overrides[name] = value
     return overrides
-
-
-class CardSettings(Record):
-    """Fields of a card that ``--set`` may override, see `bench.requests.fields.ModelFields`."""
-
-    max_query_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    max_document_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    query_prompt: str | None = None
-    store_dtype: StoreDtype = "float32"
-    allow_unknown_tokens: bool = False
 
 
 def read_card_settings(typed: dict[str, Any]) -> dict[str, Any]:

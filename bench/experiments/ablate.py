@@ -38,6 +38,7 @@ from foundation.errors import format_count
 from foundation.machine import library_version
 from retrievers.encoders.device import pick_device
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from retrievers.training.engine.context import check_device
 from retrievers.training.pretrain.start import hash_heads
 
@@ -143,7 +144,7 @@ def _describe_environment(grid: Grid, workspace: Workspace) -> dict[str, str]:
     here = {name: version for name in DECISIVE if (version := library_version(name))}
     here["device"] = str(pick_device(workspace.device).type)
     if grid.model:
-        model = resolve_model(grid.model, trust_code=workspace.trust_code)
+        model = resolve_model(grid.model, ModelSettings(trust_code=workspace.trust_code))
         here["model"] = model.recipe.fingerprint
         if grid.adapt is not None and model.document is not None:
             here |= hash_heads(model.document.root)

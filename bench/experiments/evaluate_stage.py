@@ -25,11 +25,9 @@ from retrievers.encoders.transformer import open_encoder
 from retrievers.encoders.views import View, recipe_with_every_pooling
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import ModelDtype, StoreDtype
+from retrievers.models.settings import Count, ModelSettings
 
 RESULTS, VECTORS = "results", "vectors"
-# Settings of `resolve_model`.
-OF_MODEL = ("dtype", "store_dtype", "max_query_tokens", "max_document_tokens", "query_prompt")
-Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class EvaluateSettings(Record, kw_only=True):
@@ -40,7 +38,7 @@ class EvaluateSettings(Record, kw_only=True):
         measures: measures besides the main one; None for the further measures of each collection.
         depth: documents per query; None for the collection's depth.
         index: FAISS factory string; ``flat`` is exact search.
-        dtype, store_dtype, max_query_tokens, max_document_tokens: as for `resolve_model`.
+        dtype, store_dtype, max_query_tokens, max_document_tokens: see `ModelSettings`.
         query_prompt: put before every query, instead of the model's prompts.
         view: how vectors are made after the forward pass, instead of the model's way. Evaluations
             that differ only in their view share one encoding.
@@ -120,9 +118,9 @@ class EvaluateStage(ExperimentStage):
 
     def _load(self, name: str, chosen: EvaluateSettings) -> Retriever:
         """Load a model. A view reads vectors with every pooling."""
-        settings = {each: getattr(chosen, each) for each in OF_MODEL}
-        trust_code, view = self.workspace.trust_code, chosen.view
-        loaded = self.workspace.load(name, trust_code=trust_code, **settings)
+        settings, view = ModelSettings.of(chosen), chosen.view
+        settings = msgspec.structs.replace(settings, trust_code=self.workspace.trust_code)
+        loaded = self.workspace.load(name, settings)
         if view is None:
             return loaded
         stored = recipe_with_every_pooling(loaded.recipe)

@@ -34,6 +34,7 @@ from foundation.records import (
 from retrievers.adapters.adapter import make_configuration
 from retrievers.models.card import load_card, replace_fields, write_card
 from retrievers.models.resolve import count_parameters, resolve_model
+from retrievers.models.settings import ModelSettings
 from retrievers.training.continual.sequence import Method, read_method
 from retrievers.training.engine.context import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.finetune.finetune import hash_teacher
@@ -459,7 +460,7 @@ class CommandStage(ExperimentStage):
         if ended.returncode:
             raise _command_error(words, ended.returncode, out / STDERR_FILE)
         try:
-            card = resolve_model(str(folder), like=settings["like"] or None).card
+            card = resolve_model(str(folder), ModelSettings(like=settings["like"] or None)).card
         except BenchError as error:
             raise BenchError(
                 f"the command left no checkpoint to use: {error}",

@@ -26,6 +26,7 @@ from bench.runner.workspace import Workspace, open_workspace
 from foundation.errors import BenchError
 from foundation.files import FileLock
 from retrievers.models.card import load_card
+from retrievers.models.settings import ModelSettings
 
 # checkpoint-500, global_step500, epoch=1-step=500, 500; but not bert-base-v2 or runs-2026.
 STEP = re.compile(r"(.*(checkpoint|ckpt|step|epoch|iter|iteration)s?[-_=]?)?\d+", re.IGNORECASE)
@@ -159,7 +160,9 @@ class Watcher:
         self.evaluations.pop(name, None)
         files = _read_file_states(checkpoint)
         try:
-            loaded = self.workspace.load(str(model_folder(checkpoint)), like=self.like)
+            loaded = self.workspace.load(
+                str(model_folder(checkpoint)), ModelSettings(like=self.like)
+            )
             self.evaluations[name] = self._evaluate_all(name, loaded)
             self.left_out.pop(name, None)
         except (BenchError, OSError) as error:

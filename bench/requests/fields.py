@@ -4,7 +4,7 @@ import inspect
 import os
 import re
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -14,13 +14,9 @@ from attrs import field, frozen
 from foundation.errors import BenchError
 from foundation.files import local_path
 from retrievers.models.card import ModelDtype, Precision, StoreDtype
+from retrievers.models.settings import CardSettings, ModelSettings
 
 Names = str | Path | Sequence[str | Path]
-# Fields of a card, which the command line sets by ``--set FIELD=VALUE``.
-CARD_SETTINGS = (
-    *("max_query_tokens", "max_document_tokens", "query_prompt", "store_dtype"),
-    "allow_unknown_tokens",
-)
 MOST = 1 << 62  # of numbers without a largest value
 # Smallest and largest value of the numbers that may be below 1, or not as large as they like.
 RANGES: Mapping[str, tuple[float, float]] = {
@@ -219,23 +215,11 @@ class ModelFields(Request):
     allow_unknown_tokens: bool = False
     trust_code: bool = False
 
-    def model_settings(self, without: Collection[str] = ()) -> Mapping[str, Any]:
-        """Return these fields as keyword arguments of `Workspace.load`, some left out."""
-        kind = CompressionFields if isinstance(self, CompressionFields) else ModelFields
-        names = [each.name for each in attrs.fields(kind)]
-        return {name: getattr(self, name) for name in names if name not in without}
-
-    def compression_settings(self) -> Mapping[str, Any]:
-        """Return the fields of `CompressionFields`, which apply to Python objects as well."""
-        return self.model_settings([each.name for each in attrs.fields(ModelFields)])
-
     def typed_settings(self) -> list[str]:
         """Return the options of the command line that give these fields, without defaults."""
-        words, default = list[str](), CompressionFields().model_settings()
-        for name, value in self.model_settings().items():
-            if value == default[name]:
-                continue
-            if name in CARD_SETTINGS:
+        words = list[str]()
+        for name, value in ModelSettings.of(self).changed.items():
+            if name in CardSettings.__struct_fields__:
                 words += ["--set", f"{name}={'true' if value is True else value}"]
             else:
                 words.append(f"--{name.replace('_', '-')}")

@@ -55,16 +55,17 @@ from retrievers.encoders.objects import wrap_encoder
 from retrievers.encoders.search_system import SearchSystem, is_search
 from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.transformer import SharedNetworks
-from retrievers.models.card import Card, Recipe, card_names
+from retrievers.models.card import Card, Compression, Recipe, card_names
 from retrievers.models.kinds import KINDS
 from retrievers.models.locate import is_card, is_url
 from retrievers.models.resolve import (
+    CARD_DECIDES,
     Model,
     card_of_endpoint,
-    read_compression,
     resolve_endpoint,
     resolve_model,
 )
+from retrievers.models.settings import ModelSettings
 
 DEFAULTS = EvaluationOptions()
 
@@ -227,15 +228,20 @@ class Workspace:
             for name, dataset in zip(self.expand_names(typed), self.datasets(typed), strict=True)
         }
 
-    def load(self, name: str, networks: SharedNetworks | None = None, **settings: Any) -> Retriever:
+    def load(
+        self,
+        name: str,
+        settings: ModelSettings = CARD_DECIDES,
+        networks: SharedNetworks | None = None,
+    ) -> Retriever:
         """Load a model. Weights are read at the first text.
 
         The vectors of fixed texts are stored when a server is first used, and compared each time.
 
         Args:
             name: card, folder, Hub repository, or URL of a server.
+            settings: replace those of the card.
             networks: shared by adapters of the same base.
-            settings: settings that replace the card's, see `resolve_model`.
 
         Raises:
             BenchError: the model is unknown, or cannot be used.
@@ -244,9 +250,9 @@ class Workspace:
         if name in (*dataset_names(), *suite_names()) and not Path(name).exists():
             problem = f"{name} is a collection or suite, but a model is needed here"
             raise BenchError(problem, "Run `bench list models` for the names of models.")
-        retriever = open_retriever(resolve_model(name, **settings), self.resources, networks)
+        retriever = open_retriever(resolve_model(name, settings), self.resources, networks)
         if retriever.recipe.traits.is_remote:
-            self._check_server(retriever, settings.get("like") if is_url(name) else "")
+            self._check_server(retriever, settings.like if is_url(name) else "")
         return retriever
 
     def _check_server(self, model: Retriever, like: str | None) -> None:
@@ -344,9 +350,12 @@ def load_models(
             models.append(_wrap_object(model, fields, workspace.resources))
             continue
         name = str(model)
-        without = {"like"} if is_card(name) and not only_cards else set()
-        without |= {"endpoint_model"} if has_url and not is_url(name) else set()
-        models.append(workspace.load(name, networks, **fields.model_settings(without)))
+        settings = ModelSettings.of(fields)
+        if is_card(name) and not only_cards:
+            settings = msgspec.structs.replace(settings, like=None)
+        if has_url and not is_url(name):
+            settings = msgspec.structs.replace(settings, endpoint_model=None)
+        models.append(workspace.load(name, settings, networks))
     return models
 
 
@@ -376,11 +385,11 @@ def _wrap_object(
     if not name or not isinstance(fields, EvaluationFields):
         problem = f"a {type(model).__name__} needs a name for its results"
         raise BenchError(problem, 'use bench.evaluate(model, dataset, name="my-model")')
-    default = {**ModelFields().model_settings(), **fields.compression_settings()}
-    if changed := [key for key, value in fields.model_settings().items() if value != default[key]]:
+    settings = ModelSettings.of(fields)
+    if changed := [key for key in settings.changed if key not in Compression.__struct_fields__]:
         problem = f"{', '.join(changed)} applies to model cards, and {name} is a Python object"
         raise BenchError(problem, "set it on the object itself")
-    compression = read_compression(**fields.compression_settings())
+    compression = settings.compression()
     if searches:
         of_encoders = {"fingerprint": fields.fingerprint, "similarity": fields.similarity}
         KINDS["system"].check_options(name, [key for key, value in of_encoders.items() if value])

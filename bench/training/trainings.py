@@ -50,6 +50,7 @@ from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.transformer import fit_router_on_queries, open_encoder
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model, count_parameters, resolve_model
+from retrievers.models.settings import ModelSettings
 from retrievers.training.engine.context import TrainingContext, check_device
 from retrievers.training.engine.identity import Inputs, Training
 from retrievers.training.engine.run_folder import RunFolder
@@ -155,7 +156,7 @@ def finetune(request: requests.FinetuneRequest) -> "FinetuneResult":
     preset = given if isinstance(given, Finetuning) else FINETUNE_PRESETS.load(given)
     preset = FINETUNE_PRESETS.changed(preset, request.changes, "--set")
     context, workspace = _context(request, request.out), open_workspace(request)
-    start = resolve_model(request.model, like=request.like)
+    start = resolve_model(request.model, ModelSettings(like=request.like))
     names = workspace.expand_names(request.on, files=True)
     training = [workspace.dataset(name, request.split) for name in names]
     tested = open_test_sets(names, workspace.expand_names(request.held_out), workspace)

@@ -15,7 +15,7 @@ import msgspec
 
 from foundation.errors import BenchError, format_names
 from foundation.machine import has_vnni, library_version
-from foundation.records import convert_table, read_object
+from foundation.records import read_object
 from foundation.sources import SUFFIX, hash_sources, run_file
 from retrievers.models.card import (
     BRANCH,
@@ -24,12 +24,8 @@ from retrievers.models.card import (
     UNKNOWN_SETTINGS,
     Card,
     CardAdapter,
-    Compression,
-    ModelDtype,
-    Precision,
     Prompts,
     Recipe,
-    StoreDtype,
     all_cards,
     load_card,
     make_card,
@@ -59,12 +55,15 @@ from retrievers.models.read_settings import (
     read_stages,
     warn_of_contradictions,
 )
+from retrievers.models.settings import SOURCES, ModelSettings
 
 TRAINING_FILE = "training.json"  # in the folder of a training, whose card comes last
 TRUST = "Read its code, then allow it with --trust-code."
 BASE_NAMES = ("base_model_name_or_path", "model_name")  # in files of PEFT and of AdapterHub
 # Fields of a card's usage that no other kind of encoder reads.
 TRANSFORMER_FIELDS = ("pooling", "segment_ids", "truncation_side", "lower_case")
+
+CARD_DECIDES = ModelSettings()
 
 logger = logging.getLogger(__name__)
 
@@ -119,88 +118,52 @@ class Model:
         return replace_field(self, recipe=recipe, adapter=folder, routing=None)
 
 
-def resolve_model(
-    model: str,
-    *,
-    like: str | None = None,
-    adapter: str | None = None,
-    dtype: ModelDtype | None = None,
-    store_dtype: StoreDtype = "float32",
-    query_prompt: str | None = None,
-    max_query_tokens: int | None = None,
-    max_document_tokens: int | None = None,
-    allow_unknown_tokens: bool = False,
-    trust_code: bool = False,
-    endpoint_model: str | None = None,
-    dimensions: int | None = None,
-    precision: Precision = "float32",
-    rescore: str | int | None = None,
-) -> Model:
+def resolve_model(model: str, settings: ModelSettings = CARD_DECIDES) -> Model:
     """Find a model and everything that determines its vectors.
 
     Args:
         model: card's name, ``.toml`` card, folder, Hub id, URL of an endpoint, or
             ``path/to/file.py:Name`` for a class, function or object in a file of Python code, which
             needs ``trust_code``.
-        like: card whose recipe (pooling, prompts, lengths) a plain checkpoint or endpoint is used
-            with.
-        adapter: folder of an AdapterHub or PEFT adapter to attach. The model's name becomes
-            ``NAME+ADAPTER``, and published scores of the base do not apply.
-        dtype: replaces the card's; ``int8`` needs a card of float32.
-        store_dtype: dtype of stored vectors.
-        query_prompt: put before every query, instead of all prompts of the card.
-        max_query_tokens: replaces the card's.
-        max_document_tokens: replaces the card's.
-        allow_unknown_tokens: see `Model`.
-        trust_code: allow a user's file of Python code, and
-            the code of a folder.
-        endpoint_model: name of the model on the endpoint.
-        dimensions, precision: see `Compression`. Default: the dimensions of the card.
-        rescore: ``N`` candidates, or ``N:int8``, see `Compression`.
+        settings: replace those of the card.
 
     Raises:
         BenchError: there is no such model or dtype, a plain checkpoint is named without ``like``, a
             checkpoint is damaged, has its own code or does not fit the card, or int8 cannot run it.
     """
-    card, base = resolve_card(model, like, endpoint_model)
+    card, base = resolve_card(model, settings.like, settings.endpoint_model)
     if card.missing:
         raise BenchError(f"{card.name} cannot be used: {card.missing}", card.source)
-    optional = {
-        "dtype": dtype,
-        "adapter": adapter,
-        "query_prompt": query_prompt,
-        "max_query_tokens": max_query_tokens,
-        "max_document_tokens": max_document_tokens,
-        "dimensions": dimensions,
-        "rescore": rescore,
-    }
-    given = {name: value for name, value in optional.items() if value is not None}
-    stored = {"store_dtype": store_dtype, "precision": precision}
-    given |= {name: value for name, value in stored.items() if value != "float32"}
-    card.traits.check_options(card.name, given)
-    names = {"max_query_tokens", "max_document_tokens", *(["dtype"] if dtype != "int8" else [])}
-    changes = {name: given[name] for name in names & given.keys()}
-    card = replace_fields(card, changes)
-    if query_prompt is not None:
-        card = with_query_prompt(card, query_prompt)
-    if card.encoder or not card.traits.is_stated:
-        _check_object_settings(card, changes)
-    if adapter:
-        card = with_adapter(card, Path(adapter))
+    card = _apply_settings(card, settings)
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
-    resolved = resolve_kind(card, base, trust_code)
-    if dimensions is None:
-        dimensions = card.dimensions
+    resolved = resolve_kind(card, base, settings.trust_code)
     recipe = msgspec.structs.replace(
         resolved.recipe,
-        store_dtype=store_dtype,
-        compression=read_compression(dimensions, precision, rescore),
+        store_dtype=settings.store_dtype,
+        compression=settings.compression(card.dimensions),
     )
-    if dtype == "int8":
+    if settings.dtype == "int8":
         _check_int8(recipe)
         recipe = msgspec.structs.replace(recipe, backend="int8-calibrated")
-    return replace_field(resolved, recipe=recipe, allow_unknown_tokens=allow_unknown_tokens)
+    return replace_field(
+        resolved, recipe=recipe, allow_unknown_tokens=settings.allow_unknown_tokens
+    )
+
+
+def _apply_settings(card: Card, settings: ModelSettings) -> Card:
+    """Return a card with other settings. Raise if its kind does not honour one of them."""
+    given = settings.changed
+    card.traits.check_options(card.name, given.keys() - {*SOURCES, "allow_unknown_tokens"})
+    names = {"max_query_tokens", "max_document_tokens"}
+    names |= {"dtype"} if settings.dtype != "int8" else set()
+    changes = {name: given[name] for name in names & given.keys()}
+    card = replace_fields(card, changes)
+    if settings.query_prompt is not None:
+        card = with_query_prompt(card, settings.query_prompt)
+    if card.encoder or not card.traits.is_stated:
+        _check_object_settings(card, changes)
+    return with_adapter(card, Path(settings.adapter)) if settings.adapter else card
 
 
 def resolve_kind(card: Card, base: Path, trust_code: bool = False) -> Model:
@@ -216,25 +179,12 @@ def resolve_kind(card: Card, base: Path, trust_code: bool = False) -> Model:
     return _resolve_transformer(card, base) if card.is_network else Model(card, _make_recipe(card))
 
 
-def read_compression(
-    dimensions: int | None, precision: Precision, rescore: str | int | None
-) -> Compression:
-    """Return a compression from options as users type them."""
-    count, colon, by = str(rescore or "").partition(":")
-    fields: dict[str, Any] = {"dimensions": dimensions, "precision": precision}
-    if rescore is not None:
-        fields["rescore"] = int(count) if count.isdecimal() else count
-    if colon:
-        fields["rescore_by"] = by
-    return convert_table(fields, Compression, "compression of documents")
-
-
 def resolve_card(
     model: str, like: str | None = None, endpoint_model: str | None = None
 ) -> tuple[Card, Path]:
     """Return the card to use for a model, and the folder that its paths are relative to.
 
-    The arguments are those of `resolve_model`.
+    ``like`` and ``endpoint_model`` are those of `ModelSettings`.
     """
     if is_url(model):
         usage = {name: getattr(load_card(like), name) for name in CLIENT_DECIDES} if like else {}

@@ -58,6 +58,7 @@ from retrievers.index import faiss_index
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.index.hits import Hits, recall_at_k
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support.collections import WORDS, write_collection
 from tests.support.exact_oracle import error_ratio, search_on_device
 from tests.support.tiny_checkpoints import write_bert, write_card
@@ -444,7 +445,7 @@ class Proof:
 
     def model(self, dtype: str) -> Any:
         """Return the model in a precision."""
-        return resolve_model(str(self.card), dtype=dtype)
+        return resolve_model(str(self.card), ModelSettings(dtype=dtype))
 
 
 # The seconds that a part may take, in the order of their worth.

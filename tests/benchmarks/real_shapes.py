@@ -53,6 +53,7 @@ from foundation.machine import parse_size
 from retrievers.encoders.transformer import open_encoder
 from retrievers.index.hits import Hits, recall_at_k
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 
 ROOT = Path(__file__).parents[2]
 CENTRES, TABLES = 1000, (8191, 8179)  # primes: their sums are 67 million different vectors
@@ -196,7 +197,7 @@ class Work:
         """The stored vectors, and the ranks of the ids."""
         workspace = Workspace(cache_dir=self.cache, offline=True)
         corpus = workspace.dataset(str(self.collection)).corpus
-        model = resolve_model(str(self.card), trust_code=True, store_dtype="float16")
+        model = resolve_model(str(self.card), ModelSettings(trust_code=True, store_dtype="float16"))
         vectors = workspace.store.plan(open_encoder(model, "cpu"), corpus).vectors
         assert vectors is not None
         return vectors, corpus.tie_rank

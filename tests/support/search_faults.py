@@ -14,6 +14,7 @@ from bench.explain.stages import examine
 from bench.explain.system import StoredSystem
 from bench.runner.workspace import Workspace
 from datasets_cfg.dataset import Dataset
+from retrievers.models.settings import ModelSettings
 from tests.support.collections import write_collection
 from tests.support.search_systems import Chroma, Postgres, Sqlite
 from tests.support.tiny_checkpoints import write_bert, write_card
@@ -67,7 +68,7 @@ def make_world(folder: Path) -> World:
     workspace = Workspace(folder / "cache")
     dataset = workspace.dataset(str(folder / "words"))
     model, other = (workspace.load(str(folder / f"{name}.toml")) for name in ("tiny", "other"))
-    plain = workspace.load(str(folder / "tiny.toml"), query_prompt="")
+    plain = workspace.load(str(folder / "tiny.toml"), ModelSettings(query_prompt=""))
     texts = [text for _, text in documents.values()]
     titles = [""] * len(texts)
     return World(

@@ -19,6 +19,7 @@ from retrievers.encoders.transformer import OPENERS
 from retrievers.encoders.views import View
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.kinds import KINDS, OF_TEXTS, OF_VECTORS, KindName
+from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import DOCUMENTS, QUERIES, write_collection
 from tests.support.embedding_server import serve_model, serving
@@ -127,7 +128,9 @@ class Bed:
     folder: Path
 
     def load(self, **settings: object) -> Retriever:
-        return self.workspace.load(self.example.name, **{**self.example.settings, **settings})
+        return self.workspace.load(
+            self.example.name, ModelSettings(**{**self.example.settings, **settings})
+        )
 
     def job(self, options: EvaluationOptions = PLAIN, facts: str = "") -> Job:
         folder = self.folder / f"collection{bool(facts)}"

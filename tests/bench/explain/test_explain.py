@@ -23,6 +23,7 @@ from bench.explain.question import READERS, Question, observe_run
 from bench.explain.setup import Answer
 from bench.gate.check_record import Check
 from bench.runner.workspace import Workspace
+from retrievers.models.settings import ModelSettings
 from tests.support.collections import WORDS, write_collection
 from tests.support.embedding_server import serving
 from tests.support.tiny_checkpoints import write_bert, write_card
@@ -216,7 +217,9 @@ def test_rounding_is_no_cause(question, oracle, folder, precision, rounded):
 def test_a_compressed_model_is_the_one_whose_vectors_are_explained(oracle, folder):
     workspace = Workspace(folder / "cache")
     dataset = workspace.dataset(str(folder / "words"))
-    model = workspace.load(str(folder / "tiny.toml"), dimensions=16, precision="uint8")
+    model = workspace.load(
+        str(folder / "tiny.toml"), ModelSettings(dimensions=16, precision="uint8")
+    )
     question = Question(model, [dataset], workspace.dataset, device="cpu")
     answer = answer_to(question, folder, oracle.documents(Usage(width=16)))
     assert answer.verdict == "reproduced"

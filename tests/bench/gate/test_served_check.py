@@ -12,6 +12,7 @@ from bench.requests.deciding import CheckRequest
 from reports.check import markdown
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support.collections import write_words
 from tests.support.embedding_server import Encode, serve_model, serving
 from tests.support.tiny_checkpoints import write_bert, write_card
@@ -34,7 +35,9 @@ def verdict(
     place: Any, change: Callable[[Encode], Encode], served: Any = None, stated: Any = None
 ) -> Check:
     card, words = place
-    faithful = serve_model(open_encoder(resolve_model(str(card), dtype=served), "cpu"))
+    faithful = serve_model(
+        open_encoder(resolve_model(str(card), ModelSettings(dtype=served)), "cpu")
+    )
     with serving(change(faithful)) as (url, _):
         request = CheckRequest(served=url, against=str(card), on=(str(words),), dtype=stated)
         return check(request)

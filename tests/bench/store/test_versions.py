@@ -10,6 +10,7 @@ from bench.store.store import VectorStore
 from foundation.errors import DriftError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support.library_versions import pretend_version
 from tests.support.stores import corpus_of, encode, everything
@@ -107,7 +108,9 @@ def test_the_digest_depends_on_prompt_and_length_of_its_role(tmp_path):
     settings = {"checkpoint": "bert", "pooling": "mean", "max_document_tokens": 8}
     card = tiny.write_card(tmp_path / "tiny.toml", **settings)
     plain = open_encoder(resolve_model(str(card)), "cpu")
-    prompted = open_encoder(resolve_model(str(card), query_prompt="the river "), "cpu")
+    prompted = open_encoder(
+        resolve_model(str(card), ModelSettings(query_prompt="the river ")), "cpu"
+    )
     assert plain.hash_tokens("query") != plain.hash_tokens("document")
     assert plain.hash_tokens("document") == prompted.hash_tokens("document")
     assert plain.hash_tokens("query") != prompted.hash_tokens("query")

@@ -12,6 +12,7 @@ from foundation.errors import BenchError
 from retrievers.adapters.adapter import add_adapter
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.student import (
     TextInputs,
@@ -128,7 +129,9 @@ def test_every_method_trains_on_a_frozen_encoder_and_gives_its_vectors_back(
     assert tuned.base_is_unchanged
     np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
     assert np.abs(tuned.vectors - vectors(tmp_path / "start.toml")).max() > 1e-3
-    half = open_encoder(resolve_model(str(tmp_path / "tuned"), dtype="bfloat16"), "cpu")
+    half = open_encoder(
+        resolve_model(str(tmp_path / "tuned"), ModelSettings(dtype="bfloat16")), "cpu"
+    )
     np.testing.assert_allclose(half.encode_documents(TITLES, TEXTS), tuned.vectors, atol=0.05)
 
 
@@ -186,7 +189,7 @@ def test_an_adapter_for_another_base_is_refused(tmp_path):
     model(tmp_path / "other", seed=5)
     other = str(tmp_path / "other" / "start.toml")
     with pytest.raises(BenchError, match="is for another base: it was trained on start"):
-        resolve_model(other, adapter=str(tmp_path / "out" / "adapter"))
+        resolve_model(other, ModelSettings(adapter=str(tmp_path / "out" / "adapter")))
     model(tmp_path, seed=5)  # the base itself was trained on
     with pytest.raises(BenchError, match="is for another base"):
         resolve_model(str(tmp_path / "out"))

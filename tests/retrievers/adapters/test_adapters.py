@@ -15,6 +15,7 @@ import torch
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import Model, resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 
 TEXTS = ["What is a heat pump?", "Rivers carve valleys.", "Ribosomes make proteins."]
@@ -99,7 +100,7 @@ def test_an_adapter_gives_the_vectors_that_it_was_saved_with(
     base: Model, base_vectors: Any, tmp_path: Path, save: Callable[..., Any], kind: str
 ) -> None:
     network = save(base, tmp_path / "adapter", kind)
-    model = resolve_model("minilm", adapter=str(tmp_path / "adapter"))
+    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "adapter")))
     vectors = open_encoder(model, "cpu").encode_queries(TEXTS)
 
     np.testing.assert_allclose(vectors, mean_vectors(network, base), atol=1e-5)
@@ -110,12 +111,12 @@ def test_an_adapter_gives_the_vectors_that_it_was_saved_with(
 
 def test_the_adapter_is_part_of_the_fingerprint(base: Model, tmp_path: Path) -> None:
     peft_adapter(base, tmp_path / "adapter", "LORA")
-    first = resolve_model("minilm", adapter=str(tmp_path / "adapter")).recipe
+    first = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "adapter"))).recipe
     (tmp_path / "adapter").rename(tmp_path / "moved")
-    moved = resolve_model("minilm", adapter=str(tmp_path / "moved")).recipe
+    moved = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "moved"))).recipe
     weights = tmp_path / "moved" / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
-    changed = resolve_model("minilm", adapter=str(tmp_path / "moved")).recipe
+    changed = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "moved"))).recipe
 
     assert first.adapter is not None
     assert first.adapter.kind == "peft"
@@ -130,7 +131,7 @@ def test_a_model_with_an_adapter_has_a_name_of_its_own_and_no_published_scores(
     folder: str, name: str, base: Model, tmp_path: Path
 ) -> None:
     peft_adapter(base, tmp_path / folder, "LORA")
-    model = resolve_model("minilm", adapter=str(tmp_path / folder))
+    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / folder)))
     assert model.card.name == model.recipe.model == f"minilm+{name}"
     assert base.card.expected
     assert model.card.expected == ()
@@ -161,7 +162,7 @@ def test_a_peft_adapter_of_another_base_is_refused(base: Model, tmp_path: Path) 
     network = tiny.write_bert(tmp_path / "small")
     config = peft.LoraConfig(r=2, target_modules=["query"])
     peft.get_peft_model(network, config).save_pretrained(str(tmp_path / "lora"))
-    model = resolve_model("minilm", adapter=str(tmp_path / "lora"))
+    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "lora")))
 
     with pytest.raises(BenchError, match="does not fit this base model"):
         open_encoder(model, "cpu").encode_queries(TEXTS)
@@ -195,9 +196,9 @@ def test_an_unsupported_configuration_is_refused(
     path = tmp_path / "lora" / "adapter_config.json"
     tiny.write_json(path, json.loads(path.read_bytes()) | damage)
     with pytest.raises(BenchError, match=problem):
-        open_encoder(resolve_model("minilm", adapter=str(tmp_path / "lora")), "cpu").encode_queries(
-            ["x"]
-        )
+        open_encoder(
+            resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "lora"))), "cpu"
+        ).encode_queries(["x"])
 
 
 @pytest.mark.slow
@@ -206,7 +207,7 @@ def test_an_adapter_of_adapterhub_that_needs_more_than_it_saves_is_refused_by_na
     base: Model, tmp_path: Path, method: str
 ) -> None:
     hub_adapter(base, tmp_path / "old", method)
-    model = resolve_model("minilm", adapter=str(tmp_path / "old"))
+    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "old")))
     with pytest.raises(BenchError, match="old is not supported: it is ReFT") as caught:
         open_encoder(model, "cpu").encode_queries(["x"])
     assert "train with another method" in caught.value.hint
@@ -216,9 +217,9 @@ def test_an_adapter_without_its_weights_is_refused(base: Model, tmp_path: Path) 
     peft_adapter(base, tmp_path / "lora", "LORA")
     (tmp_path / "lora" / "adapter_model.safetensors").unlink()
     with pytest.raises(BenchError, match="no adapter weights"):
-        resolve_model("minilm", adapter=str(tmp_path / "lora"))
+        resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "lora")))
     with pytest.raises(BenchError, match="no adapter folder"):
-        resolve_model("minilm", adapter=str(tmp_path / "nowhere"))
+        resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "nowhere")))
 
 
 def test_the_folder_of_a_training_is_no_adapter_and_names_the_one_inside(
@@ -226,10 +227,10 @@ def test_the_folder_of_a_training_is_no_adapter_and_names_the_one_inside(
 ) -> None:
     peft_adapter(base, tmp_path / "trained" / "adapter", "LORA")
     with pytest.raises(BenchError, match="a folder of `finetune`") as caught:
-        resolve_model("minilm", adapter=str(tmp_path / "trained"))
+        resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "trained")))
     inner = tmp_path / "trained" / "adapter"
     assert f"--adapter {inner}" in caught.value.hint
-    assert resolve_model("minilm", adapter=str(inner)).adapter
+    assert resolve_model("minilm", ModelSettings(adapter=str(inner))).adapter
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_a_malicious_pickle_is_not_executed(
     (tmp_path / "evil" / "adapter_model.safetensors").unlink(missing_ok=True)
     payload = pickle.dumps({"weight": tiny.Trap(tmp_path / "trapped")}, protocol=2)
     (tmp_path / "evil" / name).write_bytes(payload)
-    model = resolve_model("minilm", adapter=str(tmp_path / "evil"))
+    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "evil")))
 
     with pytest.raises(BenchError, match="cannot be attached"):
         open_encoder(model, "cpu").encode_queries(TEXTS)
@@ -259,7 +260,7 @@ def test_an_adapterhub_adapter_with_missing_weights_is_refused(base: Model, tmp_
     state = torch.load(weights, weights_only=True)
     state.pop(sorted(state)[0])
     torch.save(state, weights)
-    model = resolve_model("minilm", adapter=str(tmp_path / "hub"))
+    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "hub")))
 
     with pytest.raises(BenchError, match="does not fit this base model: missing"):
         open_encoder(model, "cpu").encode_queries(TEXTS)
@@ -270,14 +271,14 @@ def test_a_real_adapterhub_adapter_is_refused_for_another_base(bench_data: Path)
     if not folder.is_dir():
         pytest.skip("needs the adapter in BENCH_DATA/adapters")
     with pytest.raises(BenchError, match="made for google/bigbird-roberta-base"):
-        resolve_model("minilm", adapter=str(folder))
+        resolve_model("minilm", ModelSettings(adapter=str(folder)))
 
 
 def test_a_library_that_is_not_installed_is_named(
     base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peft_adapter(base, tmp_path / "lora", "LORA")
-    model = resolve_model("minilm", adapter=str(tmp_path / "lora"))
+    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "lora")))
     # None in sys.modules makes an import fail as if the library were not there.
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(BenchError, match="cannot be imported") as caught:

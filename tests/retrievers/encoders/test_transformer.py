@@ -21,6 +21,7 @@ from foundation.errors import BenchError
 from retrievers.encoders.protocol import join
 from retrievers.encoders.transformer import open_encoder, plan_batches
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 
 
@@ -130,7 +131,7 @@ def test_equal_inputs_are_encoded_once_and_counted_each_time(
 
 
 def test_lengths_are_counted_before_they_are_cut(card: str) -> None:
-    encoder: Any = open_encoder(resolve_model(card, max_query_tokens=4), "cpu")
+    encoder: Any = open_encoder(resolve_model(card, ModelSettings(max_query_tokens=4)), "cpu")
     assert encoder.count_query_tokens(["alpha beta gamma delta", ""]) == [6, 2]
     assert encoder.count_document_tokens(["alpha", ""], ["beta " * 70, "beta"]) == [73, 3]
 
@@ -319,8 +320,12 @@ def test_a_missing_device_is_refused(card: str, device: str) -> None:
 
 def test_float16_needs_a_gpu_and_bfloat16_does_not(card: str) -> None:
     with pytest.raises(BenchError, match="float16 needs a GPU"):
-        open_encoder(resolve_model(card, dtype="float16"), "cpu").encode_queries(["alpha"])
-    half = open_encoder(resolve_model(card, dtype="bfloat16"), "cpu").encode_queries(["alpha"])
+        open_encoder(resolve_model(card, ModelSettings(dtype="float16")), "cpu").encode_queries(
+            ["alpha"]
+        )
+    half = open_encoder(resolve_model(card, ModelSettings(dtype="bfloat16")), "cpu").encode_queries(
+        ["alpha"]
+    )
     full = open_encoder(resolve_model(card), "cpu").encode_queries(["alpha"])
     assert half.dtype == np.float32
     assert 0 < np.abs(half - full).max() < 0.1
@@ -337,7 +342,7 @@ def test_emulated_bfloat16_is_reported(
 ) -> None:
     (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f\n")
     monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
-    open_encoder(resolve_model(card, dtype=dtype), "cpu").encode_queries(["alpha"])
+    open_encoder(resolve_model(card, ModelSettings(dtype=dtype)), "cpu").encode_queries(["alpha"])
     assert ("no bfloat16 instructions" in caplog.text) == said
 
 

@@ -19,6 +19,7 @@ from retrievers.encoders.tokens import load_tokenizer
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import load_card
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -132,10 +133,7 @@ def test_a_card_gives_the_vectors_of_sentence_transformers(tmp_path: Path, card:
     theirs = save_as_published(tmp_path, LAYOUTS[card], card)
     resolved = resolve_model(
         str(tmp_path / "st"),
-        like=card,
-        dtype="float32",
-        max_query_tokens=256,
-        max_document_tokens=256,
+        ModelSettings(like=card, dtype="float32", max_query_tokens=256, max_document_tokens=256),
     )
     prompts = load_card(card).prompts
     joined = [f"{title} {text}".strip() for title, text in zip(TITLES, TEXTS, strict=True)]
@@ -202,6 +200,6 @@ def test_an_end_of_text_that_only_the_configuration_states_is_appended(
     settings = json.loads(path.read_text())
     changes = {"add_bos_token": True, "add_eos_token": stated, "tokenizer_class": "LlamaTokenizer"}
     path.write_text(json.dumps({**settings, **changes}))
-    checkpoint = resolve_model(str(tmp_path), like="e5-mistral").checkpoint
+    checkpoint = resolve_model(str(tmp_path), ModelSettings(like="e5-mistral")).checkpoint
     ids = load_tokenizer(checkpoint)("river")["input_ids"]
     assert (ids[0], ids[-1] == 2) == (1, stated)

@@ -7,6 +7,7 @@ import transformers
 from foundation.errors import BenchError
 from retrievers.models.read_checkpoint import Parameters
 from retrievers.models.resolve import count_parameters, resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support.tiny_checkpoints import (
     seeded,
     write_bert,
@@ -77,7 +78,9 @@ def test_an_adapter_is_counted_separately_and_in_the_total(tmp_path):
     adapted = peft.get_peft_model(network, peft.LoraConfig(r=4, target_modules=["query", "value"]))
     adapted.save_pretrained(str(tmp_path / "adapter"))
     card = write_card(tmp_path / "tiny.toml", checkpoint=str(tmp_path / "model"), pooling="cls")
-    found = count_parameters(resolve_model(str(card), adapter=str(tmp_path / "adapter")))
+    found = count_parameters(
+        resolve_model(str(card), ModelSettings(adapter=str(tmp_path / "adapter")))
+    )
     trained = sum(one.numel() for one in adapted.parameters() if one.requires_grad)
     assert trained == 4 * 2 * 2 * (32 + 32)
     assert found == Parameters(base + trained, trained)

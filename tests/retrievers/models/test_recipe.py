@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 from retrievers.models.card import AdapterIdentity, Compression, Prompts, Recipe, Role, Stage
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 
 BASE = Recipe(
     model="tiny",
@@ -235,7 +236,7 @@ def fingerprint(recipe: Recipe) -> str:
     ("card", "pinned"), [(card, key) for key, cards in PINNED.items() for card in cards.split()]
 )
 def test_the_fingerprint_of_a_shipped_card_stays(stand_in: Path, card: str, pinned: str) -> None:
-    assert fingerprint(resolve_model(str(stand_in), like=card).recipe) == pinned
+    assert fingerprint(resolve_model(str(stand_in), ModelSettings(like=card)).recipe) == pinned
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -243,7 +244,7 @@ def test_the_fingerprint_of_a_setting_stays(stand_in: Path, settings: str) -> No
     card, *pairs = settings.split()
     given = dict(pair.split("=") for pair in pairs)
     numbers = {key: int(value) for key, value in given.items() if value.isdigit()}
-    model = resolve_model(str(stand_in), like=card, **(given | numbers))  # type: ignore[arg-type]
+    model = resolve_model(str(stand_in), ModelSettings(like=card, **(given | numbers)))  # type: ignore[arg-type]
     assert fingerprint(model.recipe) == SETTINGS[settings]
 
 
@@ -258,5 +259,5 @@ def test_the_fingerprint_of_a_setting_stays(stand_in: Path, settings: str) -> No
 def test_the_fingerprint_with_a_back_end_or_an_adapter_stays(
     stand_in: Path, changes: dict[str, Any], pinned: str
 ) -> None:
-    recipe = resolve_model(str(stand_in), like="retromae").recipe
+    recipe = resolve_model(str(stand_in), ModelSettings(like="retromae")).recipe
     assert fingerprint(msgspec.structs.replace(recipe, **changes)) == pinned

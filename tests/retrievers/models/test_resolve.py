@@ -16,6 +16,7 @@ from retrievers.models import locate
 from retrievers.models import resolve as resolving
 from retrievers.models.card import Recipe, load_card
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support.tiny_checkpoints import write_hub
 
@@ -72,7 +73,7 @@ def test_a_plain_checkpoint_is_refused_without_a_card(folder: Path) -> None:
 def test_like_uses_the_recipe_and_drops_what_belongs_to_the_other_checkpoint(
     tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = resolve_model(str(folder), like=like_card(tmp_path))
+    model = resolve_model(str(folder), ModelSettings(like=like_card(tmp_path)))
     assert model.card.name == model.recipe.model == "checkpoint-100"
     assert (model.recipe.pooling, model.recipe.prompts.query) == ("cls", "alpha ")
     assert model.recipe.max_document_tokens == 32
@@ -90,16 +91,16 @@ def test_a_folder_may_be_called_like_a_file(tmp_path: Path, name: str) -> None:
 
 def test_like_needs_a_card_of_one_transformer(tmp_path: Path, folder: Path) -> None:
     card = tiny.write_card(tmp_path / "gone.toml", missing="not published", pooling="cls")
-    assert resolve_model(str(folder), like=str(card)).recipe.pooling == "cls"
+    assert resolve_model(str(folder), ModelSettings(like=str(card))).recipe.pooling == "cls"
     with pytest.raises(BenchError, match="two encoders"):
-        resolve_model(str(folder), like="dpr-nq")
+        resolve_model(str(folder), ModelSettings(like="dpr-nq"))
     with pytest.raises(BenchError, match="not describe a transformer"):
-        resolve_model(str(folder), like="bm25")
+        resolve_model(str(folder), ModelSettings(like="bm25"))
     with pytest.raises(BenchError, match="no model card"):
-        resolve_model(str(folder), like="retromea")
+        resolve_model(str(folder), ModelSettings(like="retromea"))
     for named in ("minilm", str(card)):
         with pytest.raises(BenchError, match="is a card, but --like minilm"):
-            resolve_model(named, like="minilm")
+            resolve_model(named, ModelSettings(like="minilm"))
 
 
 def test_an_adapter_alone_is_not_read_as_a_plain_checkpoint(tmp_path: Path) -> None:
@@ -112,14 +113,16 @@ def test_an_adapter_alone_is_not_read_as_a_plain_checkpoint(tmp_path: Path) -> N
 
 def test_a_moved_checkpoint_keeps_its_fingerprint(tmp_path: Path, folder: Path) -> None:
     card = like_card(tmp_path)
-    first = resolve_model(str(folder), like=card).recipe
+    first = resolve_model(str(folder), ModelSettings(like=card)).recipe
     moved = folder.rename(tmp_path / "elsewhere")
-    second = resolve_model(str(moved), like=card).recipe
+    second = resolve_model(str(moved), ModelSettings(like=card)).recipe
     assert first.fingerprint == second.fingerprint
 
     weights = moved / "pytorch_model.bin"
     weights.write_bytes(weights.read_bytes() + b"\0")
-    assert resolve_model(str(moved), like=card).recipe.fingerprint != first.fingerprint
+    assert (
+        resolve_model(str(moved), ModelSettings(like=card)).recipe.fingerprint != first.fingerprint
+    )
 
 
 def test_paths_in_a_card_are_relative_to_the_card(
@@ -167,7 +170,7 @@ def test_a_plain_hub_checkpoint_is_refused_without_a_card(
     write_hub(tmp_path, folder, monkeypatch)
     with pytest.raises(BenchError, match="org/name is a plain checkpoint"):
         resolve_model("org/name")
-    model = resolve_model("org/name", like=like_card(tmp_path))
+    model = resolve_model("org/name", ModelSettings(like=like_card(tmp_path)))
     assert (model.recipe.checkpoint, model.recipe.revision) == ("org/name", "c0ffee")
 
 
@@ -225,7 +228,7 @@ def test_like_is_refused_if_it_contradicts_a_sentence_transformers_folder(
     folder = write_st(tmp_path / "st", **stated)
     like = tiny.write_card(tmp_path / "like.toml", **{"checkpoint": "-", "pooling": "mean", **used})
     with pytest.raises(BenchError, match=contradicted):
-        resolve_model(str(folder), like=str(like))
+        resolve_model(str(folder), ModelSettings(like=str(like)))
 
 
 def test_like_may_choose_other_lengths_and_the_use_of_a_pre_trained_checkpoint(
@@ -234,32 +237,33 @@ def test_like_may_choose_other_lengths_and_the_use_of_a_pre_trained_checkpoint(
     folder = write_st(tmp_path / "st", similarity_fn_name="cosine")
     like = {"checkpoint": "-", "pooling": "mean", "normalize": True, "similarity": "cos"}
     card = str(tiny.write_card(tmp_path / "like.toml", **like, max_query_tokens=8))
-    assert resolve_model(str(folder), like=card).recipe.max_query_tokens == 8
+    assert resolve_model(str(folder), ModelSettings(like=card)).recipe.max_query_tokens == 8
     assert "states max_query_tokens 64, but 8 is used" in caplog.text
     dot = tiny.write_card(tmp_path / "dot.toml", checkpoint="-", pooling="mean")
-    assert not resolve_model(str(folder), like=str(dot)).recipe.normalize
+    assert not resolve_model(str(folder), ModelSettings(like=str(dot))).recipe.normalize
     assert "states normalize True, but False is used" in caplog.text
     own = {"checkpoint": ".", "pooling": "cls"}
     tiny.write_card(folder / "card.toml", **own, warning="pre-trained only: MLM")
-    assert resolve_model(str(folder), like=card).recipe.pooling == "mean"
+    assert resolve_model(str(folder), ModelSettings(like=card)).recipe.pooling == "mean"
     tiny.write_card(folder / "card.toml", **own)
     with pytest.raises(BenchError, match="pooling is cls, not mean"):
-        resolve_model(str(folder), like=card)
+        resolve_model(str(folder), ModelSettings(like=card))
     tiny.write_card(folder / "card.toml", **own | {"pooling": "mean"})
     modules = json.loads((folder / "modules.json").read_text())
     modules.append({"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"})
     tiny.write_json(folder / "modules.json", modules)
     with pytest.raises(BenchError, match="normalize is False, not True"):
-        resolve_model(str(folder), like=card)
+        resolve_model(str(folder), ModelSettings(like=card))
     (folder / "card.toml").unlink()
     with pytest.raises(BenchError, match="normalize is True, not False"):
-        resolve_model(str(folder), like=str(dot))
+        resolve_model(str(folder), ModelSettings(like=str(dot)))
 
 
 def test_settings_of_the_call_win_over_the_card(folder: Path, tmp_path: Path) -> None:
     card = like_card(tmp_path)
     recipe = resolve_model(
-        str(folder), like=card, dtype="bfloat16", max_query_tokens=8, max_document_tokens=16
+        str(folder),
+        ModelSettings(like=card, dtype="bfloat16", max_query_tokens=8, max_document_tokens=16),
     ).recipe
     assert (recipe.dtype, recipe.max_query_tokens, recipe.max_document_tokens) == (
         "bfloat16",
@@ -267,10 +271,10 @@ def test_settings_of_the_call_win_over_the_card(folder: Path, tmp_path: Path) ->
         16,
     )
     with pytest.raises(BenchError, match="positions for 64") as caught:
-        resolve_model(str(folder), like=card, max_document_tokens=65)
+        resolve_model(str(folder), ModelSettings(like=card, max_document_tokens=65))
     assert "at most 64" in caught.value.hint
     with pytest.raises(BenchError, match="from 1 to 1,000,000 tokens"):
-        resolve_model(str(folder), like=card, max_query_tokens=0)
+        resolve_model(str(folder), ModelSettings(like=card, max_query_tokens=0))
 
 
 def test_a_class_of_a_package_is_refused_with_what_to_write(tmp_path: Path) -> None:
@@ -281,7 +285,7 @@ def test_a_class_of_a_package_is_refused_with_what_to_write(tmp_path: Path) -> N
         resolve_model(card)
     assert "--trust-code" in caught.value.hint
     with pytest.raises(BenchError, match=r"is not path/to/file\.py:NAME"):
-        resolve_model(card, trust_code=True)
+        resolve_model(card, ModelSettings(trust_code=True))
 
 
 def test_bm25_has_no_encoder() -> None:
@@ -307,10 +311,10 @@ def test_int8_is_refused_if_its_sums_saturate(
     if allowed:
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", allowed)
     if has_vnni:
-        assert resolve_model("minilm", dtype="int8").recipe.precision == "int8"
+        assert resolve_model("minilm", ModelSettings(dtype="int8")).recipe.precision == "int8"
     else:
         with pytest.raises(BenchError, match="int8 overflows on this CPU"):
-            resolve_model("minilm", dtype="int8")
+            resolve_model("minilm", ModelSettings(dtype="int8"))
 
 
 @pytest.fixture
@@ -321,8 +325,8 @@ def vnni(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("vnni")
 def test_int8_is_part_of_the_recipe() -> None:
     exact = resolve_model("minilm").recipe.fingerprint
-    assert resolve_model("minilm", dtype="float32").recipe.fingerprint == exact
-    assert resolve_model("minilm", dtype="int8").recipe.fingerprint != exact
+    assert resolve_model("minilm", ModelSettings(dtype="float32")).recipe.fingerprint == exact
+    assert resolve_model("minilm", ModelSettings(dtype="int8")).recipe.fingerprint != exact
 
 
 @pytest.mark.usefixtures("vnni")
@@ -340,4 +344,4 @@ def test_int8_refuses_unsupported_networks(tmp_path: Path, folder: Path) -> None
     ]
     for model, settings, problem in refused:
         with pytest.raises(BenchError, match=problem):
-            resolve_model(model, dtype="int8", **settings)
+            resolve_model(model, ModelSettings(dtype="int8", **settings))

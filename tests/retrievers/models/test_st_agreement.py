@@ -16,6 +16,7 @@ from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.encoders.views import View
 from retrievers.models.resolve import resolve_model
+from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support.tiny_checkpoints import write_ance
 
@@ -120,7 +121,9 @@ def test_truncated_vectors_are_those_of_sentence_transformers(tmp_path: Path) ->
     library = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     theirs = library.encode_document(list(tiny.SENTENCES[:3]), normalize_embeddings=True)
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
-    assert resolve_model(str(folder), dimensions=8).recipe.compression.dimensions == 8
+    assert (
+        resolve_model(str(folder), ModelSettings(dimensions=8)).recipe.compression.dimensions == 8
+    )
 
 
 def test_lengths_are_the_tokenizers_within_the_positions(tmp_path: Path) -> None:
@@ -182,5 +185,5 @@ def test_rotary_positions_do_not_end_where_the_configuration_does(tmp_path: Path
     tiny.write_tokenizer(folder)
     tiny.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 128})
     assert_agrees(folder, ["the river of stone " * 25, *LONG])
-    longer = resolve_model(str(folder), max_document_tokens=256)
+    longer = resolve_model(str(folder), ModelSettings(max_document_tokens=256))
     assert longer.recipe.max_document_tokens == 256
