@@ -146,6 +146,35 @@ def _of_pairs(pairs: int) -> str:
     return f" of all {pairs:,} pairs" if pairs > 1 else ""
 
 
+def comparisons_latex(comparisons: Sequence[Comparison]) -> str:
+    """Return one table: the scores of a single pair, or the differences of several."""
+    if len(comparisons) == 1:
+        return comparison_latex(comparisons[0])
+
+    def cell(row: ComparisonRow | None) -> Cell:
+        if row is None or not row.paired:
+            return GAP
+        difference, interval = fmt.signed(row.paired.difference, 3), fmt.interval(row.paired, 3)
+        return None, f"{difference} ({interval})" + "†" * (row.verdict in ("a", "b"))
+
+    by_header = [
+        {
+            f"{fmt.display_name(row.on)}\n{row.measure}": row
+            for row in (*one.collections, *one.suites)
+        }
+        for one in comparisons
+    ]
+    headers = dict.fromkeys(header for rows in by_header for header in rows)
+    columns = {header: [cell(rows.get(header)) for rows in by_header] for header in headers}
+    names = [f"{one.a} − {one.b}" for one in comparisons]
+    caption = (
+        "Differences with 95 % intervals by bootstrap over queries. † marks a significant one "
+        "(paired randomisation test over queries, p at most .05, Holm-corrected over the "
+        f"collections{_of_pairs(comparisons[0].pairs)})."
+    )
+    return table_of_scores(names, columns, caption, "differences", dict.fromkeys(headers, ()))
+
+
 def comparison_latex(comparison: Comparison) -> str:
     """Return ``comparison``: the two models and their difference by collections and suites."""
     a, b = comparison.a, comparison.b

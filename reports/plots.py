@@ -345,7 +345,13 @@ def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
 
 
 def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
-    """Draw each loss against the training steps as ``path``.svg and .png. There may be gaps."""
+    """Draw each loss against the training steps as ``path``.svg and .png. There may be gaps.
+
+    A line is smoothed exponentially over a twentieth of the points, with those behind it.
+    """
+    import pandas as pd
+
+    span = max(1, len(curve) // 20)
 
     def fill(figure: "Figure") -> None:
         axes = figure.subplots()
@@ -353,8 +359,12 @@ def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
             losses = [point.losses.get(name, float("nan")) for point in curve]
             style = {**_point_style(place), "marker": "o" if len(curve) == 1 else None}
             label, steps = name.replace("_", " "), [point.step for point in curve]
-            axes.plot(steps, losses, label=label, **style)
-        axes.set(xlabel="step", ylabel="loss, mean since the previous point")
+            raw = pd.Series(losses)
+            smoothed = raw.ewm(span=span).mean().where(raw.notna())
+            axes.plot(steps, smoothed, label=label, **style)
+            if span > 1:
+                axes.plot(steps, losses, color=style["color"], lw=0.6, alpha=0.35)
+        axes.set(xlabel="step", ylabel="loss" + ", smoothed" * (span > 1))
         axes.legend()
 
     return save(path, SIZE, fill)

@@ -22,6 +22,7 @@ from reports.format import NOTHING_VARIES
 from reports.latex import (
     board_latex,
     comparison_latex,
+    comparisons_latex,
     escape_latex,
     report_latex,
     table_of_scores,
@@ -145,6 +146,22 @@ def compiled(*tables: str, tmp_path) -> str:
     words = ["pdftotext", "-layout", "paper.pdf", "-"]
     read = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     return read.stdout
+
+
+def test_several_comparisons_are_one_table_of_differences(tmp_path):
+    scores = {"good": [0.9] * QUERIES, "fair": [0.4] * QUERIES, "alike": [0.4] * QUERIES}
+    for model, values in scores.items():
+        store(tmp_path, model, "one", values)
+    found = {stored.model: stored for stored in find_distinct_results(tmp_path)}
+    models = [ComparedModel(name, {"one": found[name]}) for name in scores]
+    pairs = compare_models(models, ComparisonSettings(resampling=Resampling(999)))
+    latex = comparisons_latex(pairs)
+    assert latex.count(r"\begin{tabular}") == 1
+    shown = {name: cells[0] for name, cells in lines_of(latex).items()}
+    assert shown["good $-$ fair"].startswith("+0.500")
+    assert "dagger" in shown["good $-$ fair"]
+    assert "dagger" not in shown["fair $-$ alike"]
+    assert comparisons_latex(pairs[:1]) == comparison_latex(pairs[0])
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from reports.comparison import changes_table, comparison_table, holes_text, lege
 from reports.cutoff import cutoff_text
 from reports.deploy import deployment_text
 from reports.judging import report_text, write_list
-from reports.latex import board_latex, comparison_latex
+from reports.latex import board_latex, comparisons_latex
 from reports.leaderboard import markdown as board_markdown
 from reports.leaderboard import page, scores
 from reports.ledger import ledger_text
@@ -41,8 +41,7 @@ def compare(request: deciding.CompareRequest, output: OutputOptions) -> int:
     if report.transfer:
         return print_result(output.json, report.transfer, forgetting_markdown(report.transfer))
     if output.format == "latex":
-        tables = [comparison_latex(each) for each in report.comparisons]
-        return print_result(output.json, None, "\n".join(tables))
+        return print_result(output.json, None, comparisons_latex(report.comparisons))
     tables = [*map(comparison_table, report.comparisons)]
     if output.figure and report.slices:
         draw_slices(report.slices, output.figure)
