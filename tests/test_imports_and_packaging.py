@@ -348,6 +348,7 @@ def test_continuous_integration_types_the_test_command_of_the_readme():
     assert commands()[1] in (ROOT / ".ci/run").read_text()
 
 
-def test_the_readme_states_every_exit_code():
-    table = dict(re.findall(r"^\| (\d+) \| (.+) \|$", readme(), re.MULTILINE))
+def test_a_page_states_every_exit_code():
+    page = (ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE))
     assert set(map(int, table)) == set(map(int, ExitCode))

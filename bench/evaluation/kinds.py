@@ -1,8 +1,10 @@
 """The retriever of each kind of model."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from bench.evaluation.bm25_retriever import BM25Retriever
+from bench.evaluation.fusion_retriever import FusionRetriever
 from bench.evaluation.ready_vectors_retriever import ReadyVectorsRetriever
 from bench.evaluation.retriever import Resources, Retriever
 from bench.evaluation.system_retriever import SystemRetriever
@@ -21,6 +23,7 @@ RETRIEVERS: Mapping[KindName, type[Retriever]] = {
     "vectors": ReadyVectorsRetriever,
     "bm25": BM25Retriever,
     "system": SystemRetriever,
+    "fusion": FusionRetriever,
 }
 
 
@@ -43,4 +46,6 @@ def open_retriever(
             return SystemRetriever.of_file(model, made, resources)
         encoder = open_object(model, resources.device, made)
         return VectorRetriever.of(model, encoder, resources)
-    return RETRIEVERS[model.recipe.kind].open(model, resources, networks)
+    members = tuple(open_retriever(each, resources, networks) for each in model.members)
+    retriever = RETRIEVERS[model.recipe.kind].open(model, resources, networks)
+    return replace(retriever, members=members).identify_members() if members else retriever

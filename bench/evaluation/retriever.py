@@ -110,11 +110,13 @@ class Retriever(ABC):
         model: the resolved model.
         resources: store, device and memory of its searches.
         options: settings of the evaluation.
+        members: retrievers whose rankings it fuses.
     """
 
     model: Model
     resources: Resources
     options: EvaluationOptions = EvaluationOptions()
+    members: tuple["Retriever", ...] = ()
 
     @classmethod
     @abstractmethod
@@ -156,6 +158,10 @@ class Retriever(ABC):
     def for_dataset(self, collection: str) -> Self:
         """Return this model with the prompts of ``collection``. Loaded weights are shared."""
         return replace(self, model=self.model.for_dataset(collection))
+
+    def identify_members(self) -> Self:
+        """Return this model with a recipe that its members identify, too."""
+        return self
 
     def require_encoder(self) -> Encoder:
         """Return the encoder, or raise a `BenchError` if the model makes no vectors."""

@@ -251,8 +251,9 @@ class Workspace:
             problem = f"{name} is a collection or suite, but a model is needed here"
             raise BenchError(problem, "Run `bench list models` for the names of models.")
         retriever = open_retriever(resolve_model(name, settings), self.resources, networks)
-        if retriever.recipe.traits.is_remote:
-            self._check_server(retriever, settings.like if is_url(name) else "")
+        for each in (retriever, *retriever.members):
+            if each.recipe.traits.is_remote:
+                self._check_server(each, settings.like if is_url(name) else "")
         return retriever
 
     def _check_server(self, model: Retriever, like: str | None) -> None:

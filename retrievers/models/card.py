@@ -8,7 +8,9 @@ device and the batch size are not part of it.
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -175,7 +177,8 @@ class Recipe(Usage, kw_only=True):
         model: short name for people; not part of the fingerprint.
         kind: ``transformer``, ``hashing``, ``bm25``, ``python`` for an object that encodes (a
             user's own, or sentence-transformers on a folder), ``endpoint`` for a model behind a
-            URL, ``vectors`` for ready vectors, or ``system`` for a search system.
+            URL, ``vectors`` for ready vectors, ``system`` for a search system, or
+            ``fusion`` for the fused rankings of models.
         dim: dimension of the vectors; 0 without vectors (BM25), or before the model is opened.
         checkpoint, revision: Hub id or folder name, and its revision.
         query_checkpoint, query_revision: the same for the query encoder of an untied model.
@@ -377,6 +380,52 @@ class ExpectedScore(Record, kw_only=True):
     tolerance: Annotated[float, msgspec.Meta(ge=0, le=MAX_TOLERANCE)] = 0.001
 
 
+class Fusion(Record, kw_only=True):
+    """How several rankings of a query become one.
+
+    A document that a ranking lacks has no reciprocal rank there, and otherwise the lowest score of
+    that ranking.
+
+    Attributes:
+        method: ``rrf`` adds ``1 / (k + rank)`` (Cormack, Clarke and Büttcher, SIGIR 2009), and
+            ``weighted`` adds normalised scores.
+        k: constant of ``rrf``, 60 by default.
+        normalization: of the scores of each query, by the least and greatest one, by mean and
+            standard deviation, or none. Default of ``weighted``: ``min-max``.
+        weights: factor of each ranking, 1 by default.
+        depth: number of documents that are used of each ranking.
+    """
+
+    method: Literal["rrf", "weighted"] = "rrf"
+    k: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    normalization: Literal["min-max", "z-score", "raw"] | None = None
+    weights: tuple[float, ...] = ()
+    depth: Annotated[int, msgspec.Meta(ge=1)] = 100
+
+    def check(self, rankings: int) -> None:
+        """Raise a `ValueError` unless the fields fit the method and the number of rankings."""
+        if self.method == "rrf" and (self.normalization or self.weights):
+            raise ValueError('normalization and weights belong to method = "weighted"')
+        if self.method == "weighted" and self.k is not None:
+            raise ValueError('k belongs to method = "rrf"')
+        if self.weights and len(self.weights) != rankings:
+            raise ValueError(f"{len(self.weights)} weights for {rankings} models")
+        if self.weights and not (min(self.weights) >= 0 < max(self.weights) < math.inf):
+            raise ValueError("weights are 0 or more, finite, and not all 0")
+
+    @property
+    def options(self) -> dict[str, Option]:
+        """Settings with their defaults filled in, as options of a recipe."""
+        common: dict[str, Option] = {"method": self.method, "depth": self.depth}
+        if self.method == "rrf":
+            return {**common, "k": 60 if self.k is None else self.k}
+        weights = " ".join(map(repr, self.weights))
+        return {**common, "normalization": self.normalization or "min-max", "weights": weights}
+
+
+FUSION_FIELDS = ("models", *Fusion.__struct_fields__)
+
+
 class Card(Usage, kw_only=True):
     """Everything that is stated about one model.
 
@@ -405,6 +454,9 @@ class Card(Usage, kw_only=True):
         connections: requests to an endpoint at a time.
         options: settings of an encoder that is not a transformer. For an endpoint, further fields
             of each request; ``query.NAME`` and ``document.NAME`` are fields in one role.
+        models: models whose rankings a fusion reads, as users name them; files are relative to the
+            card.
+        method, k, normalization, weights, depth: see `Fusion`.
         trained_on: datasets or suites whose scores are in-domain for this model.
         licence, citation, source: licence of the weights, paper, and page of the model.
         unverified: names of fields that were not read in a first-party source.
@@ -436,6 +488,12 @@ class Card(Usage, kw_only=True):
     endpoint_model: str = ""
     connections: int = 16
     options: dict[str, Option] = {}
+    models: tuple[str, ...] = ()
+    method: Literal["rrf", "weighted"] = "rrf"
+    k: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    normalization: Literal["min-max", "z-score", "raw"] | None = None
+    weights: tuple[float, ...] = ()
+    depth: Annotated[int, msgspec.Meta(ge=1)] = 100
     trained_on: tuple[str, ...] = ()
     licence: str = ""
     citation: str = ""
@@ -482,6 +540,11 @@ class Card(Usage, kw_only=True):
         """True for a transformer of this program, whose settings are fields of the card."""
         return self.traits.is_network and not self.encoder
 
+    @property
+    def fusion(self) -> Fusion:
+        """How its models are fused."""
+        return Fusion(**{name: getattr(self, name) for name in Fusion.__struct_fields__})
+
     def is_in_domain(self, collection: str) -> bool:
         """Return True if the model was trained on ``collection``, or on its family."""
         return any(f"{collection}/".startswith(f"{name}/") for name in self.trained_on)
@@ -497,6 +560,10 @@ class Card(Usage, kw_only=True):
             self._check_endpoint()
         elif self.url or self.endpoint_model:
             raise ValueError('url and endpoint_model belong to kind = "endpoint"')
+        if self.traits.fuses:
+            self._check_fusion()
+        else:
+            self._check_default(FUSION_FIELDS, '{} belongs to kind = "fusion"')
         if self.traits.reads_ids:
             self._check_decided(
                 {"normalize", "similarity", "checkpoint"}, "the model behind the vectors"
@@ -512,12 +579,27 @@ class Card(Usage, kw_only=True):
             raise ValueError(f"title_join of an endpoint is space or none, not {self.title_join}")
         self._check_decided({*CLIENT_DECIDES}, "the server of an endpoint")
 
+    def _check_fusion(self) -> None:
+        if len(self.models) < 2:
+            raise ValueError("a fusion needs models: the names of two or more")
+        for name, times in Counter(self.models).items():
+            if times > 1:
+                raise ValueError(f"models names {name} {times} times")
+        self.fusion.check(len(self.models))
+        self._check_decided(set(), "each model of a fusion")
+        self._check_default(("options",), "a fusion has no {}: leave it out")
+
     def _check_decided(self, ours: set[str], who: str) -> None:
         """Raise if the card states settings other than ``ours``, which ``who`` decides."""
-        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
-        for name in sorted({*Usage.__struct_fields__, "prompts", *NETWORK_FIELDS} - ours):
-            if getattr(self, name) != defaults[name]:
-                raise ValueError(f"{who} decides its {name}: leave {name} out")
+        names = {*Usage.__struct_fields__, "prompts", *NETWORK_FIELDS} - ours
+        self._check_default(sorted(names), who + " decides its {0}: leave {0} out")
+
+    def _check_default(self, names: Iterable[str], problem: str) -> None:
+        """Raise with ``problem``, in which {} is the field, if one of ``names`` is stated."""
+        blank = Card(name="", title="", missing="-")
+        for name in names:
+            if getattr(self, name) != getattr(blank, name):
+                raise ValueError(problem.format(name))
 
 
 def normalize_url(url: str) -> str:

@@ -10,7 +10,9 @@ from typing import Literal
 
 from foundation.errors import BenchError
 
-KindName = Literal["transformer", "hashing", "bm25", "python", "endpoint", "vectors", "system"]
+KindName = Literal[
+    "transformer", "hashing", "bm25", "python", "endpoint", "vectors", "system", "fusion"
+]
 # Options of whatever has vectors, as fields of requests.
 OF_VECTORS = frozenset({"store_dtype", "dimensions", "precision", "rescore", "index", "view"})
 OF_TEXTS = frozenset({"max_query_tokens", "max_document_tokens", "query_prompt"})
@@ -33,6 +35,7 @@ class Kind:
         is_remote: whether texts are sent to a server.
         reads_ids: whether it looks vectors up by the ids of documents and queries, instead of
             encoding their texts.
+        fuses: whether its card names the models whose rankings it fuses.
         fewest_dimensions: smallest allowed value of its option ``dim``.
     """
 
@@ -44,6 +47,7 @@ class Kind:
     is_opaque: bool = False
     is_remote: bool = False
     reads_ids: bool = False
+    fuses: bool = False
     fewest_dimensions: int = 0
 
     def check_options(self, model: str, given: Iterable[str]) -> None:
@@ -80,6 +84,9 @@ KINDS: dict[KindName, Kind] = {
         is_remote=True,
     ),
     "vectors": Kind("is a folder of ready vectors", is_opaque=True, reads_ids=True),
+    "fusion": Kind(
+        "fuses the rankings of other models", honours=frozenset(), makes_vectors=False, fuses=True
+    ),
     "system": Kind(
         "is a search system", honours=frozenset(OF_SYSTEMS), makes_vectors=False, is_opaque=True
     ),

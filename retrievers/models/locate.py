@@ -9,7 +9,15 @@ from typing import Any
 
 from foundation.errors import BenchError, did_you_mean, first_line
 from foundation.files import resolve_inside, sha256_of_file
-from retrievers.models.card import BRANCH, CARD_FILE, Card, card_names, load_card, replace_fields
+from retrievers.models.card import (
+    BRANCH,
+    CARD_FILE,
+    Card,
+    card_names,
+    load_card,
+    make_card,
+    replace_fields,
+)
 from retrievers.models.read_checkpoint import find_weights, weight_files
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
@@ -38,6 +46,12 @@ class Place:
 
 def locate_model(name: str) -> Place:
     """Return the card, folder or repository that ``name`` stands for. Nothing is downloaded."""
+    if members := _split_fusion(name):
+        names = [_name_of(member) for member in members]
+        card = make_card(
+            {"name": "+".join(names), "title": name, "kind": "fusion", "models": members}
+        )
+        return Place(name, Path.cwd(), card)
     if found := READY_VECTORS.fullmatch(name):
         return Place(name, Path.cwd(), _card_of_vectors(name, *found.groups()))
     folder = Path(name).expanduser()
@@ -79,11 +93,39 @@ def _card_of_vectors(typed: str, folder: str, similarity: str | None) -> Card:
     )
 
 
+def _split_fusion(name: str) -> tuple[str, ...]:
+    """Return the models of ``one+another``, or none if it is the name of a file or one model."""
+    vectors, code = READY_VECTORS.fullmatch(name), PYTHON_FILE.fullmatch(name)
+    path = Path(vectors[1] if vectors else code[1] if code else name).expanduser()
+    members = tuple(name.split("+"))
+    if len(members) < 2 or is_url(name) or path.exists():
+        return ()
+    if not all(members):
+        raise BenchError(f"{name}: a model is missing next to +", "Name two, such as minilm+bm25.")
+    return members
+
+
+def _name_of(member: str) -> str:
+    """Return the name of a model in results."""
+    place = locate_model(member)
+    return place.card.name if place.card else Path(member).resolve().name
+
+
+def member_names(card: Card, base: Path) -> list[str]:
+    """Return the models of a fusion. Relative paths of a card are those next to its file."""
+    found = []
+    for name in card.models:
+        code = PYTHON_FILE.fullmatch(name)
+        is_file = (base / Path(code[1] if code else name).expanduser()).exists()
+        found.append(str(base / Path(name).expanduser()) if is_file else name)
+    return found
+
+
 def is_card(model: str) -> bool:
     """Return whether ``model`` names a card or Python code rather than a folder or Hub id."""
+    named = model in card_names() or model.endswith(".toml") or _split_fusion(model)
     patterns = READY_VECTORS.fullmatch(model) or PYTHON_FILE.fullmatch(model)
-    named = model in card_names() or model.endswith(".toml") or patterns
-    return bool(named) and not Path(model).expanduser().is_dir()
+    return bool(named or patterns) and not Path(model).expanduser().is_dir()
 
 
 def is_url(model: str) -> bool:

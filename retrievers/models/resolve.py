@@ -5,7 +5,8 @@ vectors are made. A plain checkpoint does not and is refused, unless it is used 
 """
 
 import logging
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from pathlib import Path
@@ -32,7 +33,14 @@ from retrievers.models.card import (
     make_card_like,
     replace_fields,
 )
-from retrievers.models.locate import Place, is_card, is_url, locate_checkpoint, locate_model
+from retrievers.models.locate import (
+    Place,
+    is_card,
+    is_url,
+    locate_checkpoint,
+    locate_model,
+    member_names,
+)
 from retrievers.models.read_checkpoint import (
     ADAPTER_CONFIG,
     Checkpoint,
@@ -80,6 +88,7 @@ class Model:
         adapter: folder of the adapter to attach, or None.
         routing: routing of its adapters; None if they are not routed.
         allow_unknown_tokens: whether to use it on texts whose tokens it mostly does not know.
+        members: models whose rankings it fuses.
     """
 
     card: Card
@@ -89,6 +98,7 @@ class Model:
     adapter: Path | None = None
     routing: Routing | None = None
     allow_unknown_tokens: bool = False
+    members: tuple["Model", ...] = ()
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -99,7 +109,8 @@ class Model:
 
     def for_dataset(self, name: str) -> "Model":
         """Return this model with the prompts of dataset ``name``."""
-        return replace_field(self, recipe=self.recipe.for_dataset(name))
+        members = tuple(member.for_dataset(name) for member in self.members)
+        return replace_field(self, recipe=self.recipe.for_dataset(name), members=members)
 
     def check_unchanged(self) -> None:
         """Raise if a file of a checkpoint differs from the one that was hashed."""
@@ -118,7 +129,9 @@ class Model:
         return replace_field(self, recipe=recipe, adapter=folder, routing=None)
 
 
-def resolve_model(model: str, settings: ModelSettings = CARD_DECIDES) -> Model:
+def resolve_model(
+    model: str, settings: ModelSettings = CARD_DECIDES, fused_in: tuple[str, ...] = ()
+) -> Model:
     """Find a model and everything that determines its vectors.
 
     Args:
@@ -126,6 +139,7 @@ def resolve_model(model: str, settings: ModelSettings = CARD_DECIDES) -> Model:
             ``path/to/file.py:Name`` for a class, function or object in a file of Python code, which
             needs ``trust_code``.
         settings: replace those of the card.
+        fused_in: fusions that the model is a member of, from the outermost.
 
     Raises:
         BenchError: there is no such model or dtype, a plain checkpoint is named without ``like``, a
@@ -146,9 +160,19 @@ def resolve_model(model: str, settings: ModelSettings = CARD_DECIDES) -> Model:
     if settings.dtype == "int8":
         _check_int8(recipe)
         recipe = msgspec.structs.replace(recipe, backend="int8-calibrated")
-    return replace_field(
+    resolved = replace_field(
         resolved, recipe=recipe, allow_unknown_tokens=settings.allow_unknown_tokens
     )
+    if not card.traits.fuses:
+        return resolved
+    if model in fused_in:
+        raise BenchError(f"{model} is a member of itself: {' > '.join((*fused_in, model))}")
+    within = ModelSettings(
+        allow_unknown_tokens=settings.allow_unknown_tokens, trust_code=settings.trust_code
+    )
+    names = member_names(card, base)
+    members = [resolve_model(name, within, (*fused_in, model)) for name in names]
+    return _with_members(resolved, members)
 
 
 def _apply_settings(card: Card, settings: ModelSettings) -> Card:
@@ -164,6 +188,19 @@ def _apply_settings(card: Card, settings: ModelSettings) -> Card:
     if card.encoder or not card.traits.is_stated:
         _check_object_settings(card, changes)
     return with_adapter(card, Path(settings.adapter)) if settings.adapter else card
+
+
+def _with_members(model: Model, members: Sequence[Model]) -> Model:
+    """Return a fusion of ``members``, in whose training data it is in-domain."""
+    for name, times in Counter(member.card.name for member in members).items():
+        if times > 1:
+            raise BenchError(
+                f"{model.card.name}: {times} of its models are called {name}",
+                "Give each model of a fusion once, and different models different names.",
+            )
+    trained_on = dict.fromkeys(name for member in members for name in member.card.trained_on)
+    card = replace_fields(model.card, {"trained_on": tuple(trained_on)})
+    return replace_field(model, card=card, members=tuple(members))
 
 
 def resolve_kind(card: Card, base: Path, trust_code: bool = False) -> Model:
@@ -473,7 +510,7 @@ def _make_recipe(card: Card, **fields: Any) -> Recipe:
         "revision": card.revision if card.checkpoint else "",
         "prompts": Prompts(query=card.prompts.query, document=card.prompts.document),
         "dataset_prompts": dict(card.prompts.datasets),
-        "options": dict(card.options),
+        "options": card.fusion.options if card.traits.fuses else dict(card.options),
         **card.usage,
     }
     if not card.is_network:

@@ -209,6 +209,11 @@ def own_system(folder: Path) -> None:
     Path("search.py").write_text(search, encoding="utf-8")
 
 
+def fusion(folder: Path) -> None:
+    (card,) = blocks("docs/how-to/pipelines.md", "toml")
+    Path("hybrid.toml").write_text(card, encoding="utf-8")
+
+
 def two_machines(folder: Path) -> None:
     for machine in ("machine-1", "machine-2"):
         out = ["--results", f"{machine}/results"]
@@ -327,6 +332,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "paper": grid_of_the_paper,
     "several-machines": two_machines,
     "search-systems": own_system,
+    "pipelines": fusion,
     "exchange": other_people_s_files,
     "cutoff": scored_run,
     "slices": questions_of_tenants,

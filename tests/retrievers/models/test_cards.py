@@ -108,7 +108,11 @@ def test_a_published_score_has_the_source_that_the_card_states_once(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "content", "hint"),
     [
-        ("mine.toml", b'name = "mine"\ntitle = ""\nnormalise = true', "did you mean normalize?"),
+        (
+            "mine.toml",
+            b'name = "mine"\ntitle = ""\nnormalise = true',
+            "did you mean normalize or normalization?",
+        ),
         ("nothing.toml", None, ""),
         ("broken.toml", b"name = ", ""),
         ("binary.toml", b"name = \xff", ""),
