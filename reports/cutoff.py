@@ -48,11 +48,15 @@ def _warning(done: ScoreCutoff) -> Iterator[str]:
         if one.separates:
             continue
         given = "given " * (one.silent_given is not None)
+        verdict = f"Scores of {done.model} hardly separate on {one.name}"
         cost = f"the rankings of {one.name} are too short to tell"
         if silent := one.unanswerable:
             share = _percent(round(1 - silent.value, 2))
+            if silent.value > 1 - one.keep:  # as far as so few queries can tell
+                verdict = f"It is uncertain whether scores of {done.model} separate on {one.name}"
+                share += f" [{100 * (1 - silent.high):.0f}, {100 * (1 - silent.low):.0f}]"
             cost = f"{share} of the {given}queries without an answer still return something"
-        yield f"Scores of {done.model} hardly separate on {one.name}: {cost}."
+        yield f"{verdict}: {cost}."
 
 
 def _answer(done: ScoreCutoff, cutoff: float) -> str:

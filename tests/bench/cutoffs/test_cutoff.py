@@ -147,6 +147,16 @@ def test_equal_scores_do_not_separate_and_the_cost_is_said_first(bench, sixty, t
     )
 
 
+def test_two_given_queries_without_an_answer_leave_it_open(bench, sixty, tmp_path):
+    (tmp_path / "off.txt").write_text("zebra\nzither\n", encoding="utf-8")
+    given = ("--without-answer", tmp_path / "off.txt", "--cache-dir", bench.cache)
+    done = bench("cutoff", "bm25", "--on", sixty, "--keep", ".8", *given)
+    assert done.code == ExitCode.INCONCLUSIVE
+    assert done.stdout.startswith(
+        "It is uncertain whether scores of bm25 separate on sixty: 0 % [0, 84] of the given queries"
+    )
+
+
 def test_rankings_of_relevant_documents_alone_are_too_short_to_take_them_out(
     bench, sixty, tmp_path
 ):
