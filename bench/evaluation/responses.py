@@ -79,6 +79,8 @@ def read_responses(
     warnings = [told]
     if dataset.has_documents:
         warnings.append(_tell_unknown(run, name, dataset, dataset.corpus, most_unknown))
+    else:
+        _require_judged(run, name, dataset)
     if unordered:
         about = f"scores that rise, or are not finite, for {_count(unordered, len(responses))}"
         warnings.append(f"returned {about}: the order of its responses counts there")
@@ -136,6 +138,8 @@ def check_run(run: Run, name: str, dataset: Dataset, measures: Sequence[str]) ->
     if corpus is not None:
         size = len(corpus)
         notes.append(_tell_unknown(run, f"the run {name}", dataset, corpus, most=1.0))
+    elif not dataset.has_documents:
+        _require_judged(run, f"the run {name}", dataset)
     longest = int(np.diff(run.offsets).max())
     deeper = _deeper_than(longest, measures)
     if deeper and (size is None or longest + bool(dataset.facts.exclude_self) < size):
@@ -162,6 +166,19 @@ def _tell_unknown(run: Run, name: str, dataset: Dataset, corpus: Corpus, most: f
     raise BenchError(
         f"{counted} are not in {dataset.name}: {name} has {shown}, the collection {own}",
         _explain_unknown(unknown[:SHOWN], corpus),
+    )
+
+
+def _require_judged(run: Run, name: str, dataset: Dataset) -> None:
+    """Raise if a ranking has no judged document of a collection that has ids alone."""
+    judged, ids = dict.fromkeys(dataset.qrels.doc_ids), run.ids.to_pylist()
+    if judged.keys() & {*ids}:
+        return
+    shown, own = (", ".join(map(repr, list(some)[:SHOWN])) for some in (ids, judged))
+    raise BenchError(
+        f"no document of {name} is judged in {dataset.name}: {name} has {shown}, the judgements "
+        f"{own}",
+        "Check that it is of this collection, with the ids of documents and not with rows.",
     )
 
 

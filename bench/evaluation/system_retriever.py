@@ -4,9 +4,11 @@ A system changes without its code. Its state is what it answers to ten queries o
 which is part of its recipe next to its version. Responses are kept for each state.
 """
 
+import inspect
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -82,7 +84,8 @@ class SystemRetriever(Retriever):
         typed = {**stated.compression.facts, "store_dtype": stated.store_dtype}
         given = [key for key, value in typed.items() if value not in ("", "float32")]
         KINDS["system"].check_options(name, given)
-        options: dict[str, Option] = {"code": stated.encoder} if stated.encoder else {}
+        code = stated.encoder or _hash_source(made)
+        options: dict[str, Option] = {"code": code} if code else {}
         recipe = Recipe(model=name, kind="system", dim=0, files=stated.files, options=options)
         card = replace_fields(model.card, {"kind": "system"})
         system = SearchSystem(made, name)
@@ -219,6 +222,14 @@ class SystemRetriever(Retriever):
         )
         ranked = ((query, *ids) for query, ids, _ in found.run.rankings())
         return hash_records(ranked)[:DIGITS]
+
+
+def _hash_source(made: Any) -> str:
+    """Return a hash of the source of an object's class, or of a function; "" if it is unknown."""
+    with suppress(OSError, TypeError):  # defined at a prompt, or in C
+        source = inspect.getsource(made if inspect.isroutine(made) else type(made))
+        return hash_records([[source]])[:DIGITS]
+    return ""
 
 
 def _size(dataset: Dataset) -> int:

@@ -35,6 +35,7 @@ READER_VERSION = 1  # increase it if a reader yields different documents from th
 TEXT_FORMS = (".jsonl", ".parquet", ".arrow")  # of documents and queries; the first one is read
 _SUFFIXES = ("jsonl", "tsv", "csv", "txt", "xml", "trec", "qrels")  # of text files
 OTHER_FORMS = ("csv", "tsv", "txt", "json")  # of files named like a part, but not read as one
+OTHER_TABLES = (".csv", ".tsv")  # in the folder of a part
 TABLE_ROWS = 1_024  # read at a time
 _SHARD = re.compile("(.+)-[0-9]{5}-of-([0-9]{5})")
 _LENIENT = re.compile(rb"\\u[dD][89a-fA-F]|NaN")  # in JSON that Python programs write
@@ -314,9 +315,10 @@ def _files_by_split(
     found: dict[str, dict[tuple[int, bool], dict[str, Path]]] = {}
     patterns = (f"{name}[.-]*", f"{name}/*", f"{name}/*/*")
     for path in sorted(path for pattern in patterns for path in base.glob(pattern)):
-        if path.name in {f"{name}.{other}" for other in OTHER_FORMS} and path.suffix not in forms:
-            assume(f"{path.name} is not read", None)
         plain, parts = path.name.removesuffix(".gz"), path.relative_to(base).parts
+        others = OTHER_TABLES if len(parts) > 1 else [f"{name}.{other}" for other in OTHER_FORMS]
+        if plain.endswith(tuple(others)) and not plain.endswith(tuple(forms)):
+            assume(f"{'/'.join(parts)} is not read", None)
         form = next((form for form in forms if plain.endswith(form)), "")
         stem = plain.removesuffix(form)
         split = shard[1] if (shard := _SHARD.fullmatch(stem)) else stem

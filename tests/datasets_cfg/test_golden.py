@@ -158,4 +158,6 @@ def test_a_file_that_is_named_like_a_part_and_not_read_is_told(tmp_path, open_):
     write(tmp_path / "set/queries.jsonl", ["_id", "text"], [("q", "wing")])
     write(tmp_path / "set/qrels/test.jsonl", ["query-id", "corpus-id", "score"], [("q", "d1", 1)])
     (tmp_path / "set/queries.tsv").write_text("q\tanother\n")
-    assert "queries.tsv is not read" in open_(tmp_path / "set").assumptions
+    (tmp_path / "set/qrels/test.csv").write_text("query-id,corpus-id,score\nq,d2,1\n")
+    told = open_(tmp_path / "set").assumptions
+    assert {"queries.tsv is not read", "qrels/test.csv is not read"} <= told.keys()

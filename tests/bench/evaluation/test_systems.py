@@ -214,6 +214,13 @@ def test_a_golden_set_without_documents_is_scored_by_ids_alone(tmp_path, capsys)
     scored = bench.score(run_file, golden, **places)
     assert done.record.protocol == scored.record.protocol
     assert done.measures["nDCG@10"] == scored.measures["nDCG@10"]
+    with pytest.raises(BenchError, match="no document of other is judged in golden: other has 'x'"):
+        bench.evaluate(lambda queries, k: [["x"]] * len(queries), golden, name="other", **places)
+    run_file.write_text("1 Q0 x 1 3 t\n", encoding="utf-8")
+    with pytest.raises(
+        BenchError, match=r"no document of the run run.trec is judged .* 'd1', 'd3'"
+    ):
+        bench.score(run_file, golden, name="run.trec", **places)
     with pytest.raises(BenchError, match="golden has no documents") as refused:
         bench.evaluate("bm25", golden, **places)
     assert "Ids alone suffice for a search system" in refused.value.hint
@@ -286,6 +293,21 @@ def test_a_stored_result_is_reused_while_version_and_ten_responses_are_equal(eva
     )
 
 
+def test_an_object_with_other_code_is_asked_anew_even_if_its_version_is_the_same(evaluate):
+    class Cautious(Words):
+        version = "1"
+
+        def rank(self, query):
+            return super().rank(query)[:10]
+
+    class Plain(Words):
+        version = "1"
+
+    plain, other = evaluate(Plain()), evaluate(Cautious())
+    assert plain.record.recipe.options["code"] != other.record.recipe.options["code"]
+    assert evaluate(Plain()).record.key == plain.record.key != other.record.key
+
+
 def test_a_system_without_version_is_told_so(evaluate):
     system = Words()
     system.version = None
@@ -294,7 +316,7 @@ def test_a_system_without_version_is_told_so(evaluate):
 
 
 def test_two_states_are_told_apart_by_name(evaluate, tmp_path):
-    evaluate(Words())
+    evaluate(changed(lambda rows: rows))
     evaluate(changed(lambda rows: rows[::-1]))
     evaluate(changed(lambda rows: rows[1:]), name="other")
     places = {"results": tmp_path / "out", "cache_dir": tmp_path / "cache", "resamples": 99}
