@@ -121,6 +121,22 @@ class Dataset:
                 write_collection(unfinished, documents, asked.items(), judged, declared)
         return open_dataset(str(folder), cache_dir=cache)
 
+    def with_documents(self, corpus: Mapping[str, Mapping[str, str]]) -> "Dataset":
+        """Return this dataset, which has only ids of documents, with texts as of `from_dicts`."""
+        qrels: dict[str, dict[str, int]] = {}
+        for query, document, grade in self.qrels:
+            qrels.setdefault(query, {})[document] = grade
+        stated = {name: getattr(self.facts, name) for name in INHERITED_FACTS}
+        made = Dataset.from_dicts(
+            corpus,
+            dict(zip(self.queries.ids, self.queries.texts, strict=True)),
+            qrels,
+            name=self.name,
+            cache_dir=self.cache_dir,
+            **{name: fact for name, fact in stated.items() if fact is not None},
+        )
+        return replace(made, assumptions=self.assumptions)
+
     @property
     def name(self) -> str:
         """Name of the collection as typed, or of the user's folder."""

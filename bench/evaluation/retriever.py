@@ -5,7 +5,7 @@ which kind a model is.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -208,6 +208,10 @@ class Retriever(ABC):
             BenchError: what ranks differs from its first use, as far as is known.
         """
         return self
+
+    def documents(self) -> Mapping[str, Mapping[str, str]]:
+        """Return ``title`` and ``text`` of documents that the model itself has, by id."""
+        return {}
 
     def missing(self, dataset: Dataset) -> int:
         """Return the number of documents of ``dataset`` that a search encodes first."""

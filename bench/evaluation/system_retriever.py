@@ -108,6 +108,10 @@ class SystemRetriever(Retriever):
         probe = self._ask_probe(dataset, search_depth(dataset, depth))
         return replace(self._with_facts({STATE: self._digest(probe, dataset)}), probe=probe)
 
+    def documents(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the documents that the system itself has, by id."""
+        return self.system.documents()
+
     def check(self, dataset: Dataset, depth: int) -> int:
         """Estimate the peak memory of a search in bytes, and raise if it exceeds the limit."""
         rows = len(dataset.queries) * min(search_depth(dataset, depth), _size(dataset))

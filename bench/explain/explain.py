@@ -76,6 +76,9 @@ def explain_system(request: ExplainRequest) -> Ledger:
         raise BenchError(problem, "Give --checkpoint MODEL and one name with --on.")
     workspace = open_workspace(request)
     (dataset,) = workspace.datasets(request.on)
+    system = StoredSystem.open(request.model, request.trust_code)
+    if not dataset.has_documents and (texts := system.documents()):
+        dataset = dataset.with_documents(texts)
     (loaded,) = load_models(workspace, (request.checkpoint,), request)
     loaded.require_encoder()
     named = loaded.for_dataset(dataset.name)
@@ -84,7 +87,6 @@ def explain_system(request: ExplainRequest) -> Ledger:
     with suppress(BenchError):  # not a transformer: no deviation can be applied
         question = Question(loaded, [dataset], workspace.dataset, workspace.device)
         _ = question.passes
-    system = StoredSystem.open(request.model, request.trust_code)
     return examine(system, model, dataset, question, request.measure or None)
 
 

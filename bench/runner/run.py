@@ -199,6 +199,9 @@ def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Pl
     for name in names:
         with gaps.catch(str(name)):
             opened = workspace.open(name, request.split, request.limit)
+            texts = {} if opened.dataset.has_documents else _documents_of(models)
+            if texts:
+                opened = replace(opened, dataset=opened.dataset.with_documents(texts))
             for model in models:
                 is_stored = model.recipe.is_identified
                 with gaps.catch(opened.name, model.name):
@@ -221,6 +224,11 @@ def _prepare(request: RunRequest, workspace: Workspace, stack: ExitStack) -> _Pl
         for expected in model.card.expected
     }
     return _Plan(tuple(jobs), published, gaps)
+
+
+def _documents_of(models: Sequence[Retriever]) -> Mapping[str, Mapping[str, str]]:
+    """Return the documents of the first model that has some of its own."""
+    return next(filter(None, (model.documents() for model in models)), {})
 
 
 def _expand(workspace: Workspace, names: Sequence[Any]) -> list[Any]:

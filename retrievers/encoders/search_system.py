@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from foundation.errors import BenchError
+from foundation.errors import BenchError, wrap_errors
 
 ENCODES = ("encode_query", "encode_queries")  # methods of encoders
 SECOND_ARGUMENTS = ("k", "top_k")
@@ -81,6 +81,24 @@ class SearchSystem:
         if not isinstance(size, int) or size < 1:
             raise BenchError(f"{self.name}: its batch is {size!r}", "Set a number from 1.")
         return size
+
+    def documents(self) -> dict[str, dict[str, str]]:
+        """Return ``title`` and ``text`` of the object's ``documents()`` by id; none without it.
+
+        They are mappings with ``id`` (or ``_id``), ``text`` and maybe ``title``.
+
+        Raises:
+            BenchError: the method fails, or returns something else.
+        """
+        if not callable(method := getattr(self.made, "documents", None)):
+            return {}
+        found: dict[str, dict[str, str]] = {}
+        hint = 'Yield {"id": "d1", "title": "", "text": "..."} for each document.'
+        with wrap_errors(f"documents() of {self.name} failed", hint):
+            for one in method():
+                name = str(one["_id"] if "_id" in one else one["id"])
+                found[name] = {"title": str(one.get("title") or ""), "text": str(one["text"])}
+        return found
 
     def search(self, queries: Any, k: int, method: str = "search") -> list[Ranking]:
         """Return the ranking of each query as the system gives it, of any length.

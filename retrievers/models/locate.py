@@ -115,9 +115,10 @@ def member_names(card: Card, base: Path) -> list[str]:
     """Return the models of a fusion. Relative paths of a card are those next to its file."""
     found = []
     for name in card.models:
-        code = PYTHON_FILE.fullmatch(name)
-        is_file = (base / Path(code[1] if code else name).expanduser()).exists()
-        found.append(str(base / Path(name).expanduser()) if is_file else name)
+        vectors, code = READY_VECTORS.fullmatch(name), PYTHON_FILE.fullmatch(name)
+        file = vectors[1] if vectors else code[1] if code else name
+        path = base / Path(file).expanduser()
+        found.append(name.replace(file, str(path), 1) if path.exists() else name)
     return found
 
 

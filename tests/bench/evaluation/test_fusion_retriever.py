@@ -14,7 +14,8 @@ from bench.evaluation.retriever import EvaluationOptions
 from bench.evaluation.runs import Run
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
-from retrievers.models.card import Fusion
+from retrievers.models.card import Card, Fusion
+from retrievers.models.locate import member_names
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import write_collection
 
@@ -228,3 +229,21 @@ def test_a_plus_without_a_model_is_named(name):
 def test_a_file_with_a_plus_in_its_name_is_a_file(tmp_path):
     card = write_fusion(tmp_path / "bm25+hashing.toml", 'models = ["bm25", "hashing"]\nk = 7\n')
     assert resolve_model(card).recipe.options["k"] == 7
+
+
+def test_members_of_a_card_are_relative_to_its_file(tmp_path):
+    card = Card(
+        name="f",
+        title="f",
+        kind="fusion",
+        models=("one.toml", "code.py:made", "vectors:ready:dot", "vectors:ready", "bm25"),
+    )
+    for name in ("one.toml", "code.py", "ready"):
+        (tmp_path / name).touch()
+    assert member_names(card, tmp_path) == [
+        f"{tmp_path}/one.toml",
+        f"{tmp_path}/code.py:made",
+        f"vectors:{tmp_path}/ready:dot",
+        f"vectors:{tmp_path}/ready",
+        "bm25",
+    ]

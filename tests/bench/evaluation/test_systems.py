@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 import bench
+from bench.__main__ import main
 from bench.evaluation import asking
 from bench.evaluation.asking import Response, open_responses
 from bench.evaluation.runs import Run, merge_passages
+from bench.requests.outcomes import ExitCode
+from bench.result_store.find import find_results
 from foundation.errors import BenchError, DriftError
 from retrievers.encoders.search_system import SearchSystem, is_search
 from tests.support.collections import SIXTY, SIXTY_DOCUMENTS, SIXTY_QUERIES, write_collection
@@ -224,6 +227,45 @@ def test_a_golden_set_without_documents_is_scored_by_ids_alone(tmp_path, capsys)
     with pytest.raises(BenchError, match="golden has no documents") as refused:
         bench.evaluate("bm25", golden, **places)
     assert "Ids alone suffice for a search system" in refused.value.hint
+
+
+def test_documents_of_a_golden_set_come_from_the_system_itself(tmp_path):
+    golden = tmp_path / "golden"
+    golden.mkdir()
+    documents, queries, qrels = SIXTY
+    asked = "".join(f"{queries[query]},{document}\n" for query, document in qrels)
+    (golden / "golden.csv").write_text("question,doc_id\n" + asked, encoding="utf-8")
+    places = {"cache_dir": tmp_path / "cache", "results": tmp_path / "out"}
+
+    class Holding(Words):
+        def documents(self):
+            return [{"id": name, "text": text} for name, (_, text) in documents.items()]
+
+    (tmp_path / "held.py").write_text(
+        "from tests.bench.evaluation import test_systems\n"
+        "from tests.support.collections import SIXTY\n"
+        "class Held(test_systems.Words):\n"
+        "    def documents(self):\n"
+        "        return [{'_id': name, 'text': text} for name, (_, text) in SIXTY[0].items()]\n"
+        "prod = Held()\n",
+        encoding="utf-8",
+    )
+    alone = bench.evaluate(Holding(), golden, name="prod", **places)
+    assert alone.record.protocol.corpus_sha256
+    words = ["run", str(golden), "--model", f"{tmp_path / 'held.py'}:prod", "bm25", "--trust-code"]
+    folders = ["--results", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")]
+    assert main([*words, *folders]) == ExitCode.OK
+    whole = write_collection(tmp_path / "sixty", *SIXTY)
+    expected = bench.evaluate("bm25", whole, **places).measures["nDCG@10"]
+    (found,) = [one for one in find_results(tmp_path / "out", "bm25") if one.dataset == "golden"]
+    assert found.measures["nDCG@10"] == pytest.approx(expected)
+
+    class Failing(Words):
+        def documents(self):
+            return ["d1"]
+
+    with pytest.raises(BenchError, match=r"documents\(\) of prod failed"):
+        bench.evaluate(Failing(), golden, name="prod", **places)
 
 
 def test_a_few_unknown_documents_are_told_and_many_are_refused(evaluate):
