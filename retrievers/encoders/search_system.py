@@ -139,11 +139,12 @@ class SearchSystem:
                 raise self._error(
                     "returned rows that are not pairs of id and score", rows
                 ) from None
-        kinds = set(map(type, ids))
-        is_text = all(issubclass(kind, str) for kind in kinds)
-        if not is_text and not all(issubclass(kind, Integral) for kind in kinds):
+        with suppress(TypeError):
+            "".join(ids)  # the cheapest test that all are text
+            return Ranking(ids, scores)
+        if not all(isinstance(each, Integral) for each in ids):
             raise self._error("returned ids that are neither text nor whole numbers", ids)
-        return Ranking(ids if is_text else list(map(str, ids)), scores)
+        return Ranking(list(map(str, ids)), scores)
 
     def _error(self, problem: str, found: Any) -> BenchError:
         shown = repr(found)
