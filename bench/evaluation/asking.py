@@ -160,6 +160,7 @@ class Caller:
                     if self._failure:
                         raise self._failure
                     self._end_late_calls()
+                bar.update(self._answered - bar.n)
             except BaseException:
                 self._stop()
                 raise

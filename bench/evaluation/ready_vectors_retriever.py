@@ -37,8 +37,8 @@ class ReadyVectorsRetriever(VectorRetriever):
         if not len(extra):
             return hits, facts
         names = format_names([*extra[:3]])
-        about = f"{len(extra):,} of {len(ids):,} document vectors are of ids that {dataset.name} "
-        warnings = [*facts.preflight["warnings"], f"{about}lacks, and are not searched: {names}"]
+        about = f"{len(extra):,} of {len(ids):,} document vectors are ignored: {dataset.name} does "
+        warnings = [*facts.preflight["warnings"], f"{about}not contain their ids ({names})"]
         return hits, replace(facts, preflight={**facts.preflight, "warnings": warnings})
 
     def _ids_of(self, dataset: Dataset) -> dict[Role, list[str]]:

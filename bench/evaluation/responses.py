@@ -1,4 +1,4 @@
-"""What rankings of other programs show: run files, and the responses of search systems.
+"""Checks of rankings from other programs: run files, and responses of search systems.
 
 The order of a response counts. Scores are used if they are finite and never rise within it, so that
 equal scores are ties. Otherwise ranks are the scores.

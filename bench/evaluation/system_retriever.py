@@ -116,7 +116,8 @@ class SystemRetriever(Retriever):
         """Estimate the peak memory of a search in bytes, and raise if it exceeds the limit."""
         rows = len(dataset.queries) * min(search_depth(dataset, depth), _size(dataset))
         needed = resident_bytes() + rows * ROW_BYTES
-        return check_memory(self.name, needed, self.resources.max_memory, _size(dataset))
+        documents = len(dataset.corpus) if dataset.has_documents else rows
+        return check_memory(self.name, needed, self.resources.max_memory, documents)
 
     def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchFacts]:
         """Return the rankings of all queries, of which those without a response are asked."""
@@ -229,7 +230,7 @@ class SystemRetriever(Retriever):
 
 
 def _hash_source(made: Any) -> str:
-    """Return a hash of the source of an object's class, or of a function; "" if it is unknown."""
+    """Hash the source code of a function or of an object's class; "" if it is not available."""
     with suppress(OSError, TypeError):  # defined at a prompt, or in C
         source = inspect.getsource(made if inspect.isroutine(made) else type(made))
         return hash_records([[source]])[:DIGITS]

@@ -121,9 +121,9 @@ def evaluate_candidate(
 
 
 def is_unnamed(model: Any) -> bool:
-    """Return whether no name of stored results can stand for a side of a check.
+    """Return whether a side of a check must be evaluated, since no stored result has its name.
 
-    It is code or a server of the user, whose state is found out anew, or an object of Python.
+    It is code or a server of the user, whose state may have changed, or a Python object.
     """
     if isinstance(model, str | Path):
         return is_url(str(model)) or bool(PYTHON_FILE.fullmatch(str(model)))

@@ -208,8 +208,8 @@ class CutoffRequest(MismatchFields, CompressionFields, HardwareFields, FolderFie
         like_cutoff: Another model, or its run file, and its cut-off, as MODEL=SCORE: find the
             cut-off of the first model that keeps as much on these queries, instead of a share.
         without_answer: File of queries that have no answer in the collections, one a line.
-        by: Find a cut-off for each slice of the queries instead: those that share the value of a
-            field, as of `compare`. The promises hold on all slices together.
+        by: Find one cut-off per slice: queries with the same value of this field, as in `compare`.
+            The promises hold on all slices together.
         split: Split whose queries and judgements are used. Default: the collection's.
 
     Examples:
@@ -243,8 +243,8 @@ class LeaderboardRequest(ResamplingFields, FolderFields):
             tables in bench/boards/published, `cards` for the models of `list models`, or `all`.
         baseline: Compare every model with these, as `compare` and `check` do: daggers mark scores
             that are significantly better, the page shows differences and verdicts.
-        by: Compare with each baseline on the slices of the queries, too: those that share the value
-            of a field, as of `compare`. The page of a model shows a picture of them.
+        by: Also compare with each baseline on slices: queries with the same value of a field, as in
+            `compare`. The page of a model draws their intervals.
         every_measure: Include every measure of the results, as the page does.
 
     Examples:

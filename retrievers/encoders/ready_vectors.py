@@ -47,9 +47,12 @@ class ReadyVectors(Encoder):
         self, vectors: IdVectors, ids: Sequence[str], advance: Callback | None
     ) -> Float32Array:
         found = vectors.rows(ids)
-        if not (usable := np.isfinite(found).all(axis=1)).all():
-            name = ids[int(np.flatnonzero(~usable)[0])]
-            raise BenchError(f"{self.typed}: the vector of {vectors.role} {name} is not finite")
+        is_finite, is_zero = np.isfinite(found).all(axis=1), ~found.any(axis=1)
+        for unusable, what in ((~is_finite, "not finite"), (is_zero, "zero")):
+            if unusable.any():
+                name = ids[int(np.flatnonzero(unusable)[0])]
+                problem = f"{self.typed}: the vector of {vectors.role} {name} is {what}"
+                raise BenchError(problem, "Encode its text again.")
         if self.recipe.normalize:
             scale_to_unit(found)
         elif self.recipe.similarity == "cos":

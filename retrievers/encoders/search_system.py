@@ -83,9 +83,10 @@ class SearchSystem:
         return size
 
     def documents(self) -> dict[str, dict[str, str]]:
-        """Return ``title`` and ``text`` of the object's ``documents()`` by id; none without it.
+        """Return the object's documents by id, each with ``title`` and ``text``.
 
-        They are mappings with ``id`` (or ``_id``), ``text`` and maybe ``title``.
+        ``documents()`` of the object yields mappings with ``id`` (or ``_id``), ``text`` and
+        optionally ``title``. Without this method there are none.
 
         Raises:
             BenchError: the method fails, or returns something else.

@@ -381,7 +381,7 @@ class ExpectedScore(Record, kw_only=True):
 
 
 class Fusion(Record, kw_only=True):
-    """How several rankings of a query become one.
+    """Settings that combine several rankings of a query.
 
     A document that a ranking lacks has no reciprocal rank there, and otherwise the lowest score of
     that ranking.

@@ -70,6 +70,6 @@ def test_vectors_of_other_documents_are_counted(tmp_path):
     name = write_vectors(tmp_path, [*DOCUMENTS, "x1", "x2"], [*QUERIES, "other"])
     workspace = Workspace(tmp_path / "cache", device="cpu")
     done = evaluate(workspace.prepare(workspace.open(str(collection)), workspace.load(name)))
-    (note,) = [line for line in done.record.preflight["warnings"] if "not searched" in line]
-    assert note.startswith("2 of 8 document vectors are of ids that collection lacks")
-    assert note.endswith("x1, x2")
+    (note,) = [line for line in done.record.preflight["warnings"] if "are ignored" in line]
+    assert note.startswith("2 of 8 document vectors are ignored: collection does not contain")
+    assert note.endswith("(x1, x2)")

@@ -128,12 +128,13 @@ def test_lengths_other_than_one_need_a_similarity(tmp_path):
     assert dot.recipe.fingerprint != cosine.recipe.fingerprint
 
 
-def test_a_vector_that_is_not_finite_is_named(tmp_path):
+@pytest.mark.parametrize(("value", "what"), [(np.nan, "not finite"), (0.0, "zero")])
+def test_a_vector_that_cannot_be_compared_is_named(tmp_path, value, what):
     npz(tmp_path, "queries")
     documents = VECTORS["documents"].copy()
-    documents[3, 1] = np.nan
+    documents[3] = value
     np.savez(tmp_path / "documents.npz", documents=documents, ids=IDS["documents"])
-    with pytest.raises(BenchError, match="the vector of document 9 is not finite"):
+    with pytest.raises(BenchError, match=f"the vector of document 9 is {what}"):
         opened(tmp_path, ":dot").encode_documents([""] * 5, IDS["documents"])
 
 
