@@ -3,23 +3,16 @@
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from foundation.errors import to_one_line
 
 if TYPE_CHECKING:  # `list` needs no NumPy
-    from bench.comparing.statistics import Difference, MeanScore
+    from bench.comparing.statistics import Difference, Estimate
     from bench.evaluation.result_record import Latency
 
 WIDEST = 80  # characters of a cell with text: tables are read in a terminal
 SMALLEST_P = 0.00005  # four digits would show 0 below it
-
-
-class _Limits(Protocol):
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
 
 
 def short_text(value: object, width: int = WIDEST) -> str:
@@ -55,14 +48,14 @@ def signed(value: float | None, digits: int = 4) -> str:
     return "" if value is None else f"{value:+.{digits}f}"
 
 
-def interval(of: _Limits | None, digits: int = 4) -> str:
+def interval(of: "Estimate | Difference | None", digits: int = 4) -> str:
     """Format the interval ``of`` a difference with so many ``digits``: ``-0.0300 to +0.0050``."""
     if of is None or of.low is None or of.high is None:
         return ""
     return f"{signed(of.low, digits)} to {signed(of.high, digits)}"
 
 
-def range_of(of: _Limits) -> str:
+def range_of(of: "Estimate | Difference") -> str:
     """Format the interval ``of`` a score: ``0.350–0.450``."""
     if of.low is None or of.high is None:
         return ""
@@ -77,7 +70,7 @@ def paired_interval(pair: "Difference") -> str:
     return f"{limits} (few)" if limits and pair.few else limits
 
 
-def mean_score(of: "MeanScore | None") -> str:
+def mean_score(of: "Estimate | None") -> str:
     """Format a score ``of`` a model with its interval: ``0.4000 (0.3500 to 0.4500)``."""
     if of is None:
         return ""

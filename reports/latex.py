@@ -213,10 +213,10 @@ def report_latex(report: Report) -> str:
         on = row.on_collection(name)
         if on is None or on.score is None:
             return GAP
-        half = "" if on.score.high is None else f" ± {on.score.high - on.score.mean:.3f}"
+        half = "" if on.score.high is None else f" ± {on.score.high - on.score.value:.3f}"
         if seeds > sum(bool(cell.scores) for cell in row.cells) == 1:
             half = " (one seed)"
-        return on.score.mean, half + "†" * (on.verdict in ("better", "worse"))
+        return on.score.value, half + "†" * (on.verdict in ("better", "worse"))
 
     def measure(name: str) -> str:
         return next((on.measure for row in report.rows if (on := row.on_collection(name))), "")
@@ -243,7 +243,7 @@ def report_latex(report: Report) -> str:
 def _distinguished(report: Report, name: str) -> list[int]:
     """Return the number of the row that is significantly better than all others, or nothing."""
     scored = {
-        number: (row, on, on.score.mean)
+        number: (row, on, on.score.value)
         for number, row in enumerate(report.rows)
         if (on := row.on_collection(name)) and on.score
     }

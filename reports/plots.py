@@ -253,7 +253,7 @@ def _draw_row(axes: "Axes", report: Report, row: RowResult, name: str, x: float)
     seeds = report.seed_scores(row, name)
     for score in seeds if len(seeds) > 1 else ():
         axes.plot(x, score, "_", color=GREY, ms=10, zorder=1)
-    axes.plot(x, on.score.mean, "o", color=BLUE, zorder=3)
+    axes.plot(x, on.score.value, "o", color=BLUE, zorder=3)
     if interval := _limits(row, name):
         axes.vlines(x, *interval, color=BLUE, lw=1.5, zorder=2)
     axes.set_ylabel(on.measure)

@@ -10,7 +10,13 @@ import msgspec
 
 from bench.comparing.pairs import Forgetting, TransferRow
 from bench.comparing.statistics import Difference
-from bench.experiments.report import Interval, Report, RowOnCollection, RowResult, SequenceResult
+from bench.experiments.report import (
+    Report,
+    RowOnCollection,
+    RowResult,
+    SeedEstimate,
+    SequenceResult,
+)
 from bench.monitor.curve import Curve, CurvePoint, Selection
 from foundation.errors import format_names
 from foundation.files import replace_file
@@ -238,7 +244,7 @@ def _heading(report: Report, name: str) -> str:
 def score_table(report: Report, name: str) -> str:
     """Return a table of all rows of ``report`` on the collection ``name``, or in its mean."""
 
-    def score_of(row: RowResult) -> Interval | None:
+    def score_of(row: RowResult) -> SeedEstimate | None:
         return on.score if (on := row.on_collection(name)) else None
 
     columns: list[Column[RowResult]] = [
@@ -260,11 +266,11 @@ def _finished(row: RowResult) -> str:
     return f"{finished} of {len(row.cells)}" if finished < len(row.cells) else str(finished)
 
 
-def _half_width(score: Interval | None) -> str:
+def _half_width(score: SeedEstimate | None) -> str:
     if score is None:
         return "gap"
-    half = "" if score.high is None else f" ± {fmt.score(score.high - score.mean)}"
-    return fmt.score(score.mean) + half
+    half = "" if score.high is None else f" ± {fmt.score(score.high - score.value)}"
+    return fmt.score(score.value) + half
 
 
 def _verdict(on: RowOnCollection | None, trains: bool) -> str:
@@ -412,7 +418,7 @@ def difference_columns(
 
     def change(row: Row) -> str:
         on = of(row)
-        return fmt.signed(on.difference.mean if on.difference else None) if on else gap
+        return fmt.signed(on.difference.value if on.difference else None) if on else gap
 
     return [
         Column(header, change, fmt.numeric),

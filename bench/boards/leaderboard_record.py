@@ -10,24 +10,21 @@ import msgspec
 
 from bench.comparing.pairs import Comparison, ComparisonRow
 from bench.comparing.slices import SliceComparison
+from bench.comparing.statistics import Estimate
 from bench.gate.check_record import Outcome, Reason
 from retrievers.models.read_checkpoint import Parameters
 
 MAIN_MEASURE = ""  # the main measure of each collection
 
 
-class Score(msgspec.Struct, frozen=True):
+class Score(Estimate):
     """One score of a leaderboard: a mean over all queries, or over a suite.
 
     Attributes:
-        low, high: 95 % interval (bootstrap over queries); None without per-query scores.
         group: 1 for the best; models in a group do not differ significantly from its best one.
         published: published score of the same checkpoint.
     """
 
-    value: float
-    low: float | None = None
-    high: float | None = None
     group: int | None = None
     published: float | None = None
     source: str = ""

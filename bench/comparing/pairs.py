@@ -25,7 +25,7 @@ import numpy as np
 from bench.comparing.groups import average_groups
 from bench.comparing.statistics import (
     Difference,
-    MeanScore,
+    Estimate,
     PairedScores,
     Resampling,
     ScoreMatrix,
@@ -432,7 +432,7 @@ class TransferRow(Record):
     """Mean scores of one checkpoint by collection."""
 
     checkpoint: str
-    levels: dict[str, MeanScore]
+    levels: dict[str, Estimate]
 
 
 class Forgetting(Record, kw_only=True):
@@ -452,7 +452,7 @@ class Forgetting(Record, kw_only=True):
     base: str
     trained: tuple[str, ...]
     queries: dict[str, int]
-    average: MeanScore
+    average: Estimate
     gain: Transfers | None
     backward: Transfers | None
     forward: Transfers | None

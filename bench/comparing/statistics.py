@@ -65,6 +65,14 @@ class Resampling(Record):
             )
 
 
+class Estimate(Record):
+    """A mean with its 95 % interval, whose limits are None if unknown or if nothing varies."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
 class Difference(Record, kw_only=True):
     """Paired difference of two models over queries, on one collection or in a mean.
 
@@ -118,14 +126,6 @@ class Difference(Record, kw_only=True):
     def few(self) -> bool:
         """True if fewer than 10 queries changed, too few for a reliable interval."""
         return self.changed < FEW
-
-
-class MeanScore(Record):
-    """Mean score over queries with its 95 % interval, whose limits are None without variation."""
-
-    value: float
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ def paired_difference(
 
 def mean_with_interval(
     parts: Sequence[PairedScores], weights: Sequence[float] | None = None
-) -> MeanScore:
+) -> Estimate:
     """Return the mean score of one model over collections, with its 95 % interval.
 
     Args:
@@ -267,7 +267,7 @@ def mean_with_interval(
     scores = [part.scores for part in parts]
     spread = _spread(scores, weights)
     low, high = _interval(parts, weights, spread) if spread else (None, None)
-    return MeanScore(weighted_mean(scores, weights), low, high)
+    return Estimate(weighted_mean(scores, weights), low, high)
 
 
 def combine_draws(weights: Sequence[float], draws: Sequence[Float64Array]) -> Float64Array:

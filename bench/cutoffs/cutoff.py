@@ -336,6 +336,10 @@ def _share(matches: BoolArray) -> Share:
     """Return the share of queries that match, with its interval."""
     from scipy.stats import binomtest  # late: other commands do without it
 
-    interval = binomtest(int(matches.sum()), len(matches)).proportion_ci()
-    low, high = float(interval.low), float(interval.high)
-    return Share(len(matches), float(matches.mean()), low, high)
+    limits = binomtest(int(matches.sum()), len(matches)).proportion_ci()
+    return Share(
+        float(matches.mean()),
+        low=float(limits.low),
+        high=float(limits.high),
+        queries=len(matches),
+    )

@@ -1,16 +1,16 @@
 """Records of ``cutoff``."""
 
+from bench.comparing.statistics import Estimate
 from bench.requests.outcomes import ExitCode
 from foundation.records import Record
 
 
-class Share(Record):
-    """Share of queries with its 95 % interval (Clopper and Pearson, 1934)."""
+class Share(Estimate, kw_only=True):
+    """Share of ``queries`` with its 95 % interval (Clopper and Pearson, 1934)."""
 
-    queries: int
-    value: float
     low: float
     high: float
+    queries: int
 
 
 class CurvePoint(Record):

@@ -25,6 +25,7 @@ import numpy as np
 
 from bench.comparing.statistics import (
     ALPHA,
+    Estimate,
     Resampling,
     ScoreMatrix,
     detectable_effect,
@@ -45,13 +46,11 @@ SCHEMA = 10
 MEAN = "mean"  # instead of a collection
 
 
-class Interval(Record, kw_only=True):
-    """A mean over seeds and queries.
+class SeedEstimate(Estimate, kw_only=True):
+    """A mean over collections, seeds and queries, with its interval over other seeds and queries.
 
     Attributes:
-        mean: mean over collections, seeds and queries.
-        low, high: 95 % interval over other seeds and other queries of these collections; None with
-            one seed, which has no variance over seeds, or if nothing varies.
+        value: the mean; ``mean`` in JSON.
         p: two-sided p-value of a mean of 0; None if there is no interval.
         p_seeds: two-sided p-value of a t test over the seeds' means alone, whose degrees of freedom
             are the seeds less one; None with one seed. p is not printed below what it supports.
@@ -59,9 +58,7 @@ class Interval(Record, kw_only=True):
         detectable: smallest mean that is detected with a power of 80 % at 5 %, two-sided.
     """
 
-    mean: float
-    low: float | None = None
-    high: float | None = None
+    value: float = msgspec.field(name="mean")
     p: float | None = None
     p_seeds: float | None = None
     seeds_sd: float | None = None
@@ -104,9 +101,9 @@ class RowOnCollection(Record, kw_only=True):
     collection: str
     measure: str
     queries: int
-    score: Interval | None
+    score: SeedEstimate | None
     seeds: tuple[int, ...] = ()
-    difference: Interval | None = None
+    difference: SeedEstimate | None = None
     p_holm: float | None = None
     verdict: str = ""
 
@@ -386,7 +383,7 @@ def compare_seeds(
 
 def _difference(
     shares: Mapping[str, float], row: BySeed, against: BySeed, seeds: Sequence[int]
-) -> Interval:
+) -> SeedEstimate:
     """Estimate a difference: of two recipes with several seeds, of two checkpoints with one."""
     weights = list(shares.values())
     pairs = {
@@ -400,8 +397,8 @@ def _difference(
         for name, pair in pairs.items()
     ]
     test = paired_difference(parts, weights)
-    return Interval(
-        mean=test.difference, low=test.low, high=test.high, p=test.p, detectable=test.detectable
+    return SeedEstimate(
+        value=test.difference, low=test.low, high=test.high, p=test.p, detectable=test.detectable
     )
 
 
@@ -434,12 +431,14 @@ def add_verdicts(on: Mapping[str, OnCollections]) -> dict[str, OnCollections]:
 def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
     if on.difference is None:
         return on
-    sign = "better" if on.difference.mean > 0 else "worse"
+    sign = "better" if on.difference.value > 0 else "worse"
     verdict = "cannot tell" if p is None or p > ALPHA else sign
     return msgspec.structs.replace(on, p_holm=p, verdict=verdict)
 
 
-def estimate_interval(parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)) -> Interval:
+def estimate_interval(
+    parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)
+) -> SeedEstimate:
     """Estimate the mean of several collections, with its 95 % interval and p-value.
 
     Args:
@@ -450,16 +449,16 @@ def estimate_interval(parts: Sequence[Float64Array], weights: Sequence[float] = 
     of_seeds = _seed_means(parts, weights)
     mean = float(of_seeds.mean())
     if len(of_seeds) < 2 or min(part.shape[1] for part in parts) < 2:
-        return Interval(mean=mean)
+        return SeedEstimate(value=mean)
     deviation = float(of_seeds.std(ddof=1))
     error, degrees = standard_error(parts, weights)
     if error <= TINY:
-        return Interval(mean=mean, seeds_sd=deviation)
+        return SeedEstimate(value=mean, seeds_sd=deviation)
     count = len(of_seeds)
     t_of_seeds = mean / max(deviation, TINY) * math.sqrt(count)
     reach = t_quantile(1 - ALPHA / 2, degrees) * error
-    return Interval(
-        mean=mean,
+    return SeedEstimate(
+        value=mean,
         low=mean - reach,
         high=mean + reach,
         p=_two_sided_p(mean / error, degrees),

@@ -14,7 +14,7 @@ import numpy as np
 from bench.comparing.statistics import (
     SAME_MEAN,
     Difference,
-    MeanScore,
+    Estimate,
     Resampling,
     ScoreMatrix,
     adjust_p_values,
@@ -81,7 +81,7 @@ class CurvePoint(Record):
 
     checkpoint: str
     step: int
-    levels: dict[str, MeanScore]
+    levels: dict[str, Estimate]
 
     @classmethod
     def make(

@@ -20,9 +20,9 @@ def warnings_of(text: str) -> list[str]:
 def test_a_row_shows_its_mean_its_difference_with_intervals():
     found = row_named(score_table(FULL, "beir/nfcorpus"), "mask=0.15")
     one = BETTER.on_collection("beir/nfcorpus")
-    half = one.score.high - one.score.mean
-    assert found["mean ± 95 %"] == f"{one.score.mean:.4f} ± {half:.4f}"
-    assert found["difference"] == f"{one.difference.mean:+.4f}"
+    half = one.score.high - one.score.value
+    assert found["mean ± 95 %"] == f"{one.score.value:.4f} ± {half:.4f}"
+    assert found["difference"] == f"{one.difference.value:+.4f}"
     assert found["95 % interval"] == f"{one.difference.low:+.4f} to {one.difference.high:+.4f}"
     assert (found["verdict"], found["p (Holm)"]) == ("better", "< .001")
     assert row_named(score_table(FULL, "mean"), "reference")["change"] == ""
@@ -201,7 +201,7 @@ def test_gain_and_forgetting_of_a_sequence_are_in_one_table():
     text = report_markdown(report(REFERENCE, *rows))
     after = text.partition("## Gains and forgetting")[2]
     (table,) = tables_of(after)
-    difference = f"{gained.difference.mean:+.4f}"
+    difference = f"{gained.difference.value:+.4f}"
     assert [(row["row"], row["gained"], row["forgotten"], row["MLM loss"]) for row in table] == [
         ("plain", difference, difference, "2.875"),
         ("adapter", difference, "separate models", "2.875"),

@@ -15,7 +15,7 @@ from bench.boards.leaderboard import build_leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, compare_models
 from bench.comparing.statistics import Resampling
-from bench.experiments.report import Interval
+from bench.experiments.report import SeedEstimate
 from bench.requests.deciding import LeaderboardRequest
 from foundation.errors import BenchError
 from reports.format import NOTHING_VARIES
@@ -218,6 +218,6 @@ def test_an_ablation_marks_only_a_row_that_is_distinguished_from_all_others(rows
 
 
 def test_a_score_without_an_interval_is_explained():
-    same = msgspec.structs.replace(REFERENCE.on[0], score=Interval(mean=0.0, seeds_sd=0.0))
+    same = msgspec.structs.replace(REFERENCE.on[0], score=SeedEstimate(value=0.0, seeds_sd=0.0))
     latex = report_latex(report(msgspec.structs.replace(REFERENCE, on=(same,))))
     assert NOTHING_VARIES in latex.replace(r"$\pm$", "±")

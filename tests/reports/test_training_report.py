@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.comparing.statistics import MeanScore, Resampling, ScoreMatrix
+from bench.comparing.statistics import Estimate, Resampling, ScoreMatrix
 from bench.monitor.curve import Curve, CurvePoint, select_checkpoint
 from reports.plots import plot_quality
 from reports.training import curve_markdown, forgetting_markdown
@@ -33,9 +33,7 @@ def curve(
     for place, name in enumerate(names):
         values = {one.collection: float(one.scores[:, place].mean()) for one in panels}
         values["mean"] = float(np.mean(list(values.values())))
-        levels = {
-            key: MeanScore(value, value - 0.03, value + 0.04) for key, value in values.items()
-        }
+        levels = {key: Estimate(value, value - 0.03, value + 0.04) for key, value in values.items()}
         points.append(CurvePoint(name, steps.get(name, 0), levels))
     return Curve(
         training="my $run$",

@@ -8,10 +8,10 @@ from bench.experiments.grid import AxisResult
 from bench.experiments.report import (
     MEAN,
     CellResult,
-    Interval,
     Report,
     RowOnCollection,
     RowResult,
+    SeedEstimate,
     estimate_interval,
 )
 from tests.support.results import CONDITIONS
@@ -31,8 +31,8 @@ def on(collection, mean, against=None, verdict="", seeds=3):
     differences = scores - against - NOISE["b"][:seeds]
     found_difference = estimate_interval([differences])
     if seeds == 1:
-        found_difference = Interval(
-            mean=mean - against, low=mean - against - 0.008, high=1.0, p=0.5
+        found_difference = SeedEstimate(
+            value=mean - against, low=mean - against - 0.008, high=1.0, p=0.5
         )
     return msgspec.structs.replace(
         found,

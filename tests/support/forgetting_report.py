@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from bench.comparing.pairs import Forgetting, TransferRow, Transfers
-from bench.comparing.statistics import Difference, MeanScore, Resampling
+from bench.comparing.statistics import Difference, Estimate, Resampling
 
 VALUES = {
     "base": {"bio": 0.3, "law": 0.2},
@@ -35,7 +35,7 @@ def transfers(difference: float, collection: str, after: str, before: str) -> Tr
 def forgetting(base: bool = True) -> Forgetting:
     rows = [
         TransferRow(
-            name, {key: MeanScore(value, value - 0.1, value + 0.1) for key, value in levels.items()}
+            name, {key: Estimate(value, value - 0.1, value + 0.1) for key, value in levels.items()}
         )
         for name, levels in VALUES.items()
     ]
@@ -46,7 +46,7 @@ def forgetting(base: bool = True) -> Forgetting:
         base="base" if base else "",
         trained=("bio", "law"),
         queries={"bio": 100, "law": 100},
-        average=MeanScore(0.475, 0.4, 0.55),
+        average=Estimate(0.475, 0.4, 0.55),
         gain=transfers(0.3, "law", last, first),
         backward=transfers(-0.2, "bio", last, first),
         forward=transfers(0.05, "law", first, "base") if base else None,

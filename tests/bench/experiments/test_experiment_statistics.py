@@ -125,22 +125,22 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, mo
     report = make_report(replace(plan, weights=weights), outcome, scores_of, "", CONDITIONS)
     for row in report.rows:
         one = {name: row.on_collection(name) for name in ("a", "b", "c", MEAN)}
-        expected = sum(share * one[name].score.mean for name, share in weights.items())
-        assert one[MEAN].score.mean == pytest.approx(expected)
+        expected = sum(share * one[name].score.value for name, share in weights.items())
+        assert one[MEAN].score.value == pytest.approx(expected)
         assert np.mean(report.seed_scores(row, MEAN)) == pytest.approx(expected)
         if row.against:
-            found = {name: on.difference.mean for name, on in one.items()}
+            found = {name: on.difference.value for name, on in one.items()}
             expected = sum(share * found[name] for name, share in weights.items())
             assert found[MEAN] == pytest.approx(expected)
     report = make_report(plan, outcome, scores_of, "", CONDITIONS)
     plain = report.rows[0]
-    expected = np.mean([plain.on_collection(name).score.mean for name in weights])
-    assert plain.on_collection(MEAN).score.mean == pytest.approx(expected)
+    expected = np.mean([plain.on_collection(name).score.value for name in weights])
+    assert plain.on_collection(MEAN).score.value == pytest.approx(expected)
     assert np.mean(report.seed_scores(plain, MEAN)) == pytest.approx(expected)
 
 
 def test_one_seed_or_what_does_not_vary_has_a_mean_and_no_interval():
     for part in (RNG.normal(size=(1, 30)), np.full((3, 10), 0.25)):
         found = estimate_interval([part])
-        assert found.mean == pytest.approx(part.mean())
+        assert found.value == pytest.approx(part.mean())
         assert (found.low, found.high, found.p) == (None, None, None)
