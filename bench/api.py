@@ -221,9 +221,9 @@ class ComparisonResult:
         """
         import pandas as pd
 
-        from reports.comparison import comparison_data
+        from reports.comparison import comparison_rows
 
-        frames = [comparison_data(pair).frame() for pair in self.report.comparisons]
+        frames = [comparison_rows(pair).frame() for pair in self.report.comparisons]
         return pd.concat(frames) if len(frames) > 1 else frames[0]
 
     @property
@@ -234,9 +234,9 @@ class ComparisonResult:
         """
         import pandas as pd
 
-        from reports.comparison import slices_data
+        from reports.comparison import slice_rows
 
-        frames = [slices_data(pair).frame() for pair in self.report.slices]
+        frames = [slice_rows(pair).frame() for pair in self.report.slices]
         return pd.concat(frames) if frames else pd.DataFrame()
 
 

@@ -22,7 +22,7 @@ from bench.explain.setup import Answer, Explanation
 from bench.gate.check_record import Check, CheckRow, CheckSlice, LostQuery
 from foundation.errors import format_count, format_names, make_printable
 from reports import format as fmt
-from reports.comparison import settings_table
+from reports.comparison import PAIRED, paired_columns, settings_table
 from reports.format import interval, score, signed
 from reports.table import Column, Table, bullets, code, escape
 
@@ -181,8 +181,7 @@ def _environment_table(check: Check) -> str:
         Column("measure", lambda row: row.measure),
         Column("here", lambda row: row.baseline, fmt.score),
         Column("there", lambda row: row.candidate, fmt.score),
-        Column("difference", lambda row: row.paired and row.difference, fmt.signed),
-        Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
+        *paired_columns(PAIRED, "difference", "95 % interval"),
     ]
     rows = [row for row in check.rows if row.measure]
     return Table(rows, columns).drop_empty().markdown() if rows else ""
@@ -197,8 +196,7 @@ def _slice_table(check: Check) -> str:
         Column("baseline", lambda row: row.baseline, fmt.score),
         Column("candidate", lambda row: row.candidate, fmt.score),
         Column("difference", lambda row: row.difference, fmt.signed),
-        Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
-        Column("p (maxT)", lambda row: row.paired and row.paired.p_adjusted, fmt.p_value),
+        *paired_columns(PAIRED, "95 % interval", "p (maxT)"),
         Column("shows a loss from", lambda row: row.shows_from, fmt.score),
         Column("verdict", _slice_verdict),
     ]
@@ -220,8 +218,7 @@ def _score_table(rows: Sequence[CheckRow]) -> str:
             "candidate", lambda row: (row.candidate, row.candidate_in_domain), fmt.score_in_domain
         ),
         Column("difference", lambda row: row.difference, fmt.signed),
-        Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
-        Column("win / tie / loss", lambda row: row.paired, fmt.win_tie_loss),
+        *paired_columns(PAIRED, "95 % interval", "win / tie / loss"),
         Column("reason", lambda row: row.missing or row.failure, fmt.short_text),
     ]
     return Table(rows, columns).drop_empty().markdown()
@@ -230,8 +227,7 @@ def _score_table(rows: Sequence[CheckRow]) -> str:
 def _test_table(rows: Sequence[CheckRow]) -> str:
     columns: list[Column[CheckRow]] = [
         Column("collection", lambda row: row.name),
-        Column("p (randomisation)", lambda row: row.paired and row.paired.p, fmt.p_value),
-        Column("p (Holm)", lambda row: row.paired and row.paired.p_adjusted, fmt.p_value),
+        *paired_columns(PAIRED, "p", "p (Holm)"),
         Column("largest loss not ruled out", lambda row: row.bound, fmt.score),
     ]
     return Table(rows, columns).markdown()

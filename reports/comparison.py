@@ -1,23 +1,24 @@
 """Comparisons of models as Markdown tables that also read well in a terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
 
 from bench.comparing.comparison import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.settling import Holes
 from bench.comparing.slices import SliceComparison, SliceRow
-from bench.comparing.statistics import Resampling
+from bench.comparing.statistics import Difference, Resampling
 from foundation.errors import format_names
 from reports import format as fmt
-from reports.table import Column, Table, bullets, escape
+from reports.table import Column, Row, Table, bullets, escape
 
 
 def comparison_table(comparison: Comparison) -> str:
     """Return ``comparison`` as Markdown: a row for each collection and suite, then notes."""
     a, b = comparison.a, comparison.b
-    rows: list[ComparisonRow] = [*comparison.collections, *comparison.suites]
     parts = [escape(f"difference = {a} − {b}. {_finding(comparison)}")]
-    parts.append(Table(rows, _columns(a, b)).markdown())
+    parts.append(comparison_rows(comparison, means=True).markdown())
     if notes := list(_notes(comparison)):
         parts.append(bullets(map(escape, notes)))
     if comparison.recipes:
@@ -50,81 +51,94 @@ def _finding(comparison: Comparison) -> str:
     return " ".join(sentences) or "They share no collection."
 
 
-def comparison_data(comparison: Comparison) -> Table[ComparisonRow]:
-    """Return a table with a row for each collection of ``comparison``."""
-    better = {"a": comparison.a, "b": comparison.b, "neither": ""}
+def fields(*names: str) -> dict[str, Callable[[Any], Any]]:
+    """Return values for programs that are attributes of a row."""
+    return {name: attrgetter(name) for name in names}
+
+
+PAIRED_COLUMNS: dict[str, Column[Difference]] = {
+    column.header: column
+    for column in (
+        Column("difference", attrgetter("difference"), fmt.signed),
+        Column("95 % interval", lambda pair: pair, fmt.paired_interval, fields("low", "high")),
+        Column("p", attrgetter("p"), fmt.p_value),
+        Column(
+            "p (Holm)", attrgetter("p_adjusted"), fmt.p_value, {"p_holm": attrgetter("p_adjusted")}
+        ),
+        Column("p (maxT)", attrgetter("p_adjusted"), fmt.p_value, fields("p", "p_adjusted")),
+        Column(
+            "win / tie / loss",
+            lambda pair: pair,
+            fmt.win_tie_loss,
+            fields("wins", "ties", "losses"),
+        ),
+        Column("effect", attrgetter("effect"), lambda value: fmt.signed(value, 2)),
+        Column("detectable", attrgetter("detectable"), fmt.score),
+    )
+}
+
+
+PAIRED = attrgetter("paired")  # of a row
+
+
+def paired_columns(of: Callable[[Row], Difference | None], *headers: str) -> list[Column[Row]]:
+    """Return the `PAIRED_COLUMNS` with these ``headers``; ``of`` returns None for a gap."""
+    return [PAIRED_COLUMNS[header].through(of) for header in headers]
+
+
+def comparison_rows(comparison: Comparison, *, means: bool = False) -> Table[ComparisonRow]:
+    """Return a table with a row for each collection, then with ``means`` for each suite."""
+    a, b = comparison.a, comparison.b
     columns: list[Column[ComparisonRow]] = [
-        Column("collection", lambda row: row.on),
-        Column("measure", lambda row: row.measure),
-        Column("queries", lambda row: row.queries),
-        Column(comparison.a, lambda row: row.mean_a),
-        Column(comparison.b, lambda row: row.mean_b),
-        Column("difference", lambda row: row.paired and row.paired.difference),
-        Column("low", lambda row: row.paired and row.paired.low),
-        Column("high", lambda row: row.paired and row.paired.high),
-        Column("p", lambda row: row.paired and row.paired.p),
-        Column("p_holm", lambda row: row.paired and row.paired.p_adjusted),
-        Column("better", lambda row: better[row.verdict]),
-    ]
-    return Table(comparison.collections, columns)
-
-
-def _columns(a: str, b: str) -> list[Column[ComparisonRow]]:
-    better = {"a": a, "b": b, "neither": "neither"}
-    return [
         Column("collection", _row_name),
         Column("measure", lambda row: row.measure),
         Column("queries", lambda row: row.queries, fmt.count),
-        Column(a, lambda row: (row.mean_a, row.in_domain_a), fmt.score_in_domain),
-        Column(b, lambda row: (row.mean_b, row.in_domain_b), fmt.score_in_domain),
-        Column("difference", lambda row: row.paired and row.paired.difference, fmt.signed),
-        Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
-        Column("p", lambda row: row.paired and row.paired.p, fmt.p_value),
-        Column("p (Holm)", lambda row: row.paired and row.paired.p_adjusted, fmt.p_value),
-        Column("better", lambda row: better[row.verdict] if row.paired else ""),
-        Column("win / tie / loss", lambda row: row.paired, fmt.win_tie_loss),
-        Column("effect", lambda row: row.paired and row.paired.effect, lambda v: fmt.signed(v, 2)),
-        Column("detectable", lambda row: row.paired and row.paired.detectable, fmt.score),
+        _mean_column(a, "a"),
+        _mean_column(b, "b"),
+        *paired_columns(PAIRED, "difference", "95 % interval", "p", "p (Holm)"),
+        _better_column(a, b),
+        *paired_columns(PAIRED, "win / tie / loss", "effect", "detectable"),
     ]
+    rows = [*comparison.collections, *(comparison.suites if means else ())]
+    return Table(rows, columns)
 
 
-def slices_text(compared: SliceComparison) -> str:
-    """Return the slices of one pair of models as a Markdown table, the largest loss first."""
-    better = {"a": compared.a, "b": compared.b, "neither": "neither"}
+def slice_rows(compared: SliceComparison) -> Table[SliceRow]:
+    """Return a table with a row for each slice of one pair of models, the largest loss first."""
     columns: list[Column[SliceRow]] = [
         Column(compared.field, lambda row: row.value, fmt.short_text),
         Column("collection", lambda row: row.on),
-        Column("queries", lambda row: row.queries, fmt.count),
-        Column(compared.a, lambda row: row.mean_a, fmt.score),
-        Column(compared.b, lambda row: row.mean_b, fmt.score),
-        Column("difference", lambda row: row.paired and row.paired.difference, fmt.signed),
-        Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
-        Column("p (maxT)", lambda row: row.paired and row.paired.p_adjusted, fmt.p_value),
-        Column("better", lambda row: better[row.verdict]),
-    ]
-    heading = f"Slices by {compared.field}, {compared.a} − {compared.b}:"
-    note = "p (maxT): corrected for all slices, collections and pairs by joint sign flips"
-    return "\n\n".join([escape(heading), Table(compared.slices, columns).markdown(), note])
-
-
-def slices_data(compared: SliceComparison) -> Table[SliceRow]:
-    """Return a table with a row for each slice of one pair of models, for programs."""
-    better = {"a": compared.a, "b": compared.b, "neither": ""}
-    columns: list[Column[SliceRow]] = [
-        Column("collection", lambda row: row.on),
-        Column(compared.field, lambda row: row.value),
         Column("measure", lambda row: row.measure),
-        Column("queries", lambda row: row.queries),
-        Column(compared.a, lambda row: row.mean_a),
-        Column(compared.b, lambda row: row.mean_b),
-        Column("difference", lambda row: row.paired and row.paired.difference),
-        Column("low", lambda row: row.paired and row.paired.low),
-        Column("high", lambda row: row.paired and row.paired.high),
-        Column("p", lambda row: row.paired and row.paired.p),
-        Column("p_adjusted", lambda row: row.paired and row.paired.p_adjusted),
-        Column("better", lambda row: better[row.verdict]),
+        Column("queries", lambda row: row.queries, fmt.count),
+        _mean_column(compared.a, "a"),
+        _mean_column(compared.b, "b"),
+        *paired_columns(PAIRED, "difference", "95 % interval", "p (maxT)"),
+        _better_column(compared.a, compared.b),
     ]
     return Table(compared.slices, columns)
+
+
+def slices_text(compared: SliceComparison) -> str:
+    """Return the slices of one pair of models as a Markdown table with its heading and legend."""
+    heading = f"Slices by {compared.field}, {compared.a} − {compared.b}:"
+    note = "p (maxT): corrected for all slices, collections and pairs by joint sign flips"
+    return "\n\n".join([escape(heading), slice_rows(compared).markdown(), note])
+
+
+def _mean_column(model: str, side: str) -> Column[Any]:
+    """Return the column of the mean scores of ``model``, which is the ``side`` a or b of a row."""
+    mean, in_domain = attrgetter(f"mean_{side}"), attrgetter(f"in_domain_{side}")
+    shown = fmt.score_in_domain
+    return Column(model, lambda row: (mean(row), in_domain(row)), shown, {model: mean})
+
+
+def _better_column(a: str, b: str) -> Column[Any]:
+    names = {"a": a, "b": b}
+    return Column(
+        "better",
+        lambda row: names.get(row.verdict, "neither") if row.paired else "",
+        data={"better": lambda row: names.get(row.verdict, "")},
+    )
 
 
 def _row_name(row: ComparisonRow) -> str:

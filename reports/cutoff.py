@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from decimal import ROUND_FLOOR, Context
-from typing import Any
 
 from bench.cutoffs.cutoff_record import CollectionCutoff, ScoreCutoff, Share, SliceCutoff
 from foundation.errors import format_count, format_names
@@ -127,18 +126,15 @@ def _slice_table(done: ScoreCutoff) -> str:
 
 def _columns(of: Callable[[Row], CollectionCutoff | None]) -> list[Column[Row]]:
     """Return the columns of what a cut-off does."""
-
-    def column(header: str, name: str, format: Callable[[Any], str]) -> Column[Row]:
-        return Column(header, lambda row: (one := of(row)) and getattr(one, name), format)
-
-    return [
-        column("queries", "queries", fmt.count),
-        column("kept", "kept", fmt.score),
-        column("at least", "proved", fmt.score),
-        column("silent", "silent", _share),
-        column("silent, given", "silent_given", _share),
-        column("overlap", "overlap", _whole_percent),
+    columns: list[Column[CollectionCutoff]] = [
+        Column("queries", lambda one: one.queries, fmt.count),
+        Column("kept", lambda one: one.kept, fmt.score),
+        Column("at least", lambda one: one.proved, fmt.score),
+        Column("silent", lambda one: one.silent, _share),
+        Column("silent, given", lambda one: one.silent_given, _share),
+        Column("overlap", lambda one: one.overlap, _whole_percent),
     ]
+    return [column.through(of) for column in columns]
 
 
 def _whole_percent(share: float) -> str:

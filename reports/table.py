@@ -5,7 +5,7 @@ that `list` answers at once. JSON documents of commands are the records themselv
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -47,6 +47,7 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 Row = TypeVar("Row")
+Outer = TypeVar("Outer")
 
 _COMPUTED = tuple("=+-@＝＋－＠")  # a spreadsheet evaluates cells that begin with these
 
@@ -60,11 +61,27 @@ class Column(Generic[Row]):
         value: function from a row to the unrounded value.
         format: function from a value to text for people. Text is aligned left, other formats right.
             None is an empty cell.
+        data: values for programs by header, if they differ from ``value``.
     """
 
     header: str
     value: Callable[[Row], Any]
     format: Callable[[Any], str] = str
+    data: Mapping[str, Callable[[Row], Any]] | None = None
+
+    @property
+    def values(self) -> Mapping[str, Callable[[Row], Any]]:
+        """Functions from a row to each unrounded value for programs, by header."""
+        return {self.header: self.value} if self.data is None else self.data
+
+    def through(self, get: Callable[[Outer], Row | None]) -> "Column[Outer]":
+        """Return this column for rows that ``get`` leads from to a row of it, or to a gap."""
+
+        def of(value: Callable[[Row], Any]) -> Callable[[Outer], Any]:
+            return lambda outer: None if (row := get(outer)) is None else value(row)
+
+        data = {name: of(value) for name, value in self.values.items()}
+        return Column(self.header, of(self.value), self.format, data)
 
     def cell(self, row: Row) -> str:
         """Return the cell of ``row``, for people."""
@@ -108,8 +125,9 @@ class Table(Generic[Row]):
     def _values(self, written: Callable[[Any], Any]) -> "pd.DataFrame":
         import pandas as pd
 
-        cells = [[written(column.value(row)) for column in self.columns] for row in self.rows]
-        names = [written(column.header) for column in self.columns]
+        columns = [pair for column in self.columns for pair in column.values.items()]
+        cells = [[written(value(row)) for _, value in columns] for row in self.rows]
+        names = [written(name) for name, _ in columns]
         return pd.DataFrame(cells, columns=names, dtype=object)
 
 

@@ -21,6 +21,7 @@ from bench.monitor.curve import Curve, CurvePoint, Selection
 from foundation.errors import format_names
 from foundation.files import replace_file
 from reports import format as fmt
+from reports.comparison import paired_columns
 from reports.plots import can_plot, draw_axes
 from reports.table import Column, Row, Table, bullets, code, columns_for, escape, make_table
 
@@ -137,11 +138,9 @@ def _transfers(transfers: list[TransferLine]) -> str:
         Column("transfer", lambda row: row[0] if row[1].a else f"{row[0]}, mean"),
         Column("collection", lambda row: row[1].on if row[1].a else ""),
         Column("after - before", lambda row: f"{row[1].a} - {row[1].b}" if row[1].a else ""),
-        Column("difference", lambda row: row[1].difference, fmt.signed),
-        Column("95 % interval", lambda row: row[1], fmt.paired_interval),
-        Column("p", lambda row: row[1].p, fmt.p_value),
-        Column("p (Holm)", lambda row: row[1].p_adjusted, fmt.p_value),
-        Column("win / tie / loss", lambda row: row[1], fmt.win_tie_loss),
+        *paired_columns(
+            lambda row: row[1], "difference", "95 % interval", "p", "p (Holm)", "win / tie / loss"
+        ),
     ]
     return Table(transfers, columns).markdown()
 

@@ -6,7 +6,7 @@ import pytest
 from bench.comparing.comparison import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.pairs import Comparison, ComparisonRow
 from bench.comparing.statistics import Difference
-from reports.comparison import changes_table, comparison_table
+from reports.comparison import changes_table, comparison_rows, comparison_table
 from tests.support.markdown import notes_of, numbers, rows_of, tables_of
 
 PAIRED = Difference(
@@ -162,3 +162,13 @@ def test_a_changed_query_shows_its_documents_with_their_ranks():
         ["d1", "2", "1", "-", "Wings | lift"],
         ["d7", "", "30", "4", ""],
     ]
+
+
+def test_a_data_frame_has_unrounded_values_of_each_column_that_is_printed():
+    frame = comparison_rows(Comparison("old", "new", (ROW,), (SUITE,), ())).frame()
+    assert len(frame) == 1
+    for name in ("difference", "low", "high", "p", "wins", "ties", "losses", "effect"):
+        assert frame[name].item() == getattr(PAIRED, name)
+    assert frame["p_holm"].item() == PAIRED.p_adjusted
+    assert frame["new"].item() == ROW.mean_b
+    assert frame["better"].item() == ""
