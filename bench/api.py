@@ -323,7 +323,7 @@ def judge(request: deciding.JudgeRequest) -> "JudgeReport":
             judged list is wrong.
     """
     from bench.comparing.judging_list import judge
-    from reports.judging import write_list
+    from reports.judging_list import write_list
 
     return judge(request, write_list)
 

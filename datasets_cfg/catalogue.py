@@ -84,7 +84,7 @@ class Facts(Record):
 
     Attributes:
         name: as typed on the command line: ``beir/scifact``.
-        layout: layout of its files, see `datasets_cfg.locate`.
+        layout: layout of its files, see `datasets_cfg.download`.
         title: for people.
         version: release of the data. Results are comparable only under the same version.
         split: judgements that are used.

@@ -17,7 +17,13 @@ from tqdm import tqdm
 from datasets_cfg import catalogue
 from datasets_cfg.catalogue import HUB, Counts, Facts
 from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
-from datasets_cfg.locate import detect_layout, find_files, is_training_data, reader_of_layout
+from datasets_cfg.download import (
+    detect_layout,
+    fetch_remote,
+    find_files,
+    is_training_data,
+    reader_of_layout,
+)
 from datasets_cfg.readers.beir import write_collection
 from datasets_cfg.readers.files import ExampleReader, TextReader
 from datasets_cfg.readers.reader import (
@@ -30,7 +36,6 @@ from datasets_cfg.readers.reader import (
     assume,
     collect_assumptions,
 )
-from datasets_cfg.remote import fetch_remote
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError, raise_collected
 from foundation.files import cache_folder, clean_up, hash_records, replace_file, replace_folder

@@ -44,7 +44,7 @@ from bench.requests.outcomes import MissingEvaluation
 from bench.runner.run import EncodedCount
 from bench.speed.speed_report import SpeedReport
 from bench.store.indexes import IndexManifest
-from bench.store.usage import ModelUsage
+from bench.store.store import ModelUsage
 from bench.training.trainings import ComposedAdapter
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
 from datasets_cfg.verification import Finding

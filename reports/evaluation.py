@@ -9,7 +9,7 @@ from bench.evaluation.judging import SuiteMean
 from bench.evaluation.result_record import Result
 from bench.requests.outcomes import MissingEvaluation
 from bench.runner.run import EncodingCost
-from bench.store.usage import ModelUsage
+from bench.store.store import ModelUsage
 from datasets_cfg.verification import Finding
 from foundation.errors import as_sentence, format_count, format_names
 from foundation.machine import format_size

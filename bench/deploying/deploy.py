@@ -17,8 +17,16 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from bench.deploying.deployment import CollectionTest, Deployment, TestedSetting
-from bench.deploying.settings import EXACT, TESTED_SHARE, Setting, choose_sequence, make_grid
+from bench.deploying.deployment import (
+    EXACT,
+    TESTED_SHARE,
+    CollectionTest,
+    Deployment,
+    Setting,
+    TestedSetting,
+    choose_sequence,
+    make_grid,
+)
 from bench.evaluation.encoding import encode_documents, encode_queries
 from bench.evaluation.exact import ArrayVectors, search_device
 from bench.evaluation.judging import resolve_measures, score_run

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from bench.evaluation.bm25_retriever import BM25Retriever
 from bench.evaluation.fusion_retriever import FusionRetriever
-from bench.evaluation.ready_vectors_retriever import ReadyVectorsRetriever
 from bench.evaluation.retriever import Resources, Retriever
 from bench.evaluation.system_retriever import SystemRetriever
-from bench.evaluation.vector_retriever import VectorRetriever
+from bench.evaluation.vector_retriever import ReadyVectorsRetriever, VectorRetriever
 from retrievers.encoders.objects import make_object, open_object
 from retrievers.encoders.search_system import is_search
 from retrievers.encoders.transformer import SharedNetworks

@@ -1,4 +1,4 @@
-"""Encoders as retrievers: exact search of their vectors, or search in an index."""
+"""Encoders and ready vectors as retrievers: exact search of vectors, or search in an index."""
 
 import hashlib
 from collections.abc import Callable
@@ -30,10 +30,11 @@ from bench.store.indexes import INDEXES, IndexFolder, IndexManifest
 from bench.store.store import VectorStore
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError
+from foundation.errors import BenchError, format_names
 from foundation.machine import library_version
 from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.protocol import Encoder, PhaseTimer
+from retrievers.encoders.ready_vectors import ReadyVectors
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.encoders.views import View, ViewedVectors, compress
 from retrievers.index.faiss_index import IndexSpec, faiss_device, trained_on
@@ -334,3 +335,45 @@ class VectorRetriever(Retriever):
         words = search_bm25(dataset, BM25(resolve_model("bm25").recipe), wide)
         products = multiply_by_similarity(words, queries, vectors.rows)
         return drop_excluded(dataset, sort_canonically(products, dataset.corpus.tie_rank, wide), k)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyVectorsRetriever(VectorRetriever):
+    """Vectors of a folder with exact search, or with an index."""
+
+    def check(self, dataset: Dataset, depth: int) -> int:
+        """Estimate the peak memory of a search in bytes.
+
+        Raises:
+            BenchError: a document or query has no vector, or too little memory.
+        """
+        for role, ids in self._ids_of(dataset).items():
+            vectors = self._vectors.vectors[role]
+            if missing := vectors.find_missing(ids):
+                raise vectors.lacks(missing, len(ids))
+        return super().check(dataset, depth)
+
+    def find(self, dataset: Dataset, depth: int) -> tuple[Hits, SearchFacts]:
+        """Return hits, and warn of vectors of documents that the collection lacks."""
+        hits, facts = super().find(dataset, depth)
+        self.model.check_unchanged()
+        ids = self._vectors.vectors["document"].ids
+        extra = ids.difference(self._ids_of(dataset)["document"], sort=False)
+        if not len(extra):
+            return hits, facts
+        names = format_names([*extra[:3]])
+        about = f"{len(extra):,} of {len(ids):,} document vectors are ignored: {dataset.name} does "
+        warnings = [*facts.preflight["warnings"], f"{about}not contain their ids ({names})"]
+        return hits, replace(facts, preflight={**facts.preflight, "warnings": warnings})
+
+    def _ids_of(self, dataset: Dataset) -> dict[Role, list[str]]:
+        return {"document": dataset.corpus.ids.to_pylist(), "query": [*dataset.queries.ids]}
+
+    @property
+    def _vectors(self) -> ReadyVectors:
+        return cast(ReadyVectors, self.encoder)
+
+    @property
+    def _loading_bytes(self) -> int:
+        """Size of the files, in bytes."""
+        return sum(size for size, _ in self.model.checkpoint.stamps.values())

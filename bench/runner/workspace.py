@@ -46,7 +46,7 @@ from datasets_cfg.dataset import (
     remember_folder,
     take_first_queries,
 )
-from datasets_cfg.locate import is_training_data
+from datasets_cfg.download import is_training_data
 from datasets_cfg.verification import check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.files import cache_folder, hash_records

@@ -34,7 +34,7 @@ from bench.training.training_sets import (
     training_set,
 )
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.locate import is_training_data
+from datasets_cfg.download import is_training_data
 from datasets_cfg.readers.files import read_examples
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, MissingFileError

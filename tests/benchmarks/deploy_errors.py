@@ -18,7 +18,7 @@ from scipy import optimize, stats
 
 from bench.comparing.statistics import combine_draws
 from bench.deploying.deploy import Trial
-from bench.deploying.settings import TESTED_SHARE, Setting, choose_sequence, make_grid
+from bench.deploying.deployment import TESTED_SHARE, Setting, choose_sequence, make_grid
 from bench.evaluation.vector_search import bytes_per_document
 from bench.gate.decision import LEVEL, draw_means
 from bench.runner.workspace import Workspace

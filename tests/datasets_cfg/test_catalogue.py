@@ -10,7 +10,7 @@ from datasets_cfg.catalogue import (
     suite_names,
     user_folder,
 )
-from datasets_cfg.locate import cached_folder
+from datasets_cfg.download import cached_folder
 from foundation.errors import BenchError
 
 

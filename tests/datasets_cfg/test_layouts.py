@@ -19,12 +19,11 @@ from bench.evaluation.judging import apply_protocol, drop_excluded, search_depth
 from bench.evaluation.runs import Run
 from datasets_cfg.catalogue import facts_for, suite_for
 from datasets_cfg.dataset import Dataset, all_assumptions
-from datasets_cfg.locate import detect_layout
+from datasets_cfg.download import detect_layout
 from datasets_cfg.readers.qrels import read_qrels
 from datasets_cfg.readers.reader import collect_assumptions
 from datasets_cfg.readers.trec import read_topics
-from datasets_cfg.repair import CHANGES_FILE, write_repaired
-from datasets_cfg.verification import verify_dataset
+from datasets_cfg.verification import CHANGES_FILE, verify_dataset, write_repaired
 from foundation.errors import BenchError
 from foundation.records import read_object
 from retrievers.index.hits import Hits

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from datasets_cfg.locate import detect_layout, reader_of_layout
+from datasets_cfg.download import detect_layout, reader_of_layout
 from datasets_cfg.readers.beir import read_documents, read_queries
 from datasets_cfg.readers.dpr import read_passages as read_dpr_passages
 from datasets_cfg.readers.dpr import read_questions

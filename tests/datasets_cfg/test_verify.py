@@ -8,7 +8,7 @@ import pytest
 
 from datasets_cfg.catalogue import Counts, Facts
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.locate import reader_of_layout
+from datasets_cfg.download import reader_of_layout
 from datasets_cfg.readers.reader import Document, Qrels, Queries
 from datasets_cfg.verification import evaluation_findings, verify_dataset
 from foundation.errors import BenchError

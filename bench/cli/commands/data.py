@@ -10,9 +10,8 @@ from bench.cli.terminal import format_columns, print_result
 from bench.requests.data import CacheRequest, FetchRequest, VerifyRequest
 from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import VECTORS, load_models, open_workspace
-from bench.store.usage import measure_usage, select_models
-from datasets_cfg.repair import write_repaired
-from datasets_cfg.verification import Finding, verify_dataset
+from bench.store.store import measure_usage, select_models
+from datasets_cfg.verification import Finding, verify_dataset, write_repaired
 from foundation.errors import BenchError
 from foundation.files import cache_folder
 from foundation.machine import format_size

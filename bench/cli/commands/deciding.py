@@ -26,7 +26,7 @@ from reports.check import markdown as check_markdown
 from reports.comparison import changes_table, comparison_table, holes_text, legend, slices_text
 from reports.cutoff import cutoff_text
 from reports.deploy import deployment_text
-from reports.judging import report_text, write_list
+from reports.judging_list import report_text, write_list
 from reports.latex import board_latex, comparisons_latex
 from reports.leaderboard import markdown as board_markdown
 from reports.leaderboard import page, scores

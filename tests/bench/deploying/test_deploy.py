@@ -9,7 +9,7 @@ import pytest
 import bench as api
 from bench.deploying import deploy as trials
 from bench.deploying import deployment as records
-from bench.deploying.settings import Setting
+from bench.deploying.deployment import Setting
 from bench.evaluation.exact import ArrayVectors
 from bench.gate.decision import draw_means, upper_bound
 from bench.requests.outcomes import ExitCode

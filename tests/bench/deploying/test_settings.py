@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.deploying.settings import (
+from bench.deploying.deployment import (
     BITS,
     EXACT,
     GRAPH_DOCUMENTS,

@@ -1,5 +1,6 @@
-"""Location of a collection's files: a given folder, BENCH_DATA, the cache, or a download.
+"""Files of a collection: in a given folder, BENCH_DATA or the cache, or downloaded.
 
+A collection of the Hugging Face Hub is ``hf://OWNER/NAME``, one of ir_datasets ``ir_datasets:X``.
 Downloads resume, and archives are unpacked completely or not at all.
 """
 
@@ -13,28 +14,38 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from tqdm import tqdm
 
-from datasets_cfg.catalogue import Archive, Facts, data_folders, dataset_names
-from datasets_cfg.readers.beir import BeirReader
+from datasets_cfg.catalogue import (
+    HUB,
+    IR_DATASETS,
+    Archive,
+    Facts,
+    data_folders,
+    dataset_names,
+    remote_name,
+)
+from datasets_cfg.readers.beir import BeirReader, write_collection
 from datasets_cfg.readers.bright import BrightReader
 from datasets_cfg.readers.dpr import DprReader
 from datasets_cfg.readers.files import list_files
 from datasets_cfg.readers.golden import GoldenReader
 from datasets_cfg.readers.msmarco import MsmarcoReader
-from datasets_cfg.readers.reader import Reader
+from datasets_cfg.readers.reader import Document, Reader, assume
 from datasets_cfg.readers.trec import TrecReader
-from datasets_cfg.remote import fetch_snapshot
 from foundation.errors import (
     BenchError,
     MissingFileError,
     did_you_mean,
+    first_line,
     format_count,
     format_names,
+    import_package,
     name_path_in_errors,
 )
 from foundation.files import replace_entries, replace_folder, reset_permissions, temporary_folder
@@ -52,6 +63,7 @@ ATTEMPTS = 5
 FIRST_WAIT_S = 0.5
 TIMEOUT_S = 60.0
 _CONNECTION_ERRORS = (ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException)
+_IR_HINT = "see https://ir-datasets.com for ids and instructions"
 _RANGE_REFUSED = 416
 _RETRIED_STATUSES = (429, 500, 502, 503, 504)
 # RuntimeError: zipfile raises it for encryption and unknown compression
@@ -346,3 +358,82 @@ def _receive(url: str, part: Path) -> None:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+def fetch_remote(name: str, cache_dir: Path, download: bool) -> Path:
+    """Return the folder of the collection ``name``, after downloading it if necessary."""
+    if name.startswith(HUB):
+        return fetch_snapshot(name.removeprefix(HUB), Reader.patterns, download, name)
+    folder = cache_dir / "data" / remote_name(name).replace("/", "--")  # an id may begin another
+    if not folder.is_dir():
+        if not download:
+            problem = f"{name} is not in {folder}, and downloads are off"
+            raise BenchError(problem, f"run `python -m bench fetch {name}` on a connected machine")
+        _export(name.removeprefix(IR_DATASETS), folder)
+    return folder
+
+
+def fetch_snapshot(repository: str, patterns: Sequence[str], download: bool, name: str) -> Path:
+    """Return the folder of a snapshot of ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` on the Hub.
+
+    Only files that match ``patterns`` are downloaded. The commit is an assumption. ``name`` is that
+    of the collection in advice.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    # requests.HTTPError, or httpx.HTTPError since huggingface_hub 1, which is not an OSError
+    http_errors: tuple[Any, ...] = HfHubHTTPError.__bases__
+    owner_and_name, _, revision = repository.partition("@")
+    try:
+        folder = snapshot_download(
+            owner_and_name,
+            repo_type="dataset",
+            revision=revision or None,
+            allow_patterns=list(patterns),
+            ignore_patterns=["*.py"],
+            local_files_only=not download,
+        )
+    except (OSError, ValueError, *http_errors) as error:
+        raise BenchError(
+            f"cannot get {HUB}{repository} from the Hugging Face Hub: {first_line(error)}",
+            f"run `python -m bench fetch {name}` on a connected machine and copy its "
+            "cache (HF_HOME), or give a local clone",
+        ) from error
+    assume(f"{HUB}{owner_and_name} is read at commit {Path(folder).name}", None)
+    return Path(folder)
+
+
+def _export(id_: str, folder: Path) -> None:
+    """Write a dataset of ir_datasets in BEIR's layout."""
+    problem, hint = f"{IR_DATASETS}{id_} needs ir_datasets", "pip install ir_datasets"
+    package = import_package("ir_datasets", problem, hint)
+    try:
+        dataset = package.load(id_)
+    except KeyError as error:
+        problem = f"ir_datasets cannot read {id_!r}: there is no {error}"
+        raise BenchError(problem, _IR_HINT) from error
+    try:
+        if missing := [part for part in ("docs", "queries", "qrels") if not dataset.has(part)]:
+            raise BenchError(f"it has no {' and no '.join(missing)}", "choose one of its subsets")
+        facts = {"name": remote_name(IR_DATASETS + id_), "layout": "beir", "split": "test"}
+        with replace_folder(folder) as unfinished:
+            write_collection(
+                unfinished,
+                map(_document, dataset.docs_iter()),
+                ((each.query_id, each.default_text()) for each in dataset.queries_iter()),
+                ((each.query_id, each.doc_id, each.relevance) for each in dataset.qrels_iter()),
+                {**facts, "version": f"ir_datasets {package.__version__}"},
+            )
+    except (BenchError, OSError, RuntimeError, ValueError) as error:
+        problem = f"ir_datasets cannot read {id_!r}: {first_line(error)}"
+        raise BenchError(problem, getattr(error, "hint", _IR_HINT)) from error
+
+
+def _document(document: Any) -> Document:
+    """Return a document of ir_datasets, whose default text begins with its title, if it has one."""
+    text = document.default_text()
+    if not hasattr(document, "title"):
+        return Document(document.doc_id, "", text)
+    title = document.title or ""
+    return Document(document.doc_id, title, text.removeprefix(f"{title} "))

@@ -12,9 +12,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from datasets_cfg import locate
+from datasets_cfg import download as downloads
 from datasets_cfg.catalogue import Archive, Facts, facts_for
-from datasets_cfg.locate import ATTEMPTS, archive_path, cached_folder, download, find_files, unpack
+from datasets_cfg.download import (
+    ATTEMPTS,
+    archive_path,
+    cached_folder,
+    download,
+    find_files,
+    unpack,
+)
 from foundation.errors import BenchError
 
 FILES = {
@@ -27,7 +34,7 @@ FILES = {
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch):
     monkeypatch.delenv("BENCH_DATA", raising=False)
-    monkeypatch.setattr(locate, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(downloads, "FIRST_WAIT_S", 0.0)
 
 
 @pytest.fixture
