@@ -18,8 +18,8 @@ from cyclopts import Group, Parameter
 
 from bench.cli import parsing as parse
 from bench.requests import data, deciding, evaluating, fields, training
-from bench.requests.fields import FolderFields, ModelFields, Request
-from retrievers.models.settings import CardSettings
+from bench.requests.fields import ModelFields, Request
+from retrievers.models.settings import CARD_FIELDS, ModelSettings, VectorSettings
 
 EVALUATE = Group("Evaluate", sort_key=1)
 DECIDE = Group("Decide", sort_key=2)
@@ -29,10 +29,27 @@ DATA = Group("Data", sort_key=5)
 
 Words = tuple[str, ...]
 
+ARGUMENTS = Group("Arguments and options", sort_key=0)
+MODEL_SETTINGS = Group("Model settings", sort_key=20)
+TRAINING = Group("Training", sort_key=30)
+HARDWARE = Group("Hardware and workers", sort_key=80)
+FOLDERS = Group("Folders and output", sort_key=90)
+# Sections of the fields that a class declares. The others are `ARGUMENTS`.
+SECTIONS: Mapping[type, Group] = {
+    **dict.fromkeys((VectorSettings, ModelSettings), MODEL_SETTINGS),
+    training.TrainingFields: TRAINING,
+    fields.SystemFields: Group("Search systems", sort_key=30),
+    **dict.fromkeys((fields.MismatchFields, fields.ProtocolFields), Group("Protocol", sort_key=40)),
+    fields.ResamplingFields: Group("Intervals", sort_key=60),
+    fields.HardwareFields: HARDWARE,
+    fields.WorkerFields: HARDWARE,
+    fields.FolderFields: FOLDERS,
+}
+
 # Fields that only Python has.
 PYTHON_ONLY = {
     *("a", "b", "others", "changes", "every_measure", "fingerprint", "method_settings", "offline"),
-    *("progress", "save_every", "seed", "similarity", *CardSettings.__struct_fields__),
+    *("progress", "save_every", "seed", "similarity", *CARD_FIELDS),
 }
 
 # How a field is typed, by its type, unless its name decides.
@@ -118,7 +135,7 @@ class Option:
 
     Attributes:
         kind: type of the field with its marks.
-        section: title and place of its section in ``--help``.
+        section: its section in ``--help``.
         positional: whether it is typed without a name.
         default: default value; MISSING if it is required.
     """
@@ -126,7 +143,7 @@ class Option:
     name: str
     kind: Any
     help: str
-    section: tuple[str, int]
+    section: Group
     positional: bool = False
     default: Any = None
 
@@ -198,7 +215,7 @@ class Command:
         """Yield positional arguments and options, in the order of ``--help``."""
         described = fields.describe_fields(self.request)
         if self.to_fields is parse.read_compared_models:
-            yield Option("names", Words, COMPARED, Request.section, True, dataclasses.MISSING)
+            yield Option("names", Words, COMPARED, ARGUMENTS, True, dataclasses.MISSING)
         type_of = get_type_hints(self.request)
         for each in sorted(attrs.fields(self.request), key=lambda each: each.inherited):
             if each.name in PYTHON_ONLY:
@@ -210,20 +227,20 @@ class Command:
                 default = dataclasses.MISSING
             elif each.converter is not None and default is not None:
                 default = each.converter(default)
-            text, section = described[each.name]
+            text, declared_by = described[each.name]
+            section = SECTIONS.get(declared_by, ARGUMENTS)
             text = re.sub(r"``(\w+)``", lambda word: option_name(word[1]), PYTHON.sub("", text))
             yield Option(each.name, kind, text, section, positional, default)
         for name, help_ in self.output.items():
             kind = self.kinds.get(name, OUTPUT_KINDS[name])
-            section = FolderFields.section if name == "json" else Request.section
+            section = FOLDERS if name == "json" else ARGUMENTS
             text = help_ or fields.described_in(OutputOptions)[name]
             yield Option(name, kind, text, section, default=getattr(OutputOptions(), name))
         if self.to_fields is parse.read_card_settings:
-            yield Option("set", parse.FieldValues, SET_CARD, ModelFields.section, default=())
+            yield Option("set", parse.FieldValues, SET_CARD, MODEL_SETTINGS, default=())
         elif self.to_fields is parse.read_training_changes:
-            section = training.TrainingFields.section
-            yield Option("steps", parse.PositiveInt | None, STEPS, section)
-            yield Option("set", parse.FieldValues, SET_PRESET, section, default=())
+            yield Option("steps", parse.PositiveInt | None, STEPS, TRAINING)
+            yield Option("set", parse.FieldValues, SET_PRESET, TRAINING, default=())
 
 
 def _kind_of(name: str, type_: Any, positional: bool) -> Any:

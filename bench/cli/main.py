@@ -148,8 +148,7 @@ def _make_function(name: str, command: Command, words: Sequence[str]) -> Any:
 
 def _as_field(option: Option) -> tuple[str, Any, Any]:
     """Return an option as a field of a dataclass for Cyclopts."""
-    title, place = option.section
-    mark = Parameter(help=option.help, group=Group(title, sort_key=place))
+    mark = Parameter(help=option.help, group=option.section)
     field = dataclasses.field(default=option.default, kw_only=not option.positional)
     return option.name, Annotated[option.kind, mark], field
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import attrs
 import msgspec
@@ -17,7 +17,7 @@ from foundation.errors import BenchError, import_package
 from foundation.files import local_path
 from foundation.machine import parse_size
 from foundation.records import Record, convert_table
-from retrievers.models.settings import CardSettings
+from retrievers.models.settings import CARD_FIELDS, Count, VectorSettings
 
 
 @attrs.frozen
@@ -147,8 +147,12 @@ def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:
 
 def read_card_settings(typed: dict[str, Any]) -> dict[str, Any]:
     """Replace ``set`` in the typed values of a command by the fields of the card."""
-    fields = convert_table(parse_assignments(typed.pop("set")), CardSettings, "--set")
-    return {**typed, **msgspec.structs.asdict(fields)}
+    given = parse_assignments(typed.pop("set"))
+    kinds = get_type_hints(VectorSettings)
+    counts = {int | None: Count | None}
+    fields = [(name, counts.get(kinds[name], kinds[name]), None) for name in CARD_FIELDS]
+    convert_table(given, msgspec.defstruct("CardFields", fields, bases=(Record,)), "--set")
+    return typed | given
 
 
 class SavingSettings(Record):

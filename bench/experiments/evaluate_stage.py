@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from attrs import evolve
 
 from bench.evaluation.judging import resolve_measures
 from bench.evaluation.pipeline import evaluate
@@ -119,7 +120,7 @@ class EvaluateStage(ExperimentStage):
     def _load(self, name: str, chosen: EvaluateSettings) -> Retriever:
         """Load a model. A view reads vectors with every pooling."""
         settings, view = ModelSettings.of(chosen), chosen.view
-        settings = msgspec.structs.replace(settings, trust_code=self.workspace.trust_code)
+        settings = evolve(settings, trust_code=self.workspace.trust_code)
         loaded = self.workspace.load(name, settings)
         if view is None:
             return loaded

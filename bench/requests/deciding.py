@@ -19,10 +19,10 @@ from bench.requests.fields import (
     to_items,
     to_names,
     to_optional_path,
-    to_optional_text,
     to_paths,
 )
 from foundation.files import local_path
+from retrievers.models.settings import to_optional_text
 
 
 @frozen(kw_only=True, slots=False)

@@ -13,7 +13,6 @@ from bench.requests.fields import (
     MismatchFields,
     ModelFields,
     ProtocolFields,
-    Request,
     SystemFields,
     WorkerFields,
     to_items,
@@ -47,8 +46,6 @@ class EvaluationFields(
             do. Vectors are stored under it; without one, texts are encoded again each time.
         similarity: Similarity of a Python object. Default: that of a SentenceTransformer, else dot.
     """
-
-    section = Request.section
 
     measure: tuple[str, ...] = field(default=(), converter=to_names)
     name: str = ""

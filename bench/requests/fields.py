@@ -13,8 +13,7 @@ from attrs import field, frozen
 
 from foundation.errors import BenchError
 from foundation.files import local_path
-from retrievers.models.card import ModelDtype, Precision, StoreDtype
-from retrievers.models.settings import CardSettings, ModelSettings
+from retrievers.models.settings import CARD_FIELDS, ModelSettings, VectorSettings
 
 Names = str | Path | Sequence[str | Path]
 MOST = 1 << 62  # of numbers without a largest value
@@ -52,21 +51,14 @@ def to_optional_path(path: str | Path | None) -> Path | None:
     return None if path is None else local_path(path)
 
 
-def to_optional_text(path: str | Path | None) -> str | None:
-    """Return a path as text, and None as it is."""
-    return None if path is None else str(path)
-
-
 @frozen(kw_only=True, slots=False)
 class Request:
     """Base of all requests, which raises a TypeError if a value has another type than its field.
 
     Attributes:
-        section: heading of its fields in the help, and their place.
         rest: field of further positional arguments in Python; "" for none.
     """
 
-    section: ClassVar[tuple[str, int]] = ("Arguments and options", 0)
     rest: ClassVar[str] = ""
 
     def __attrs_post_init__(self) -> None:
@@ -137,8 +129,6 @@ class FolderFields(Request):
         offline: Download nothing. Default: whether $HF_HUB_OFFLINE is set.
     """
 
-    section: ClassVar = ("Folders and output", 90)
-
     data_dir: Path | None = field(default=None, converter=to_optional_path)
     cache_dir: Path | None = field(default=None, converter=to_optional_path)
     offline: bool = field(default=None, converter=_offline)
@@ -153,8 +143,6 @@ class HardwareFields(Request):
         max_memory: Memory limit of this process, such as 1.5GB (in Python, bytes). Default: 80 %
             of the free memory.
     """
-
-    section: ClassVar = ("Hardware and workers", 80)
 
     device: str = "auto"
     max_memory: int | None = None
@@ -172,54 +160,20 @@ class WorkerFields(Request):
             Default: a new cluster on this machine.
     """
 
-    section: ClassVar = ("Hardware and workers", 80)
-
     workers: int | None = None
     engine: Literal["ray"] | None = None
     address: str | None = None
 
 
 @frozen(kw_only=True, slots=False)
-class ModelFields(Request):
-    """Settings that override the card of a model.
-
-    Attributes:
-        like: Card whose pooling, prompts and lengths a plain checkpoint uses (see `list models`).
-            Models with a card of their own are not affected.
-        endpoint_model: Name of the model on a server, if the model is a URL such as
-            http://localhost:8000/v1. The key of the server comes from $BENCH_API_KEY.
-        adapter: Folder of an AdapterHub or PEFT adapter to attach.
-        dtype: Precision of weights and activations; int8 is a faster back end for the CPU. Results
-            are kept separately. Default: the card's.
-        max_query_tokens: Length at which queries are truncated, in tokens.
-        max_document_tokens: Length at which documents are truncated, in tokens.
-        query_prompt: Prefix of every query.
-        store_dtype: Precision of stored vectors. float16 halves their disk space; results are kept
-            separately.
-        allow_unknown_tokens: Evaluate a model even if more than half of the tokens of a sample of
-            documents are unknown to it.
-        trust_code: Allow code that is not of this program: path/to/file.py:NAME, or code that a
-            card or a folder names.
-    """
-
-    section: ClassVar = ("Model settings", 20)
-
-    like: str | None = None
-    endpoint_model: str | None = None
-    adapter: str | None = field(default=None, converter=to_optional_text)
-    dtype: ModelDtype | None = None
-    max_query_tokens: int | None = None
-    max_document_tokens: int | None = None
-    query_prompt: str | None = None
-    store_dtype: StoreDtype = "float32"
-    allow_unknown_tokens: bool = False
-    trust_code: bool = False
+class ModelFields(VectorSettings, Request):
+    """Settings that override the card of a model."""
 
     def typed_settings(self) -> list[str]:
         """Return the options of the command line that give these fields, without defaults."""
         words = list[str]()
         for name, value in ModelSettings.of(self).changed.items():
-            if name in CardSettings.__struct_fields__:
+            if name in CARD_FIELDS:
                 words += ["--set", f"{name}={'true' if value is True else value}"]
             else:
                 words.append(f"--{name.replace('_', '-')}")
@@ -228,23 +182,11 @@ class ModelFields(Request):
 
 
 @frozen(kw_only=True, slots=False)
-class CompressionFields(ModelFields):
-    """Compression of a model's documents for search. All settings share the stored vectors.
+class CompressionFields(ModelSettings, ModelFields):
+    """Settings of a model whose documents may be compressed for search.
 
-    Attributes:
-        dimensions: Search the first N dimensions only (Matryoshka), scaled to unit length again if
-            the model's vectors have it. Default: the card's, usually all.
-        precision: Precision of the searched documents. Scores are those of float32 queries and
-            decoded documents, except for binary and ubinary, which compare signs.
-        rescore: Find N candidates per query in the compressed documents and score them again with
-            the stored vectors, or with their int8 codes (N:int8). Rankings end after N documents.
+    All compressions share the stored vectors.
     """
-
-    section: ClassVar = ("Model settings", 20)
-
-    dimensions: int | None = None
-    precision: Precision = "float32"
-    rescore: str | None = field(default=None, converter=to_optional_text)
 
 
 @frozen(kw_only=True, slots=False)
@@ -259,8 +201,6 @@ class SystemFields(Request):
         timeout: Time limit of each query of a search system, such as 10s (in Python, seconds).
             Default: 60s.
     """
-
-    section: ClassVar = ("Search systems", 30)
 
     concurrency: int | None = None
     passages: str = ""
@@ -285,8 +225,6 @@ class MismatchFields(Request):
             marked.
     """
 
-    section: ClassVar = ("Protocol", 40)
-
     allow_mismatch: bool = False
 
 
@@ -298,8 +236,6 @@ class ProtocolFields(MismatchFields):
         depth: Documents retrieved per query. Default: the collection's, usually 1,000.
         split: Split whose judgements are used. Default: the collection's.
     """
-
-    section: ClassVar = ("Protocol", 40)
 
     depth: int | None = None
     split: str | None = None
@@ -314,18 +250,15 @@ class ResamplingFields(Request):
         seed: Seed of the resampling. No p-value of a comparison and no verdict depends on it.
     """
 
-    section: ClassVar = ("Intervals", 60)
-
     resamples: int = 9_999
     seed: int = 0
 
 
-def describe_fields(request: Any) -> dict[str, tuple[str, tuple[str, int]]]:
-    """Return the description of each field of a request, and its section of ``--help``."""
-    found: dict[str, tuple[str, tuple[str, int]]] = {}
+def describe_fields(request: Any) -> dict[str, tuple[str, type]]:
+    """Return the description of each field of a request, and the class that declares it."""
+    found: dict[str, tuple[str, type]] = {}
     for cls in reversed(request.__mro__):
-        section = cls.__dict__.get("section", Request.section)
-        found |= {name: (text, section) for name, text in described_in(cls).items()}
+        found |= {name: (text, cls) for name, text in described_in(cls).items()}
     return found
 
 

@@ -14,10 +14,10 @@ from bench.requests.fields import (
     MismatchFields,
     to_names,
     to_optional_path,
-    to_optional_text,
     to_paths,
 )
 from foundation.files import local_path
+from retrievers.models.settings import to_optional_text
 
 NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
@@ -33,8 +33,6 @@ class TrainingFields(FolderFields):
         progress: Function that is called after each step.
         device: auto (the first GPU, or the CPU if there is none), cpu or cuda.
     """
-
-    section = ("Training", 30)
 
     changes: Mapping[str, Any] = NO_CHANGES
     save_every: int | None = None

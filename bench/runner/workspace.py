@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
+from attrs import evolve
 
 from bench.evaluation.judging import check_relevant, mean_weights, resolve_measures
 from bench.evaluation.kinds import open_retriever
@@ -353,9 +354,9 @@ def load_models(
         name = str(model)
         settings = ModelSettings.of(fields)
         if is_card(name) and not only_cards:
-            settings = msgspec.structs.replace(settings, like=None)
+            settings = evolve(settings, like=None)
         if has_url and not is_url(name):
-            settings = msgspec.structs.replace(settings, endpoint_model=None)
+            settings = evolve(settings, endpoint_model=None)
         models.append(workspace.load(name, settings, networks))
     return models
 

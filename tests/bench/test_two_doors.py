@@ -20,7 +20,7 @@ from bench.requests.deciding import (
 )
 from bench.requests.evaluating import EvaluateRequest, RunRequest, ScoreRequest
 from bench.requests.training import AblateRequest, FinetuneRequest, PretrainRequest
-from retrievers.models.settings import CardSettings
+from retrievers.models.settings import CARD_FIELDS
 from tests.support.collections import Bench, write_collection
 
 SHARED = "--data-dir d --cache-dir c"
@@ -85,7 +85,7 @@ def test_run_and_evaluate_differ_only_in_the_number_of_models_and_collections():
     python_only = {"fingerprint", "similarity", "offline"}
     extra = {"names", "limit", "workers", "engine", "address"}
     options = {option.name for option in COMMANDS["run"].options()} - {"json", "dry_run", "set"}
-    settings = {*CardSettings.__struct_fields__}
+    settings = {*CARD_FIELDS}
     assert options | python_only | settings == shared | extra | {"model"}
     assert isinstance(parsed.request, RunRequest)
 
