@@ -39,7 +39,7 @@ from bench.experiments.training_stages import CommandSettings, FinetuneSource
 from bench.explain.ledger import Ledger
 from bench.explain.setup import Answer
 from bench.gate.check_record import Check
-from bench.monitor.curve import Curve
+from bench.monitor import Curve
 from bench.requests.outcomes import MissingEvaluation
 from bench.runner.run import EncodedCount
 from bench.speed.speed_report import SpeedReport

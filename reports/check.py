@@ -1,4 +1,4 @@
-"""The decision of a check as a paragraph, Markdown and JUnit XML, and the answer of ``explain``.
+"""The decision of a check as a paragraph, Markdown and JUnit XML.
 
 A verdict is one plain paragraph before any table. It names candidate and baseline, the scores and
 collections, the reason for an undecided outcome or the loss that is ruled out, and the queries that
@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
-from bench.explain.setup import Answer, Explanation
 from bench.gate.check_record import Check, CheckRow, CheckSlice, LostQuery
 from foundation.errors import format_count, format_names, make_printable
 from reports import format as fmt
 from reports.comparison import PAIRED, paired_columns, settings_table
+from reports.explain import answer_text
 from reports.format import interval, score, signed
 from reports.table import Column, Table, bullets, code, escape
 
@@ -314,74 +314,3 @@ def _add_text(case: ElementTree.Element, tag: str, text: str, **attributes: str)
 def _xml(text: str) -> str:
     """Return text without terminal control codes and without the characters that XML forbids."""
     return _NOT_XML.sub("\ufffd", make_printable(text))
-
-
-def answer_text(answer: Answer) -> str:
-    """Return the answer of ``explain`` as Markdown: a verdict in words, then what fits."""
-    return "\n\n".join(_answer_parts(answer)) + "\n"
-
-
-def _answer_parts(answer: Answer) -> Iterator[str]:
-    yield escape(_answer_verdict(answer))
-    if answer.seen:
-        settings = [f": {code(one.apply)}" if one.apply else "" for one in answer.seen]
-        lines = [escape(one.name) + each for one, each in zip(answer.seen, settings, strict=True)]
-        yield "Seen in the evidence itself:\n\n" + bullets(lines)
-    if answer.explanations:
-        yield _explanations_table(answer)
-        yield from _remarks(answer.explanations)
-    if answer.closest is not None:
-        row = answer.closest
-        yield f"Closest, but not enough: {escape(row.name)} ({row.share:.0%} agree)."
-    if answer.singles:
-        tried = format_count(answer.singles, "deviation", "deviations")
-        pairs = f" and {format_count(answer.pairs, 'pair', 'pairs')}" if answer.pairs else ""
-        texts = format_count(answer.encoded, "text", "texts")
-        yield f"Tried {tried}{pairs}; {texts} encoded."
-
-
-def _answer_verdict(answer: Answer) -> str:
-    evidence, model = " and ".join(answer.evidence), answer.model
-    if answer.verdict == "reproduced":
-        within = f", within the precision of {answer.precision}" if answer.precision else ""
-        what = f"Your configuration of {model} reproduces the {evidence}{within}"
-        return f"{what}. No deviation is closer."
-    if answer.verdict == "none":
-        return (
-            f"None of these deviations explains the {evidence}: with your configuration of {model} "
-            f"{answer.share:.0%} agree. Other weights, other texts or a cause that is not in the "
-            "table remain."
-        )
-    best = answer.explanations[0].name
-    if answer.verdict == "possible":
-        return (
-            f"{best} agrees with the {evidence}, but {answer.chance:.1f} of the deviations would "
-            "agree with unrelated scores as well. Give more scores, or per-query scores."
-        )
-    return f"Best explanation of the {evidence}: {best}."
-
-
-def _explanations_table(answer: Answer) -> str:
-    on_sample = " on a sample" if answer.sampled else ""
-    columns: list[Column[Explanation]] = [
-        Column("explanation", lambda row: row.name),
-        Column("agrees", lambda row: f"{row.share:.0%}", fmt.numeric),
-        Column("as exact as", lambda row: row.precision),
-        Column(f"change of {answer.measure}{on_sample}", lambda row: row.cost, fmt.signed),
-    ]
-    return Table(answer.explanations, columns).drop_empty().markdown()
-
-
-def _remarks(rows: Sequence[Explanation]) -> Iterator[str]:
-    """Yield notes below the table: how to do the same, and what cannot be told apart."""
-    lines = []
-    for row in rows:
-        name = escape(row.name)
-        if row.apply:
-            lines.append(f"{name}, to do the same: {' and '.join(map(code, row.apply))}")
-        if row.equals:
-            lines.append(f"{name} cannot be told from: {escape(', '.join(row.equals))}")
-        if row.detail:
-            lines.append(f"{name}: {escape(row.detail)}")
-    if lines:
-        yield bullets(lines)

@@ -20,7 +20,7 @@ from bench.cutoffs.cutoff_record import ScoreCutoff
 from bench.deploying.deployment import Deployment
 from bench.experiments.grid import AxisResult
 from bench.experiments.report import Report, RowResult
-from bench.monitor.curve import Curve, CurvePoint
+from bench.monitor import Curve, CurvePoint
 from bench.speed.speed_report import IndexCurve, IndexPoint
 from foundation import files as whole
 from foundation.errors import BenchError, format_names, make_printable

@@ -7,7 +7,7 @@ from typing import Any
 from bench.speed.speed_report import (
     IndexCurve,
     IndexPoint,
-    Latency,
+    QueryLatency,
     SpeedReport,
     Spread,
     ToolComparison,
@@ -109,14 +109,14 @@ def _speedup(tool: ToolTiming) -> str:
     return "" if tool.ratio is None else f"{tool.ratio:.2f} x"
 
 
-def latency_table(rows: Sequence[Latency]) -> str:
+def latency_table(rows: Sequence[QueryLatency]) -> str:
     """Return a table of the latencies in ``rows``."""
     first = rows[0]
     title = (
         f"One query at a time ({len(first.samples_ms):,} of them), exact search over "
         f"{first.rows:,} vectors, k = {first.k}"
     )
-    columns: list[Column[Latency]] = [
+    columns: list[Column[QueryLatency]] = [
         Column("", lambda row: row.what),
         Column("p50, ms", lambda row: row.p50_ms, fmt.fixed_digits(2)),
         Column("p95, ms", lambda row: row.p95_ms, fmt.fixed_digits(2)),

@@ -17,7 +17,7 @@ from bench.experiments.report import (
     SeedEstimate,
     SequenceResult,
 )
-from bench.monitor.curve import Curve, CurvePoint, Selection
+from bench.monitor import Curve, CurvePoint, Selection
 from foundation.errors import format_names
 from foundation.files import replace_file
 from reports import format as fmt

@@ -28,7 +28,7 @@ from bench.boards.leaderboard_record import (
 )
 from bench.boards.rows import (
     ByRow,
-    Scores,
+    RankedScores,
     find_distinct_results,
     group_by_column,
     group_by_row,
@@ -316,7 +316,7 @@ def _build_row(
     name: str,
     by_column: Mapping[str, Evaluation],
     suites: Sequence[SuiteColumn],
-    ranked: Scores,
+    ranked: RankedScores,
     claims: Sequence[Claim],
     cards: Mapping[str, Card],
 ) -> Row:

@@ -226,19 +226,19 @@ def row_facts(results: Sequence[Evaluation]) -> dict[str, str]:
 ByRow = Mapping[str, Mapping[str, Evaluation]]  # name of row -> name of column -> result
 
 
-Scores = dict[tuple[str, str, str], Score]  # (row, column or suite, measure)
+RankedScores = dict[tuple[str, str, str], Score]  # (row, column or suite, measure)
 
 
 def rank_scores(
     by_row: ByRow, wanted: Mapping[str, Sequence[str]], suites: list[str], resampling: Resampling
-) -> Scores:
+) -> RankedScores:
     """Compute intervals and groups in every column, and in every suite with complete rows.
 
     ``wanted`` are the measures of each column.
     """
     most = max(sum(column in cells for cells in by_row.values()) for column in wanted)
     resampling.check_enough(most - 1)  # with fewer, all models would form one group
-    ranked: Scores = {}
+    ranked: RankedScores = {}
     weights = {suite: suite_weights(suite) for suite in suites}
     # Running sums of means, bootstrap and flipped means over the collections of a suite.
     sums: dict[tuple[str, str], list[Float64Array]] = {}
@@ -307,7 +307,7 @@ def _matrices(
         yield matrix, bootstrap[:, of_rows], flipped[:, of_rows]
 
 
-def _rank(column: str, measure: str, rows: list[str], tables: list[Float64Array]) -> Scores:
+def _rank(column: str, measure: str, rows: list[str], tables: list[Float64Array]) -> RankedScores:
     means, bootstrap, flipped = tables
     low, high = np.quantile(bootstrap, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
     group = assign_groups(means, flipped)

@@ -19,7 +19,7 @@ import numpy as np
 from bench.gate.decision import DRAWS, LEVEL, draw_means, queries_needed, upper_bound
 from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
-Estimate = Callable[[Float64Array], float]
+MeanBound = Callable[[Float64Array], float]
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def least_queries(keep: float, level: float = LEVEL) -> int | None:
 
 
 def choose_cutoff(
-    parts: Sequence[ScoredRankings], keep: Sequence[float], estimate: Estimate = lower_bound
+    parts: Sequence[ScoredRankings], keep: Sequence[float], estimate: MeanBound = lower_bound
 ) -> float | None:
     """Return the highest cut-off that keeps enough on each part, or None if none does.
 

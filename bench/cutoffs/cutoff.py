@@ -19,7 +19,7 @@ from bench.comparing.comparison import find_run_file, score_run_file
 from bench.comparing.slices import find_slices, slice_rows
 from bench.comparing.statistics import SAME_MEAN
 from bench.cutoffs.choice import (
-    Estimate,
+    MeanBound,
     ScoredRankings,
     choose_cutoff,
     least_queries,
@@ -28,7 +28,7 @@ from bench.cutoffs.choice import (
 )
 from bench.cutoffs.cutoff_record import (
     CollectionCutoff,
-    CurvePoint,
+    CutoffPoint,
     ModelCutoff,
     ScoreCutoff,
     Share,
@@ -88,7 +88,7 @@ def cutoff(request: CutoffRequest) -> ScoreCutoff:
     queries = {one.name: len(part) for one, part in zip(found, parts, strict=True)}
     report = msgspec.structs.replace(report, queries=queries, searched=True)
     keep: list[float] = [request.keep] * len(found)
-    estimate: Estimate = lower_bound
+    estimate: MeanBound = lower_bound
     for other in others:
         before = tuple(one.run(other).describe(old_cutoff) for one in searches)
         like = ModelCutoff(_name(other), old_cutoff, before)
@@ -313,7 +313,7 @@ class Found:
             curve=self._curve(known) if len(known) else (),
         )
 
-    def _curve(self, others: Float32Array) -> tuple[CurvePoint, ...]:
+    def _curve(self, others: Float32Array) -> tuple[CutoffPoint, ...]:
         """Return points at quantiles of the scores, from low to high."""
         answered = self.ranked.answered
         scores = np.concatenate([answered.relevant_scores, others[np.isfinite(others)]])
@@ -322,7 +322,7 @@ class Found:
         kept = np.column_stack([answered.kept(one) for one in cutoffs])
         rows = zip(cutoffs, kept.mean(axis=0), lower_bounds(kept), strict=True)
         return tuple(
-            CurvePoint(float(one), float(mean), bound, float((others >= one).mean()))
+            CutoffPoint(float(one), float(mean), bound, float((others >= one).mean()))
             for one, mean, bound in rows
         )
 

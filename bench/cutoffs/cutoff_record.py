@@ -13,7 +13,7 @@ class Share(Estimate, kw_only=True):
     queries: int
 
 
-class CurvePoint(Record):
+class CutoffPoint(Record):
     """What a cut-off keeps, and what it lets through.
 
     Attributes:
@@ -58,7 +58,7 @@ class CollectionCutoff(Record, kw_only=True):
     silent: Share | None
     too_short: int = 0
     silent_given: Share | None = None
-    curve: tuple[CurvePoint, ...] = ()
+    curve: tuple[CutoffPoint, ...] = ()
 
     @property
     def unanswerable(self) -> Share | None:

@@ -42,7 +42,7 @@ from bench.requests.evaluating import IndexRequest
 from bench.runner.run import index as write_index
 from bench.runner.workspace import Workspace, load_models, open_workspace
 from bench.speed.race import time_call
-from bench.speed.speed_report import Latency
+from bench.speed.speed_report import QueryLatency
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array, Int64Array
 from foundation.errors import BenchError, format_count
@@ -257,7 +257,7 @@ class Trial:
             missed[one] = 1 - share
         return missed
 
-    def time_queries(self, setting: Setting) -> tuple[Latency, ...]:
+    def time_queries(self, setting: Setting) -> tuple[QueryLatency, ...]:
         """Time the search of single queries in memory, with one thread and with all."""
         search = self._in_memory(setting).search
         vectors = encode_queries(self.dataset, self._plain.encoder, self.workspace.store)
@@ -270,7 +270,7 @@ class Trial:
                 work = [partial(search, query, self.depth) for query in queries] * REPEATS
                 samples = [1000 * time_call(one)[0] for one in work]
             name = format_count(threads, "thread", "threads")
-            timed.append(Latency.of(name, len(self.dataset.corpus), self.depth, samples))
+            timed.append(QueryLatency.of(name, len(self.dataset.corpus), self.depth, samples))
         return tuple(timed)
 
     def _score(self, hits: Hits) -> Float64Array:

@@ -19,7 +19,7 @@ from itertools import product
 from typing import Any
 
 from bench.requests.outcomes import ExitCode
-from bench.speed.speed_report import Latency
+from bench.speed.speed_report import QueryLatency
 from foundation.records import Record
 from retrievers.index.faiss_index import ADVISED_POINTS_PER_CENTROID, IndexSpec
 from retrievers.models.card import Compression, Precision, Recipe
@@ -61,7 +61,7 @@ class TestedSetting(Record, kw_only=True):
     compression: Compression
     index: str
     bytes_per_document: int
-    latency: tuple[Latency, ...]
+    latency: tuple[QueryLatency, ...]
     missed: float = 0.0
     tests: dict[str, CollectionTest]
     proved: bool

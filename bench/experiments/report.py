@@ -233,7 +233,7 @@ class CheckpointScores:
     values: Float64Array
 
 
-Scores = Mapping[str, CheckpointScores]  # by collection
+MainScores = Mapping[str, CheckpointScores]  # by collection
 
 
 @dataclass(frozen=True)
@@ -245,15 +245,15 @@ class CellScores:
     masked language modelling at the end of each domain's training, in nats.
     """
 
-    on: Scores
+    on: MainScores
     start: str = ""
     losses: Mapping[str, float] = field(default_factory=dict)
-    before: Scores = field(default_factory=dict)
-    learnt: Scores = field(default_factory=dict)
+    before: MainScores = field(default_factory=dict)
+    learnt: MainScores = field(default_factory=dict)
 
 
 ReadScores = Callable[[CellTask], CellScores]
-BySeed = dict[int, Scores]
+BySeed = dict[int, MainScores]
 OnCollections = tuple[RowOnCollection, ...]
 
 
@@ -311,7 +311,7 @@ def make_report(
     )
 
 
-def _cell_result(cell: GridCell, outcome: ExperimentOutcome, scores: Scores) -> CellResult:
+def _cell_result(cell: GridCell, outcome: ExperimentOutcome, scores: MainScores) -> CellResult:
     stage, error = outcome.find_gap(cell)
     tasks = [task for task in cell.task.chain() if task.key in outcome.finished]
     return CellResult(

@@ -17,10 +17,10 @@ from bench.explain.evidence import CEILING, Fit, SetupEvidence, combine_fits
 from bench.explain.question import Question
 from bench.explain.setup import (
     Answer,
+    AnswerVerdict,
     Deviation,
     EvaluationSetup,
     Explanation,
-    Verdict,
     deviations,
     forward_key,
 )
@@ -84,7 +84,7 @@ class _DeviationSearch:
             tried.sort(key=lambda each: -each.fit.likelihood)
             accepted = _accept(tried, base)
         chance = _expect_coincidences([*probed, *pairs])
-        verdict: Verdict = "reproduced" if base.fits else "none"
+        verdict: AnswerVerdict = "reproduced" if base.fits else "none"
         if accepted:
             verdict = "explained" if chance <= MOST_CHANCE else "possible"
         groups = enumerate(_group_equal(accepted))

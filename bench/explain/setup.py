@@ -363,7 +363,7 @@ def _vary_protocol(setup: EvaluationSetup, facts: Facts) -> Iterator[Deviation]:
     yield Deviation("only grades of 2 or more relevant", {"least_grade": 2}, grade)
 
 
-Verdict = Literal["reproduced", "explained", "possible", "none"]
+AnswerVerdict = Literal["reproduced", "explained", "possible", "none"]
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -423,7 +423,7 @@ class Answer(msgspec.Struct, frozen=True):
     model: str
     collections: tuple[str, ...]
     evidence: tuple[str, ...]
-    verdict: Verdict
+    verdict: AnswerVerdict
     share: float
     precision: str
     explanations: tuple[Explanation, ...]

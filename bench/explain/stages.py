@@ -100,7 +100,7 @@ def scale(vectors: Float32Array) -> Float32Array:
 
 
 @dataclass(frozen=True)
-class StoredVectors:
+class SystemVectors:
     """Vectors of documents in any store.
 
     Attributes:
@@ -223,12 +223,12 @@ class Examination:
             problem = f"{self.system.name} stores no document of {self.dataset.name}"
             found = f"its ids are such as {theirs[0]!r}, the collection's {ours[0].as_py()!r}"
             raise BenchError(f"{problem}: {found}", "Return the collection's ids from ids().")
-        run = StoredVectors(known, self._ours).search(self._metric, *self._queries, self._asked)
+        run = SystemVectors(known, self._ours).search(self._metric, *self._queries, self._asked)
         count = format_count(len(missing), "document is missing", "documents are missing")
         such = f": {format_names(missing)}" if missing else ""
         yield Stage(f"{count}{such}", run, "add them there" if missing else "")
 
-    def _vector_steps(self, stored: StoredVectors) -> Iterator[Stage]:
+    def _vector_steps(self, stored: SystemVectors) -> Iterator[Stage]:
         """Yield exact search after each group of stored vectors took the place of ours."""
         place_of = {id_: place for place, id_ in enumerate(stored.ids)}
         known = self._known
@@ -237,7 +237,7 @@ class Examination:
         compared = scale(theirs) if self._metric == "cosine" else theirs
         for cause in group_vectors(self.question, known, compared, mixed):
             mixed[cause.places] = theirs[cause.places]
-            part = StoredVectors(known, mixed)
+            part = SystemVectors(known, mixed)
             run = part.search(self._metric, *self._queries, self._asked)
             yield Stage(cause.name, run, cause.apply)
         of_collection = set(known)
@@ -249,7 +249,7 @@ class Examination:
             yield Stage(name, run, "remove them there")
         yield from self._metric_step(stored, run)
 
-    def _metric_step(self, stored: StoredVectors, own: Run) -> Iterator[Stage]:
+    def _metric_step(self, stored: SystemVectors, own: Run) -> Iterator[Stage]:
         """Yield exact search by another metric if the system's answers are closer to it."""
         found = self._answers if self._found is None else self._found
         base, runs = overlaps(found, own, TOP), dict[Metric, Run]()
@@ -343,14 +343,14 @@ class Examination:
         return vectors.rows(self.dataset.corpus.rows_of(self._known))
 
     @cached_property
-    def _shown(self) -> StoredVectors | None:
+    def _shown(self) -> SystemVectors | None:
         """What the system stores, if it shows that."""
         if self._ids is None or not self.system.offers("vectors"):
             return None
-        return StoredVectors(self._ids, self.system.vectors(self._ids))
+        return SystemVectors(self._ids, self.system.vectors(self._ids))
 
     @property
-    def _stored(self) -> StoredVectors | None:
+    def _stored(self) -> SystemVectors | None:
         """What the system stores, if our query vectors can search it."""
         return None if self._other_dimension else self._shown
 

@@ -54,7 +54,7 @@ from bench.speed.race import (
 from bench.speed.speed_report import (
     IndexCurve,
     IndexPoint,
-    Latency,
+    QueryLatency,
     SpeedReport,
     Spread,
     ToolComparison,
@@ -289,7 +289,7 @@ def make_documents(encoder: Encoder, count: int, tokens: int) -> list[str]:
     ]
 
 
-def measure_latencies(target: BenchmarkedModel) -> tuple[Latency, ...]:
+def measure_latencies(target: BenchmarkedModel) -> tuple[QueryLatency, ...]:
     """Time single queries: encoding, exact search of some documents, and both together."""
     encoder, queries = target.encoder, target.source.queries.texts[:QUERIES]
     texts = target.texts[:LATENCY_DOCUMENTS]
@@ -306,7 +306,7 @@ def measure_latencies(target: BenchmarkedModel) -> tuple[Latency, ...]:
     skipped = len(queries[:WARM_UP_QUERIES])
     by_kind = np.array([encoding[skipped:], finding[skipped:]]) * 1000
     kinds = zip(("encode", "search", "both"), [*by_kind, by_kind.sum(axis=0)], strict=True)
-    return tuple(Latency.of(what, len(documents), k, samples) for what, samples in kinds)
+    return tuple(QueryLatency.of(what, len(documents), k, samples) for what, samples in kinds)
 
 
 def compare_indexes(

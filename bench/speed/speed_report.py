@@ -84,7 +84,7 @@ class ToolComparison(Record, kw_only=True):
         return all(tool.agrees for tool in self.tools)
 
 
-class Latency(Record):
+class QueryLatency(Record):
     """Latency of one query at a time.
 
     Attributes:
@@ -102,7 +102,7 @@ class Latency(Record):
     samples_ms: tuple[float, ...]
 
     @classmethod
-    def of(cls, what: str, rows: int, k: int, samples_ms: Sequence[float]) -> "Latency":
+    def of(cls, what: str, rows: int, k: int, samples_ms: Sequence[float]) -> "QueryLatency":
         """Summarise milliseconds, at least one."""
         p50, p95 = np.percentile(samples_ms, [50, 95]).tolist()
         return cls(what, rows, k, p50, p95, tuple(map(float, samples_ms)))
@@ -162,6 +162,6 @@ class SpeedReport(Record, kw_only=True):
     load: float
     repeats: int
     encoding: tuple[ToolComparison, ...] = ()
-    latency: tuple[Latency, ...] = ()
+    latency: tuple[QueryLatency, ...] = ()
     indexes: IndexCurve | None = None
     races: tuple[ToolComparison, ...] = ()

@@ -49,7 +49,7 @@ EQUAL_LENGTHS = (
 MANY_TEXTS = 8_192  # so many keep a GPU busy for longer than workers take to start
 
 
-Vectors = Iterator[tuple[Int64Array, Float32Array]]
+VectorBatches = Iterator[tuple[Int64Array, Float32Array]]
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class Tower:
     def _token_workers(self) -> TokenWorkers:
         return TokenWorkers(self.text_tokenizer)
 
-    def vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
+    def vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> VectorBatches:
         """Yield the rows of each batch with their vectors, float32 ``(len(rows), dim)``, in order.
 
         On the CPU, batches are computed in parallel threads. Few tokens, such as one query, take a
@@ -187,7 +187,7 @@ class Tower:
                     done = iter(list(done))
             yield from (self._receive(pending) for flights in done for pending in flights)
 
-    def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
+    def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> VectorBatches:
         """Start all ``batches`` of ``tokens``, then yield their vectors as ``vectors`` does."""
         with use_full_precision():
             flights = [pending for rows in batches for pending in self._launch_parts(tokens, rows)]

@@ -31,7 +31,7 @@ from retrievers.models.resolve import Model
 if TYPE_CHECKING:
     import torch
 
-    from retrievers.encoders.tower import Tower, Vectors
+    from retrievers.encoders.tower import Tower, VectorBatches
 
 CPU_TOKENS = 1_024  # per batch; each thread computes one batch
 CUDA_TOKENS = 65_536
@@ -226,7 +226,7 @@ class PreparedTexts:
         self, tower: "Tower", tokens: Tokens, batches: Sequence[Int64Array], rows: Int64Array
     ) -> None:
         self._tower, self._tokens, self._batches, self._rows = tower, tokens, batches, rows
-        self._launched: Vectors | None = None
+        self._launched: VectorBatches | None = None
         self.in_flight = LISTS_IN_FLIGHT if tower.is_asynchronous else 1
 
     def launch(self) -> None:

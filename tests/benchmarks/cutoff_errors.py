@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.cutoffs.choice import Estimate, ScoredRankings, choose_cutoff, lower_bound
+from bench.cutoffs.choice import MeanBound, ScoredRankings, choose_cutoff, lower_bound
 from bench.cutoffs.cutoff import Search
 from bench.gate.decision import LEVEL
 from bench.runner.workspace import Workspace
@@ -27,7 +27,7 @@ from foundation.files import cache_folder
 Take = Callable[[ScoredRankings, np.random.Generator], tuple[ScoredRankings, ScoredRankings]]
 
 
-def rules(inner: int) -> dict[str, Estimate]:
+def rules(inner: int) -> dict[str, MeanBound]:
     """Estimates of the kept share: by so many random weights, by the mean, and by CRC."""
     return {
         "cutoff": lambda kept: lower_bound(kept, inner),
@@ -67,7 +67,7 @@ def split(share: float) -> Take:
 
 
 def broken(
-    population: ScoredRankings, keep: float, take: Take, draws: int, estimate: Estimate
+    population: ScoredRankings, keep: float, take: Take, draws: int, estimate: MeanBound
 ) -> float:
     """Share of draws whose cut-off keeps too little. None is as good as a kept promise."""
     failures, rng = 0, np.random.default_rng(0)

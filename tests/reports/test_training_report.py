@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.comparing.statistics import Estimate, Resampling, ScoreMatrix
-from bench.monitor.curve import Curve, CurvePoint, select_checkpoint
+from bench.monitor import Curve, CurvePoint, select_checkpoint
 from reports.plots import plot_quality
 from reports.training import curve_markdown, forgetting_markdown
 from tests.support.forgetting_report import forgetting

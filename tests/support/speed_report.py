@@ -3,7 +3,7 @@
 from bench.speed.speed_report import (
     IndexCurve,
     IndexPoint,
-    Latency,
+    QueryLatency,
     SpeedReport,
     Spread,
     ToolComparison,
@@ -78,9 +78,9 @@ REPORT = SpeedReport(
         ),
     ),
     latency=(
-        Latency("encode", 30_000, 100, 5.0, 7.0, (5.0, 5.0, 7.0)),
-        Latency("search", 30_000, 100, 1.0, 2.0, (1.0, 1.0, 2.0)),
-        Latency("both", 30_000, 100, 6.0, 9.0, (6.0, 6.0, 9.0)),
+        QueryLatency("encode", 30_000, 100, 5.0, 7.0, (5.0, 5.0, 7.0)),
+        QueryLatency("search", 30_000, 100, 1.0, 2.0, (1.0, 1.0, 2.0)),
+        QueryLatency("both", 30_000, 100, 6.0, 9.0, (6.0, 6.0, 9.0)),
     ),
     indexes=IndexCurve(
         rows=30_000,

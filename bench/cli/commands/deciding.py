@@ -21,16 +21,16 @@ from bench.requests.outcomes import ExitCode, RecordedWarnings
 from bench.result_store.find import export as export_rankings
 from foundation.errors import BenchError
 from foundation.files import replace_file
-from reports.check import answer_text, junit
+from reports.check import junit
 from reports.check import markdown as check_markdown
 from reports.comparison import changes_table, comparison_table, holes_text, legend, slices_text
 from reports.cutoff import cutoff_text
 from reports.deploy import deployment_text
+from reports.explain import answer_text, ledger_text
 from reports.judging_list import report_text, write_list
 from reports.latex import board_latex, comparisons_latex
 from reports.leaderboard import markdown as board_markdown
 from reports.leaderboard import page, scores
-from reports.ledger import ledger_text
 from reports.plots import draw_costs, draw_cutoff, draw_deployment, draw_slices
 from reports.training import forgetting_markdown
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
+from bench import monitor as watch_case
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import print_document, print_result
 from bench.evaluation.result_record import Evaluation, Result
-from bench.monitor import watch as watch_case
-from bench.monitor.curve import Curve
+from bench.monitor import Curve
 from bench.requests import evaluating, training
 from bench.requests.outcomes import ExitCode
 from bench.runner import run as run_case

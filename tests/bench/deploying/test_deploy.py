@@ -14,7 +14,7 @@ from bench.evaluation.exact import ArrayVectors
 from bench.gate.decision import draw_means, upper_bound
 from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import Workspace
-from bench.speed.speed_report import Latency
+from bench.speed.speed_report import QueryLatency
 from foundation.errors import BenchError
 from reports.deploy import deployment_text
 from retrievers.index.faiss_index import IndexSpec
@@ -60,7 +60,7 @@ def a_setting(name, size, **changes):
         compression=changes.get("compression", Compression()),
         index=changes.get("index", "Flat"),
         bytes_per_document=size,
-        latency=(Latency.of("1 thread", 1, 1, [1.0]),),
+        latency=(QueryLatency.of("1 thread", 1, 1, [1.0]),),
         tests={"words": records.CollectionTest(0.4, 0.9, 0.12341, 4000)},
         proved=not changes,
     )

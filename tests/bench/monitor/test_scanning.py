@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.monitor.watch import (
+from bench.monitor import (
     DELETED,
     Watcher,
     follow_training,
@@ -59,7 +59,7 @@ def test_a_checkpoint_is_evaluated_when_its_files_rest_and_again_if_they_change(
         if len(rounds) > 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("bench.monitor.watch.time.sleep", sleep)
+    monkeypatch.setattr("bench.monitor.time.sleep", sleep)
     watcher = SimpleNamespace(evaluate=lambda checkpoint: rounds[-1].append(checkpoint.name))
     assert follow_training(WatchRequest(training, on=("any",)), watcher, list)
     assert rounds == [[FIRST], [LAST], [], [LAST], [], []]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.comparing.statistics import Resampling, ScoreMatrix, holm, paired_difference
-from bench.monitor.curve import select_checkpoint
+from bench.monitor import select_checkpoint
 
 FAST = Resampling(resamples=199)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.monitor.watch import Watcher, follow_training
+from bench.monitor import Watcher, follow_training
 from bench.requests.outcomes import ExitCode
 from bench.requests.training import WatchRequest
 from bench.result_store.find import find_results

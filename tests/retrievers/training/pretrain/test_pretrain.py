@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bench.monitor.watch import model_folder, scan_checkpoints, step_of
+from bench.monitor import model_folder, scan_checkpoints, step_of
 from foundation import machine
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder

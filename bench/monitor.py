@@ -1,7 +1,12 @@
-"""Evaluation of the checkpoints of a running training, each once, as they are completed.
+"""Checkpoints of a running training: evaluation as they are completed, curve, and best one.
 
 A checkpoint is complete when nothing changed between two scans. If its files change later, it is
 evaluated again.
+
+The learning curve shows the quality of the checkpoints by step, and the best of them. The best of
+many scores is partly chance, and each comparison with it is one of many tests. p is therefore
+corrected for all pairs of checkpoints: if no checkpoints differ, at most 5 % of curves lead to any
+claim.
 """
 
 import re
@@ -10,21 +15,33 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
+
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, read_all_scores
-from bench.comparing.statistics import Resampling
+from bench.comparing.statistics import (
+    SAME_MEAN,
+    Difference,
+    Estimate,
+    Resampling,
+    ScoreMatrix,
+    adjust_p_values,
+    mean_with_interval,
+    paired_difference,
+)
 from bench.evaluation.judging import common_measure
 from bench.evaluation.pipeline import OpenDataset
 from bench.evaluation.result_record import Evaluation
 from bench.evaluation.retriever import EvaluationOptions, Retriever
-from bench.monitor.curve import MEAN, Curve, CurvePoint, select_checkpoint, step_of
 from bench.requests.training import WatchRequest
 from bench.result_store.find import find_results
 from bench.result_store.result import reuse_or_evaluate
 from bench.runner.workspace import Workspace, open_workspace
 from foundation.errors import BenchError
 from foundation.files import FileLock
+from foundation.records import Record
 from retrievers.models.card import load_card
 from retrievers.models.settings import ModelSettings
 
@@ -37,7 +54,102 @@ DELETED = "the training deleted it before it was evaluated"
 CHANGING = "its files are being written"
 SETTLE_SECONDS = 2.0  # between two scans of a folder that may be being written
 
+MEAN = "mean"
+NUMBER = re.compile(r"\d+$")
+
 FileStates = Mapping[Path, tuple[int, int]]  # size and time of change in ns, by path
+
+
+def step_of(name: str) -> int:
+    """Return the number at the end of ``name``, or 0 if there is none."""
+    match = NUMBER.search(name)
+    return int(match[0]) if match else 0
+
+
+class Selection(Record):
+    """Best checkpoint, with its comparisons.
+
+    Attributes:
+        best: name of the checkpoint.
+        candidates: number of checkpoints.
+        queries: number of queries of all collections.
+        pairs: number of comparisons that p-values are adjusted for.
+        rivals: difference of the best checkpoint from each other one, with adjusted p-value.
+        splits: splits of the queries. ``test`` means that test data selected the checkpoint.
+    """
+
+    best: str
+    candidates: int
+    queries: int
+    pairs: int
+    rivals: tuple[Difference, ...]
+    splits: tuple[str, ...]
+
+    @property
+    def indistinguishable(self) -> tuple[str, ...]:
+        """Checkpoints that do not differ significantly from the best one."""
+        return tuple(rival.b for rival in self.rivals if not rival.significant)
+
+
+def select_checkpoint(
+    panels: Sequence[ScoreMatrix], weights: Sequence[float], splits: Sequence[str] = ()
+) -> Selection:
+    """Select the checkpoint with the best mean (the first of equal ones), and compare the others.
+
+    ``panels`` have the same models in the same columns. ``weights`` sum to 1.
+    """
+    names = list(panels[0].columns)
+    means = np.average([panel.scores.mean(axis=0) for panel in panels], axis=0, weights=weights)
+    best = names[int(np.flatnonzero(means >= means.max() - SAME_MEAN)[0])]
+    pairs = combinations([best, *(name for name in names if name != best)], 2)
+    parts = {pair: [panel.minus(*pair) for panel in panels] for pair in pairs}
+    tests = adjust_p_values({pair: paired_difference(parts[pair], weights) for pair in parts})
+    rivals = tuple(test for test in tests.values() if test.a == best)
+    queries, of_splits = sum(len(panel.scores) for panel in panels), tuple(dict.fromkeys(splits))
+    return Selection(best, len(names), queries, len(tests), rivals, of_splits)
+
+
+class CurvePoint(Record):
+    """Checkpoint on the curve. ``levels`` are mean scores by collection and in their ``mean``."""
+
+    checkpoint: str
+    step: int
+    levels: dict[str, Estimate]
+
+    @classmethod
+    def make(
+        cls, name: str, panels: Sequence[ScoreMatrix], weights: Sequence[float]
+    ) -> "CurvePoint":
+        """Make the point of the checkpoint ``name`` from its scores on each collection."""
+        parts = [panel.minus(name) for panel in panels]
+        levels = {part.on: mean_with_interval([part]) for part in parts}
+        if len(panels) > 1:
+            levels[MEAN] = mean_with_interval(parts, weights)
+        return cls(name, step_of(name), levels)
+
+
+class Curve(Record, kw_only=True):
+    """Learning curve of one training.
+
+    Attributes:
+        training: name of the folder of checkpoints.
+        measure: measure of all scores.
+        collections: collections on which every point has a level.
+        headline: criterion of selection: ``mean``, or the only collection.
+        points: evaluated checkpoints by step.
+        selection: best checkpoint; None if there is only one.
+        broken: reason why a checkpoint has no point, by name.
+        resampling: resampling of queries behind intervals and p-values.
+    """
+
+    training: str
+    measure: str
+    collections: tuple[str, ...]
+    headline: str
+    points: tuple[CurvePoint, ...]
+    selection: Selection | None
+    broken: dict[str, str]
+    resampling: Resampling
 
 
 @dataclass(frozen=True)
