@@ -6,10 +6,9 @@ python -m bench explain examples/search_elasticsearch.py:Production --on mine \
     --checkpoint minilm --trust-code
 """
 
-import json
 import os
-from urllib.request import Request, urlopen
 
+import requests
 from sentence_transformers import SentenceTransformer
 
 INDEX = os.environ.get("ELASTICSEARCH_INDEX", "http://localhost:9200/documents")
@@ -22,9 +21,9 @@ class Production:
         self.model = SentenceTransformer(os.environ["EMBEDDING_MODEL"])
 
     def ask(self, **body):
-        headers = {"Content-Type": "application/json"}
-        request = Request(f"{INDEX}/_search", json.dumps(body).encode(), headers)
-        return json.load(urlopen(request))["hits"]["hits"]
+        response = requests.post(f"{INDEX}/_search", json=body)
+        response.raise_for_status()
+        return response.json()["hits"]["hits"]
 
     def search(self, queries, k):
         return self.search_vectors(self.model.encode(queries), k)

@@ -4,10 +4,9 @@ python -m bench explain examples/search_qdrant.py:Production --on mine \
     --checkpoint minilm --trust-code
 """
 
-import json
 import os
-from urllib.request import Request, urlopen
 
+import requests
 from sentence_transformers import SentenceTransformer
 
 COLLECTION = os.environ.get("QDRANT_COLLECTION", "http://localhost:6333/collections/documents")
@@ -20,22 +19,22 @@ class Production:
         self.model = SentenceTransformer(os.environ["EMBEDDING_MODEL"])
 
     def ask(self, path, **body):
-        headers = {"Content-Type": "application/json"}
-        request = Request(f"{COLLECTION}/points/{path}", json.dumps(body).encode(), headers)
-        return json.load(urlopen(request))["result"]
+        body["with_payload"] = ["doc_id"]
+        response = requests.post(f"{COLLECTION}/points/{path}", json=body)
+        response.raise_for_status()
+        return response.json()["result"]
 
     def search(self, queries, k):
         return self.search_vectors(self.model.encode(queries), k)
 
     def search_vectors(self, vectors, k):
-        body = {"limit": k, "with_payload": ["doc_id"]}
-        found = [self.ask("query", query=vector, **body)["points"] for vector in vectors.tolist()]
-        return [[(one["payload"]["doc_id"], one["score"]) for one in points] for points in found]
+        found = [self.ask("query", query=vector, limit=k) for vector in vectors.tolist()]
+        return [[(p["payload"]["doc_id"], p["score"]) for p in each["points"]] for each in found]
 
     def ids(self):
         found, offset = [], None
         while True:
-            page = self.ask("scroll", limit=1000, offset=offset, with_payload=["doc_id"])
+            page = self.ask("scroll", limit=1000, offset=offset)
             found += [one["payload"]["doc_id"] for one in page["points"]]
             offset = page["next_page_offset"]
             if offset is None:

@@ -24,6 +24,14 @@ RETURNS = (
 )
 
 
+def is_swapped(row: Any) -> bool:
+    """Return True for a score and an id, in this order."""
+    if not isinstance(row, Sequence) or len(row) != 2 or not hasattr(row[0], "__float__"):
+        return False
+    score, id_ = row
+    return isinstance(id_, str) or (isinstance(id_, Integral) and not isinstance(score, Integral))
+
+
 class Ranking(NamedTuple):
     """Documents of one query in the order of a system, and their scores; None without any."""
 
@@ -135,17 +143,19 @@ class SearchSystem:
         if rows and isinstance(rows[0], Sequence) and not isinstance(rows[0], str):
             try:
                 ids = [doc_id for doc_id, _ in rows]
-                scores = [float(score) for _, score in rows]
+                scores = list(map(float, [score for _, score in rows]))
             except (TypeError, ValueError):
-                raise self._error(
-                    "returned rows that are not pairs of id and score", rows
-                ) from None
+                raise self._row_error("rows that are not pairs of id and score", rows) from None
         with suppress(TypeError):
             "".join(ids)  # the cheapest test that all are text
             return Ranking(ids, scores)
         if not all(isinstance(each, Integral) for each in ids):
-            raise self._error("returned ids that are neither text nor whole numbers", ids)
+            raise self._row_error("ids that are neither text nor whole numbers", rows)
         return Ranking(list(map(str, ids)), scores)
+
+    def _row_error(self, problem: str, rows: list[Any]) -> BenchError:
+        swapped = "pairs of score and id instead of id and score"
+        return self._error(f"returned {swapped if is_swapped(rows[0]) else problem}", rows)
 
     def _error(self, problem: str, found: Any) -> BenchError:
         shown = repr(found)

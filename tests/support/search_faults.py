@@ -1,50 +1,114 @@
-"""Faults of a search system that are planted one by one, on a small collection of short texts."""
+"""Faults of a search system that are planted one by one, and what the ledger says of them."""
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.comparing.statistics import Resampling
+from bench.evaluation.encoding import encode_documents
 from bench.evaluation.retriever import Retriever
+from bench.evaluation.scoring import parse_measure
+from bench.explain.ledger import Ledger, compare_stages
 from bench.explain.question import Question
-from bench.explain.stages import examine
+from bench.explain.stages import Examination, examine
 from bench.explain.system import StoredSystem
+from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import Workspace
 from datasets_cfg.dataset import Dataset
+from datasets_cfg.readers.reader import Qrels
+from retrievers.encoders.objects import join_titles
 from retrievers.models.settings import ModelSettings
 from tests.support.collections import write_collection
-from tests.support.search_systems import Chroma, Postgres, Sqlite
+from tests.support.search_systems import Chroma, Encode, Postgres, Sqlite
 from tests.support.tiny_checkpoints import write_bert, write_card
 
 DOCUMENTS, QUERIES, WORDS = 400, 100, 150
-CUT, QUERY_CUT = 20, 8  # characters
 
 
 @dataclass(frozen=True)
 class World:
-    """A collection, the checkpoint of a system, and vectors for its faults.
+    """A collection, the checkpoint of a system, and what its faults need.
 
     Attributes:
-        vectors: of the checkpoint, ``(n, dim)``, as the other arrays.
-        others: of another checkpoint.
-        cut: of texts that were cut.
+        plain: the checkpoint without its query prompt.
+        other: another checkpoint of the same dimension.
+        measures: of the ledger.
+        text_cut, query_cut: characters after which texts and queries are cut.
     """
 
-    folder: Path
+    workspace: Workspace
     dataset: Dataset
     model: Retriever
-    question: Question
-    ids: list[str]
-    vectors: np.ndarray
-    others: np.ndarray
-    cut: np.ndarray
-    without_prompt: Callable[[list[str]], np.ndarray]
+    plain: Retriever
+    other: Retriever
+    measures: tuple[str, ...]
+    text_cut: int
+    query_cut: int
+
+    @cached_property
+    def question(self) -> Question:
+        return Question(self.model, [self.dataset], self.workspace.dataset, "cpu")
+
+    @property
+    def depth(self) -> int:
+        """Documents of the deepest measure."""
+        return max(parse_measure(name).documents for name in self.measures)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        return self.dataset.corpus.ids.to_pylist()
+
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        """Vectors of the documents, float32 ``(n, dim)``."""
+        return self._encode_documents(self.model)
+
+    @cached_property
+    def others(self) -> np.ndarray:
+        """Their vectors of the other checkpoint."""
+        return self._encode_documents(self.other)
+
+    @cached_property
+    def cut(self) -> np.ndarray:
+        """Their vectors if texts are cut."""
+        texts = join_titles(*self.dataset.corpus.documents_at(np.arange(len(self.ids))))
+        cut = [text[: self.text_cut] for text in texts]
+        return self.model.require_encoder().encode_documents([""] * len(cut), cut)
+
+    @cached_property
+    def encode(self) -> Encode:
+        return remember(self.model.require_encoder().encode_queries)
+
+    @cached_property
+    def without_prompt(self) -> Encode:
+        return remember(self.plain.require_encoder().encode_queries)
+
+    def _encode_documents(self, model: Retriever) -> np.ndarray:
+        store = self.workspace.store
+        vectors = encode_documents(self.dataset, model.require_encoder(), store)
+        return vectors.rows(np.arange(len(self.ids)))
+
+
+def remember(encode: Encode) -> Encode:
+    """Encode each text once."""
+    vectors = dict[str, np.ndarray]()
+
+    def encode_new(texts: list[str]) -> np.ndarray:
+        new = [text for text in dict.fromkeys(texts) if text not in vectors]
+        vectors.update(zip(new, encode(new) if new else [], strict=True))
+        return np.stack([vectors[text] for text in texts])
+
+    return encode_new
 
 
 def make_world(folder: Path) -> World:
+    """Short texts of random letters, and small networks with random weights."""
     rng = random.Random(0)
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["".join(rng.choices(letters, k=rng.choice([1, 2, 3]))) for _ in range(WORDS)]
@@ -66,22 +130,10 @@ def make_world(folder: Path) -> World:
         write_bert(folder / name, seed=seed, hidden_size=64, initializer_range=0.05)
         write_card(folder / f"{name}.toml", checkpoint=name, **card)
     workspace = Workspace(folder / "cache")
-    dataset = workspace.dataset(str(folder / "words"))
     model, other = (workspace.load(str(folder / f"{name}.toml")) for name in ("tiny", "other"))
     plain = workspace.load(str(folder / "tiny.toml"), ModelSettings(query_prompt=""))
-    texts = [text for _, text in documents.values()]
-    titles = [""] * len(texts)
-    return World(
-        folder,
-        dataset,
-        model,
-        Question(model, [dataset], workspace.dataset, "cpu"),
-        list(documents),
-        model.require_encoder().encode_documents(titles, texts),
-        other.require_encoder().encode_documents(titles, texts),
-        model.require_encoder().encode_documents(titles, [text[:CUT] for text in texts]),
-        plain.require_encoder().encode_queries,
-    )
+    dataset = workspace.dataset(str(folder / "words"))
+    return World(workspace, dataset, model, plain, other, ("R@50", "nDCG@10"), 20, 8)
 
 
 @dataclass
@@ -90,7 +142,7 @@ class Plan:
 
     world: World
     vectors: np.ndarray
-    encode: Callable[[list[str]], np.ndarray]
+    encode: Encode
     kept: np.ndarray
     scales: np.ndarray | float = 1.0
     metric: str = "cosine"
@@ -101,80 +153,106 @@ class Plan:
     after: set[str] = field(default_factory=set)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
-    def some(self, count: int) -> np.ndarray:
+    def some(self, share: float) -> np.ndarray:
+        """Random rows of documents."""
+        count = round(share * len(self.vectors))
         return self.rng.choice(len(self.vectors), count, replace=False)
 
 
-def missing(plan: Plan) -> None:
-    plan.kept[plan.some(80)] = False
+# A fault changes the plan and returns what the name of its row contains.
 
 
-def left_over(plan: Plan) -> None:
-    plan.extra = plan.some(150).tolist()
+def missing(plan: Plan) -> str:
+    rows = plan.some(0.2)
+    plan.kept[rows] = False
+    return f"{len(rows):,} documents are missing"
 
 
-def stale_model(plan: Plan) -> None:
-    rows = plan.some(120)
+def left_over(plan: Plan) -> str:
+    plan.extra = plan.some(0.375).tolist()
+    return f"{len(plan.extra):,} documents that the collection lacks"
+
+
+def stale_model(plan: Plan) -> str:
+    rows = plan.some(0.3)
     plan.vectors[rows] = plan.world.others[rows]
+    return "vectors of another model"
 
 
-def _unscaled(plan: Plan, metric: str) -> None:
+def _unscaled(plan: Plan, metric: str) -> str:
     plan.scales = plan.rng.uniform(0.5, 2, (len(plan.vectors), 1))
     plan.metric = metric
+    return f"search by {metric} of vectors"
 
 
-def inner_product(plan: Plan) -> None:
-    _unscaled(plan, "inner product")
+def inner_product(plan: Plan) -> str:
+    return _unscaled(plan, "inner product")
 
 
-def distance(plan: Plan) -> None:
-    _unscaled(plan, "L2 distance")
+def distance(plan: Plan) -> str:
+    return _unscaled(plan, "L2 distance")
 
 
-def few_candidates(plan: Plan) -> None:
+def few_candidates(plan: Plan) -> str:
     plan.settings = {"hnsw.ef_search": 12}
+    return f"the search stops early: it returns 12 of {plan.world.depth} rows"
 
 
-def one_probe(plan: Plan) -> None:
+def one_probe(plan: Plan) -> str:
     plan.index, plan.settings = "ivfflat (lists = 20)", {"ivfflat.probes": 1}
+    return "approximate search"
 
 
-def filter_after(plan: Plan) -> None:
-    plan.after = {plan.world.ids[row] for row in plan.some(100)}
+def filter_after(plan: Plan) -> str:
+    plan.after = {plan.world.ids[row] for row in plan.some(0.25)}
+    return "filter after the search"
 
 
-def no_prompt(plan: Plan) -> None:
+def no_prompt(plan: Plan) -> str:
     plan.encode = plan.world.without_prompt
+    return "query vectors: query prompt missing"
 
 
-def cut_queries(plan: Plan) -> None:
-    encode = plan.encode
-    plan.encode = lambda texts: encode([text[:QUERY_CUT] for text in texts])
+def cut_queries(plan: Plan) -> str:
+    encode, length = plan.encode, plan.world.query_cut
+    plan.encode = lambda texts: encode([text[:length] for text in texts])
+    return f"query vectors: queries cut after {length} characters"
 
 
-def cut_texts(plan: Plan) -> None:
+def cut_texts(plan: Plan) -> str:
     plan.vectors[:] = plan.world.cut
+    return f"texts cut after {plan.world.text_cut} characters"
 
 
-def float16(plan: Plan) -> None:
+def float16(plan: Plan) -> str:
     plan.kind = "halfvec"
+    return ""  # it is harmless, so no row has a loss
 
 
-# Each fault with what the name of its row must contain; a harmless one has no row.
-FAULTS: dict[str, tuple[Callable[[Plan], None], str]] = {
-    "missing": (missing, "80 documents are missing"),
-    "left over": (left_over, "150 documents that the collection lacks"),
-    "stale model": (stale_model, "vectors of another model"),
-    "not normalised with inner product": (inner_product, "search by inner product of vectors"),
-    "L2 for cosine": (distance, "search by L2 distance of vectors"),
-    "ef_search below k": (few_candidates, "the search stops early: it returns 12 of 50"),
-    "lists with one probe": (one_probe, "approximate search"),
-    "filter after search": (filter_after, "filter after the search"),
-    "prompt left out": (no_prompt, "query vectors: query prompt missing"),
-    "queries cut": (cut_queries, "query vectors: queries cut after 8 characters"),
-    "text cut at ingestion": (cut_texts, "texts cut after 20 characters"),
-    "float16": (float16, ""),
+FAULTS: dict[str, Callable[[Plan], str]] = {
+    "missing": missing,
+    "left over": left_over,
+    "stale model": stale_model,
+    "not normalised with inner product": inner_product,
+    "L2 for cosine": distance,
+    "ef_search below k": few_candidates,
+    "lists with one probe": one_probe,
+    "filter after search": filter_after,
+    "prompt left out": no_prompt,
+    "queries cut": cut_queries,
+    "text cut at ingestion": cut_texts,
+    "float16": float16,
 }
+NEVER_TOGETHER = (
+    {"not normalised with inner product", "L2 for cosine"},
+    {"ef_search below k", "lists with one probe"},
+)
+PAIRS = [
+    pair
+    for pair in itertools.combinations([name for name in FAULTS if name != "float16"], 2)
+    if set(pair) not in NEVER_TOGETHER
+]
+ABSENT_IN_CHROMA = ("lists with one probe", "float16", "ef_search below k")
 
 
 def fill(plan: Plan, system: Any) -> Any:
@@ -198,31 +276,79 @@ def fill(plan: Plan, system: Any) -> Any:
     return system
 
 
-def planned(world: World, faults: Sequence[str]) -> Plan:
-    encoder = world.model.require_encoder()
+def planned(world: World, faults: Sequence[str]) -> tuple[Plan, list[str]]:
+    """A plan with faults, and what the names of their rows contain."""
     every = np.ones(len(world.ids), bool)
-    plan = Plan(world, world.vectors.copy(), encoder.encode_queries, every)
-    for name in faults:
-        FAULTS[name][0](plan)
-    return plan
+    plan = Plan(world, world.vectors.copy(), world.encode, every)
+    return plan, [FAULTS[name](plan) for name in faults]
 
 
-def open_system(plan: Plan, where: str | int | None) -> Any:
-    """A server's address or port, or None for a database in this process."""
-    if isinstance(where, str):
-        return Postgres(where, plan.encode, plan.metric)
-    if isinstance(where, int):
-        return Chroma(where, plan.encode, plan.metric)
-    return Sqlite(plan.encode, plan.metric)
+def open_system(plan: Plan, where: str | int | None) -> StoredSystem:
+    """Fill a system: a server at an address or port, or None for a database in this process."""
+    if where is None:
+        system: Any = Sqlite(plan.encode, plan.metric)
+    elif isinstance(where, str):
+        system = Postgres(where, plan.encode, plan.metric)
+    else:
+        system = Chroma(where, plan.encode, plan.metric)
+    return StoredSystem.open(fill(plan, system), trust_code=False)
 
 
-def ledger_of(world: World, where: str | int | None, faults: Sequence[str] = ()) -> Any:
-    plan = planned(world, faults)
-    system = StoredSystem.open(fill(plan, open_system(plan, where)), trust_code=False)
-    return examine(system, world.model, world.dataset, world.question)
+@dataclass(frozen=True)
+class Finding:
+    """The ledger of a system with planted faults.
+
+    Attributes:
+        expected: what the names of their rows contain.
+    """
+
+    faults: Sequence[str]
+    expected: Sequence[str]
+    ledger: Ledger
+
+    @property
+    def largest(self) -> list[str]:
+        """Names of rows, those with the largest term of any measure first."""
+        rows = sorted(
+            self.ledger.rows, key=lambda row: -max(abs(term.difference) for term in row.terms)
+        )
+        return [row.name for row in rows]
+
+    @property
+    def named(self) -> int:
+        """Number of faults named by the largest terms in a row; 1 for a harmless fault."""
+        harmful = list(filter(None, self.expected))
+        if not harmful:
+            return int(self.ledger.exit_code == ExitCode.OK)
+        right = [any(each in name for each in harmful) for name in self.largest[: len(harmful)]]
+        return right.index(False) if False in right else len(right)
 
 
-def largest(ledger: Any) -> str:
-    """Name of the row with the largest term of any measure."""
-    rows = sorted(ledger.rows, key=lambda row: -max(abs(t.difference) for t in row.terms))
-    return rows[0].name
+def find_faults(world: World, where: str | int | None, faults: Sequence[str] = ()) -> Finding:
+    """Plant faults, and make the ledger."""
+    plan, expected = planned(world, faults)
+    system = open_system(plan, where)
+    ledger = examine(system, world.model, world.dataset, world.question, world.measures)
+    return Finding(faults, expected, ledger)
+
+
+def resampled_exit_codes(world: World, where: str, samples: int, ef_search: int) -> list[int]:
+    """Exit codes for a healthy system of float16 vectors, on samples of 60 % of the queries."""
+    plan, _ = planned(world, ["float16"])
+    plan.settings = {"hnsw.ef_search": ef_search}
+    dataset, rng = world.dataset, np.random.default_rng(0)
+    system = open_system(plan, where)
+    stages = Examination(system, world.model, dataset, world.depth, world.question).stages()
+    rows, codes = list(dataset.qrels), []
+    judged_queries = sorted({query for query, _, _ in rows})
+    for seed in range(samples):
+        count = round(0.6 * len(judged_queries))
+        queries = set(rng.choice(judged_queries, count, replace=False).tolist())
+        judged, relevant, grades = zip(*(row for row in rows if row[0] in queries), strict=True)
+        part = replace(dataset, qrels=Qrels(judged, relevant, np.array(grades, np.int32)))
+        resampling = Resampling(resamples=999, seed=seed)
+        ledger = compare_stages(
+            part, stages, world.measures, world.depth, resampling, system="healthy"
+        )
+        codes.append(int(ledger.exit_code))
+    return codes

@@ -117,6 +117,11 @@ def test_pairs_ids_and_scores_by_id_are_read(returned, ids, scores):
         ([("a", 0.5)], "neither text nor whole numbers"),
         ([[("a", "high")]], "not pairs of id and score"),
         ([[("a", 1, 2)]], "not pairs of id and score"),
+        ([[(0.5, "d1"), (0.4, "d2")]], "pairs of score and id instead of id and score"),
+        ([[[np.float32(0.5), "12"]]], "pairs of score and id instead of id and score"),
+        ([[(0.5, 12)]], "pairs of score and id instead of id and score"),
+        ([[(1, "d1")]], "pairs of score and id instead of id and score"),
+        ([[(0.5, 0.25)]], "neither text nor whole numbers"),
         ([[None]], "neither text nor whole numbers"),
     ],
 )

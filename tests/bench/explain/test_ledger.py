@@ -201,7 +201,7 @@ class Prod:
 def system_file(world, tmp_path, monkeypatch):
     """The folder of the world with a system in a file, which stores 320 of 400 documents."""
     folder = tmp_path / "folder"
-    shutil.copytree(world.folder, folder)
+    shutil.copytree(world.workspace.cache_dir.parent, folder)
     monkeypatch.chdir(folder)
     corpus = world.dataset.corpus
     _, texts = corpus.documents_at(corpus.rows_of(world.ids))

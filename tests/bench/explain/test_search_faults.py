@@ -1,40 +1,27 @@
 """The ledger names faults that are planted in PostgreSQL, Chroma and SQLite, which really run."""
 
 import importlib.util
-import itertools
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bench.comparing.statistics import Resampling
-from bench.explain.ledger import compare_stages
 from bench.explain.stages import Examination, StoredVectors
 from bench.explain.system import StoredSystem
 from bench.runner.workspace import Workspace
-from datasets_cfg.readers.reader import Qrels
 from tests.support.search_faults import (
+    ABSENT_IN_CHROMA,
     FAULTS,
-    fill,
-    largest,
-    ledger_of,
+    PAIRS,
+    find_faults,
     make_world,
     open_system,
     planned,
+    resampled_exit_codes,
 )
 from tests.support.search_systems import Postgres, chroma, postgres
 
 pytestmark = pytest.mark.slow
-NEVER_TOGETHER = (
-    {"not normalised with inner product", "L2 for cosine"},
-    {"ef_search below k", "lists with one probe"},
-)
-PAIRS = [
-    pair
-    for pair in itertools.combinations([name for name in FAULTS if name != "float16"], 2)
-    if set(pair) not in NEVER_TOGETHER
-]
 
 
 def needs(package: str) -> None:
@@ -63,61 +50,41 @@ def chroma_port():
 
 def test_the_largest_term_in_postgresql_is_the_planted_fault(world, database):
     """At least 11 of 12; the harmless one must not count as a loss."""
-    named = {}
-    for fault, (_, expected) in FAULTS.items():
-        ledger = ledger_of(world, database, [fault])
-        named[fault] = expected in largest(ledger) if expected else ledger.exit_code == 0
+    named = {fault: find_faults(world, database, [fault]).named for fault in FAULTS}
     assert sum(named.values()) >= 11, named
 
 
 def test_the_largest_term_of_two_faults_is_one_of_them(world, database):
     """At least 18 of 20 pairs."""
-    named = {}
-    for pair in random.Random(5).sample(PAIRS, 20):
-        row = largest(ledger_of(world, database, pair))
-        named[pair] = any(FAULTS[fault][1] in row for fault in pair)
+    pairs = random.Random(5).sample(PAIRS, 20)
+    named = {pair: find_faults(world, database, pair).named > 0 for pair in pairs}
     assert sum(named.values()) >= 18, named
 
 
 def test_the_largest_term_in_chroma_is_the_planted_fault(world, chroma_port):
     """Chroma has no lists, no float16, and raises ef_search to the rows that are asked for."""
-    assert ledger_of(world, chroma_port).exit_code == 0
-    absent = {"lists with one probe", "float16", "ef_search below k"}
-    for fault in FAULTS.keys() - absent:
-        assert FAULTS[fault][1] in largest(ledger_of(world, chroma_port, [fault])), fault
+    assert find_faults(world, chroma_port).ledger.exit_code == 0
+    for fault in FAULTS.keys() - {*ABSENT_IN_CHROMA}:
+        assert find_faults(world, chroma_port, [fault]).named, fault
 
 
 @pytest.mark.parametrize("fault", ["missing", "left over", "L2 for cosine", "queries cut"])
 def test_the_largest_term_in_a_database_of_this_process_is_the_planted_fault(world, fault):
     needs("apsw")
-    assert ledger_of(world, None).exit_code == 0
-    assert FAULTS[fault][1] in largest(ledger_of(world, None, [fault]))
+    assert find_faults(world, None).ledger.exit_code == 0
+    assert find_faults(world, None, [fault]).named
 
 
 def test_an_index_that_was_never_built_is_told(world, database):
-    plan = planned(world, [])
+    plan, _ = planned(world, [])
     plan.index = ""
-    system = StoredSystem.open(fill(plan, open_system(plan, database)), trust_code=False)
+    system = open_system(plan, database)
     stages = Examination(system, world.model, world.dataset, 50, world.question).stages()
     assert "search: the answers are those of exact search" in [stage.name for stage in stages]
 
 
 def test_a_healthy_system_loses_nothing_on_any_of_100_sets_of_queries(world, database):
-    plan = planned(world, ["float16"])
-    plan.settings = {"hnsw.ef_search": 60}
-    system = StoredSystem.open(fill(plan, open_system(plan, database)), trust_code=False)
-    dataset = world.dataset
-    stages = Examination(system, world.model, dataset, 50, world.question).stages()
-    rows, rng = list(dataset.qrels), np.random.default_rng(0)
-    codes = []
-    for seed in range(100):
-        queries = set(rng.choice(dataset.queries.ids, 60, replace=False).tolist())
-        judged, relevant, grades = zip(*(row for row in rows if row[0] in queries), strict=True)
-        part = replace(dataset, qrels=Qrels(judged, relevant, np.array(grades, np.int32)))
-        resampling = Resampling(resamples=999, seed=seed)
-        made = compare_stages(part, stages, ["nDCG@10", "R@50"], 50, resampling, system="healthy")
-        codes.append(int(made.exit_code))
-    assert codes == [0] * 100
+    assert resampled_exit_codes(world, database, 100, ef_search=60) == [0] * 100
 
 
 @pytest.fixture(params=["beir/scifact", "classic/cranfield"])
