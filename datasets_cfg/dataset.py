@@ -162,7 +162,7 @@ class Dataset:
             except DamagedCorpusError as damage:
                 logger.warning("%s: %s; rebuilding it", self.name, damage)
         documents = tqdm(
-            raise_collected(self.reader.documents()),
+            raise_collected(self._documents()),
             desc=f"{self.name}: corpus",
             total=self.facts.counts.documents,
             unit=" documents",
@@ -196,6 +196,10 @@ class Dataset:
         )
         overlaid = self.overlaid + len(added)
         return replace(self, qrels=merged, overlay=hash_records(rows)[:12], overlaid=overlaid)
+
+    def _documents(self) -> Iterator[Document]:
+        """Yield the documents. Assumptions about their files are then those of the corpus."""
+        yield from self.reader.documents()
 
     @cached_property
     def has_documents(self) -> bool:

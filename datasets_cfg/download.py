@@ -36,7 +36,7 @@ from datasets_cfg.readers.dpr import DprReader
 from datasets_cfg.readers.files import list_files
 from datasets_cfg.readers.golden import GoldenReader
 from datasets_cfg.readers.msmarco import MsmarcoReader
-from datasets_cfg.readers.reader import Document, Reader, assume
+from datasets_cfg.readers.reader import Document, Reader, assume, collect_assumptions
 from datasets_cfg.readers.trec import TrecReader
 from foundation.errors import (
     BenchError,
@@ -80,7 +80,8 @@ def reader_of_layout(name: str) -> type[Reader]:
 
 def detect_layout(folder: Path) -> str:
     """Return the layout of ``folder``, identified by its files."""
-    found = [name for name, kind in READERS.items() if kind.recognises(folder)]
+    with collect_assumptions():  # the chosen reader makes its own
+        found = [name for name, kind in READERS.items() if kind.recognises(folder)]
     if "trec" in found:  # whose documents may be in a file of another layout
         return "trec"
     if len(found) > 1 and "golden" in found:  # tables next to the files of a layout
@@ -98,6 +99,13 @@ def detect_layout(folder: Path) -> str:
     layouts = [f"{kind.expected.format(split='test')} ({name})" for name, kind in READERS.items()]
     hint = f"Put the files of one layout there: {'; '.join(layouts)}"
     raise BenchError(f"{folder} {problem}", hint)
+
+
+def folder_of_table(name: str) -> str:
+    """Return the folder of a golden set for the path of its table, other names as they are."""
+    path = Path(name).expanduser()
+    is_set = GoldenReader.is_golden(path) and detect_layout(path.parent) == "golden"
+    return str(path.parent) if is_set else name
 
 
 def is_training_data(name: str) -> bool:

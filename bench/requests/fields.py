@@ -77,10 +77,16 @@ def check_range(name: str, value: float) -> None:
     least, most = RANGES.get(name, (1, MOST))
     if not least <= value <= most:
         option = f"--{name.replace('_', '-')}"
-        bounds = f"from {least:,}" + (f" to {most:,}" if most < MOST else "")
+        bounds = f"from {_plain(least)}" + (f" to {_plain(most)}" if most < MOST else "")
         raise BenchError(
             f"{option} {value} is not {bounds}", f"Use {option} with a value {bounds}."
         )
+
+
+def _plain(number: float) -> str:
+    """Return a number without an exponent, and without zeros at its end."""
+    whole, _, decimals = f"{number:,.10f}".partition(".")
+    return f"{whole}.{decimals}".rstrip("0").rstrip(".")
 
 
 def matches(value: Any, kind: Any) -> bool:

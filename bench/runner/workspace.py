@@ -47,7 +47,7 @@ from datasets_cfg.dataset import (
     remember_folder,
     take_first_queries,
 )
-from datasets_cfg.download import is_training_data
+from datasets_cfg.download import folder_of_table, is_training_data
 from datasets_cfg.verification import check_counts, evaluation_findings
 from foundation.errors import BenchError
 from foundation.files import cache_folder, hash_records
@@ -131,7 +131,7 @@ class Workspace:
             if name in card_names() and not user_folder(name, self.data_dir):
                 problem = f"{name} is a model, but a collection is needed here"
                 raise BenchError(problem, "Run `bench list datasets` for the names of collections.")
-        expanded = expand_names(names, self.data_dir)
+        expanded = expand_names(map(folder_of_table, names), self.data_dir)
         for suite in filter(is_suite, names):
             for member, folder in user_members(suite, self.data_dir).items():
                 if (name := name_in_results(folder)) != member:
@@ -201,7 +201,7 @@ class Workspace:
         """
         dataset = source if isinstance(source, Dataset) else None
         named = dataset is None
-        dataset = dataset or self.dataset(str(source), split, with_corpus)
+        dataset = dataset or self.dataset(folder_of_table(str(source)), split, with_corpus)
         with_corpus = with_corpus and dataset.has_documents
         official: bool | None = check_counts(dataset, self.allow_mismatch, with_corpus)
         if with_corpus:

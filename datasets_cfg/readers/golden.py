@@ -81,6 +81,12 @@ class GoldenReader(Reader):
         """Return whether a table in ``folder`` has questions and the ids of their documents."""
         return any(table.is_golden for table in _tables(folder))
 
+    @staticmethod
+    def is_golden(path: Path) -> bool:
+        """Return whether a path is that of a table of questions and the ids of their documents."""
+        is_table = path.suffix in FORMS and path.is_file()
+        return is_table and _Table(path, _column_names(path)).is_golden
+
     def splits(self) -> Sequence[str]:
         return ("test",)
 

@@ -363,7 +363,22 @@ def choose_split(
         return found[second]
     if only and len(found) == 1:
         return next(iter(found.values()))
+    if only and (shards := _join_numbered(found)):
+        return shards
     raise _missing_file(missing, found)
+
+
+def _join_numbered(found: Mapping[str, tuple[Path, ...]]) -> tuple[Path, ...]:
+    """Return files named ``0``, ``1`` or ``part-00000``, ``part-00001`` in order, else none."""
+    numbered = {split: re.split("([0-9]+)", split, maxsplit=1) for split in found}
+    if len({(first, *rest[1:]) for first, *rest in numbered.values()}) > 1:
+        return ()
+    numbers = {int(parts[1]): split for split, parts in numbered.items() if len(parts) > 1}
+    if sorted(numbers) not in (list(range(len(found))), list(range(1, len(found) + 1))):
+        return ()
+    paths = [path for number in sorted(numbers) for path in found[numbers[number]]]
+    assume(f"{paths[0].name} to {paths[-1].name} are read as parts of one file", None)
+    return tuple(paths)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:

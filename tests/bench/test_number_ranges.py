@@ -57,3 +57,12 @@ def test_numbers_are_found_in_most_commands():
 def test_a_range_without_an_end_is_told_without_one():
     with pytest.raises(BenchError, match=r"^--depth 0 is not from 1$"):
         check_range("depth", 0)
+
+
+def test_a_range_is_printed_as_people_write_numbers():
+    with pytest.raises(BenchError, match=r"is not from 0\.000001 to 1,000,000,000$"):
+        check_range("limit_ms", 0)
+    with pytest.raises(BenchError, match=r"is not from 1 to 1,000,000$"):
+        check_range("resamples", 0)
+    with pytest.raises(BenchError, match=r"is not from 0 to 0\.2$"):
+        check_range("floor", 1)

@@ -9,6 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from datasets_cfg.dataset import Dataset, all_assumptions, open_dataset
+from datasets_cfg.download import folder_of_table
 from foundation.errors import BenchError
 
 DOCUMENTS = [("d1", "Wings", "lift of a wing"), ("d2", "", "heat; in a slab"), ("d3", "X", "drag")]
@@ -161,3 +162,32 @@ def test_a_file_that_is_named_like_a_part_and_not_read_is_told(tmp_path, open_):
     (tmp_path / "set/qrels/test.csv").write_text("query-id,corpus-id,score\nq,d2,1\n")
     told = open_(tmp_path / "set").assumptions
     assert {"queries.tsv is not read", "qrels/test.csv is not read"} <= told.keys()
+
+
+def test_the_path_of_a_table_stands_for_its_folder_if_that_is_a_golden_set(tmp_path):
+    golden = write(tmp_path / "set/golden.csv", ["question", "relevant_ids"], [("a?", "d1")])
+    write_documents(tmp_path / "set", "docs.csv")
+    assert folder_of_table(str(golden)) == str(tmp_path / "set")
+    documents = str(tmp_path / "set/docs.csv")
+    assert folder_of_table(documents) == documents
+    assert folder_of_table("beir/scifact") == "beir/scifact"
+    (tmp_path / "set/corpus.jsonl").write_text('{"_id": "d1", "text": "a"}\n')
+    assert folder_of_table(str(golden)) == str(golden)  # the folder is another collection
+
+
+def test_numbered_files_are_parts_of_one(tmp_path, open_):
+    folder = tmp_path / "set"
+    paths = [folder / f"corpus/part-{number:05}-5d-c000.snappy.parquet" for number in range(3)]
+    for number, (path, document) in enumerate(zip(paths, DOCUMENTS, strict=True)):
+        write(path, ["_id", "title", "text"], [document])
+        write(folder / f"queries/{number + 1}.jsonl", ["_id", "text"], [(f"q{number}", "wing")])
+    write(folder / "qrels/test.jsonl", ["query-id", "corpus-id", "score"], [("q2", "d1", 1)])
+    dataset = open_(folder)
+    assert dataset.corpus.ids.to_pylist() == ["d1", "d2", "d3"]
+    assert dataset.queries.ids == ("q2",)
+    told = all_assumptions(dataset)
+    assert "1.jsonl to 3.jsonl are read as parts of one file" in told
+    assert f"{paths[0].name} to {paths[2].name} are read as parts of one file" in told
+    paths[1].unlink()
+    with pytest.raises(BenchError, match=r"set has no corpus\.jsonl"):
+        _ = open_(folder).corpus
