@@ -363,7 +363,7 @@ def choose_split(
         return found[second]
     if only and len(found) == 1:
         return next(iter(found.values()))
-    if only and (shards := _join_numbered(found)):
+    if only and found and (shards := _join_numbered(found)):
         return shards
     raise _missing_file(missing, found)
 
