@@ -397,4 +397,6 @@ COMMANDS: dict[str, Command] = {
     "verify": Command(data.VerifyRequest, DATA, "data.verify"),
     "cache": Command(data.CacheRequest, DATA, "data.cache"),
     "export": Command(deciding.ExportRequest, DATA, "deciding.export"),
+    "bundle": Command(data.BundleRequest, DATA, "bundling.bundle"),
+    "replay": Command(data.ReplayRequest, DATA, "bundling.replay"),
 }

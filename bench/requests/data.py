@@ -5,7 +5,15 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from bench.requests.fields import FolderFields, ModelFields, Request, to_names, to_optional_path
+from bench.requests.fields import (
+    FolderFields,
+    ModelFields,
+    Request,
+    to_names,
+    to_optional_path,
+    to_paths,
+)
+from foundation.files import local_path
 
 Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets", "grids"]
 
@@ -104,3 +112,52 @@ class CacheRequest(Request):
     prune: tuple[str, ...] = field(default=(), converter=to_names)
     older_than: int | None = None
     cache_dir: Path | None = field(default=None, converter=to_optional_path)
+
+
+@frozen(kw_only=True, slots=False)
+class BundleRequest(FolderFields):
+    """Write a folder with which a reader can repeat results: commands, records, cards and code.
+
+    Data and weights are not copied, only their hashes and sources. What no command can repeat, such
+    as the result of a Python object, is listed with the reason.
+
+    Attributes:
+        results: Folders of results, or names of models with results below `results`.
+        out: New folder.
+        search: Folders in which weights, cards and code are looked for by their content.
+
+    Examples:
+        python -m bench bundle results --out paper
+        python -m bench bundle minilm bm25 --out paper --search models
+    """
+
+    results: tuple[str, ...] = field(kw_only=False, converter=to_names)
+    out: Path = field(converter=local_path)
+    search: tuple[Path, ...] = field(default=(".",), converter=to_paths)
+
+
+@frozen(kw_only=True, slots=False)
+class ReplayRequest(FolderFields):
+    """Repeat the commands of a bundle and compare the scores of each query with the recorded ones.
+
+    Weights that are not found by their hashes are trained again, if the bundle has the command.
+    Repeat the command to continue. Exit codes: 0 repeated, 4 something is missing or failed, 5
+    a score differs, 2 bad input.
+
+    Attributes:
+        bundle: Folder written by `bundle`.
+        out: Folder of the repeated results and weights.
+        search: Folders in which weights are looked for by their hashes.
+        trust_code: Allow the code in the bundle.
+        dry_run: Say what would be run and what is missing; run nothing.
+
+    Examples:
+        python -m bench replay paper --dry-run
+        python -m bench replay paper --search path/to/weights --data-dir path/to/data
+    """
+
+    bundle: Path = field(kw_only=False, converter=local_path)
+    out: Path = field(default=Path("replayed"), converter=local_path)
+    search: tuple[Path, ...] = field(default=(), converter=to_paths)
+    trust_code: bool = False
+    dry_run: bool = False

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 import attrs
+import msgspec
 from attrs import field, frozen
 
 from foundation.errors import BenchError
@@ -119,6 +120,47 @@ def describe_kind(kind: Any) -> str:
     return "None" if kind is type(None) else getattr(kind, "__name__", str(kind))
 
 
+def typed_options(fields: Mapping[str, Any]) -> list[str]:
+    """Return the words of the command line that give ``fields``, without those that are empty.
+
+    Fields of a card, and the settings of a table, are given by ``--set``.
+    """
+    words = list[str]()
+    for name, value in fields.items():
+        is_of_card = name in CARD_FIELDS
+        if value is None or value is False or value == () or (value == "" and not is_of_card):
+            continue
+        if is_of_card or isinstance(value, Mapping):
+            settings = {name: value} if is_of_card else value
+            for setting, chosen in settings.items():
+                text = str(chosen).lower() if isinstance(chosen, bool) else chosen
+                words += ["--set", f"{setting}={text}"]
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        several = value if isinstance(value, tuple | list) else (value,)
+        words += [] if value is True else map(str, several)
+    return words
+
+
+def given_fields(request: Request) -> dict[str, Any]:
+    """Return the fields of a request with another value than their default, as plain data.
+
+    Folders, hardware and how often a training is saved, on which no result depends, are left out.
+    """
+    elsewhere = {
+        each.name for kind in (FolderFields, HardwareFields) for each in attrs.fields(kind)
+    }
+    elsewhere |= {"progress", "save_every"}
+    given = {}
+    for each in sorted(attrs.fields(type(request)), key=lambda each: each.inherited):
+        value, default = getattr(request, each.name), each.default
+        if each.converter and default not in (None, attrs.NOTHING):
+            default = each.converter(default)
+        if value != default and each.name not in elsewhere:
+            given[each.name] = msgspec.to_builtins(value, enc_hook=str)
+    return given
+
+
 def _offline(given: bool | None) -> bool:
     """Return whether downloads are forbidden: ``given``, else HF_HUB_OFFLINE."""
     return os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0") if given is None else given
@@ -177,14 +219,7 @@ class ModelFields(VectorSettings, Request):
 
     def typed_settings(self) -> list[str]:
         """Return the options of the command line that give these fields, without defaults."""
-        words = list[str]()
-        for name, value in ModelSettings.of(self).changed.items():
-            if name in CARD_FIELDS:
-                words += ["--set", f"{name}={'true' if value is True else value}"]
-            else:
-                words.append(f"--{name.replace('_', '-')}")
-                words += [] if value is True else [str(value)]
-        return words
+        return typed_options(ModelSettings.of(self).changed)
 
 
 @frozen(kw_only=True, slots=False)
@@ -218,8 +253,7 @@ class SystemFields(Request):
 
     def typed_system_options(self) -> list[str]:
         """Return the options of the command line that give these fields, without defaults."""
-        given = {name: value for name, value in self.system_options().items() if value}
-        return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        return typed_options(self.system_options())
 
 
 @frozen(kw_only=True, slots=False)

@@ -22,6 +22,7 @@ from bench.evaluation.index_search import ExactSearch, default_budget
 from bench.evaluation.judging import drop_excluded, search_depth
 from bench.evaluation.pipeline import current_conditions
 from bench.requests import training as requests
+from bench.requests.fields import FolderFields, given_fields
 from bench.runner.workspace import Workspace, open_workspace
 from bench.store.store import VectorStore
 from bench.training.training_sets import (
@@ -130,18 +131,24 @@ def _context(request: requests.TrainingFields, out: Path) -> TrainingContext:
     every = request.save_every
     if every is not None and (type(every) is not int or every < 1):
         raise BenchError(f"save_every={every} is not a whole number from 1")
-    context = training_context(out, request.device)
+    context = training_context(out, request.device, request)
     return replace(context, save_every=every, progress=request.progress)
 
 
-def training_context(out: Path, device: str) -> TrainingContext:
-    """Return the context of a training, whose record states the conditions of this process."""
+def training_context(
+    out: Path, device: str, request: FolderFields | None = None
+) -> TrainingContext:
+    """Return the context of a training, whose record states its request and its conditions."""
+    asked: dict[str, Any] = {}
+    if request:
+        command = type(request).__name__.removesuffix("Request").lower()
+        asked = {"command": command, "request": given_fields(request)}
 
     def conditions() -> dict[str, Any]:
         here: dict[str, Any] = msgspec.to_builtins(current_conditions(device))
         versions = {name: library_version(name) for name in TRAINING_LIBRARIES}
         here["libraries"] |= {name: version for name, version in versions.items() if version}
-        return here
+        return here | asked
 
     return TrainingContext(out, device, conditions=conditions)
 
@@ -335,7 +342,7 @@ def compose(request: requests.ComposeRequest) -> ComposedAdapter:
         preset={"how": request.how},
         trained_on=tuple(name for name in parts.trained_on if name not in known),
     )
-    folder = RunFolder(training_context(request.out, "cpu"), training)
+    folder = RunFolder(training_context(request.out, "cpu", request), training)
     if finished := folder.result(ComposedAdapter):
         return finished
     with folder.claim() as began:
