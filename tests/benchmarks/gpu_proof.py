@@ -130,7 +130,7 @@ class Sizes:
 
 SMALL = Sizes(
     *("cpu", 3_000, 32, 20, 50, 2_000, 500, 10, 2, 60, 20, "IVF8,Flat?nprobe=4", 2_100),
-    *("IVF8,PQ8?nprobe=8", ("Flat", "HNSW8"), (600,), 500, (ONE_TEST,)),
+    *("IVF8,PQ8?nprobe=8", ("HNSW8",), (600,), 500, (ONE_TEST,)),
 )
 
 

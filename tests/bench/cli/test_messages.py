@@ -21,6 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "some.trec").write_text("q1 Q0 d1 1 1.5 tag\n")
     (folder / "other.trec").write_text("x1 Q0 d1 1 1.5 tag\n")
     (folder / "empty").mkdir()
+    (folder / "empty.txt").touch()
     assert Bench(folder)("run", folder / "tiny", "--model", "hashing", "bm25").code == 0
     return folder
 

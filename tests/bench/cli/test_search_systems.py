@@ -210,15 +210,15 @@ def test_passages_of_a_run_file_count_for_their_documents(place):
 
 
 @pytest.mark.slow
-def test_every_query_that_was_answered_is_asked_once_in_spite_of_ten_kills(place, engine):
-    engine.delay_s = 0.02
+def test_every_query_that_was_answered_is_asked_once_in_spite_of_kills(place, engine):
+    engine.delay_s, kills = 0.02, 4
     words = [sys.executable, "-m", "bench", *RUN, "search.py:prod"]
     words += ["--results", "out", "--cache-dir", "cache"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    for _ in range(10):
+    for _ in range(kills):
         before = engine.asked.total()
         started = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
-        while engine.asked.total() < before + 14:  # ten are asked each time
+        while engine.asked.total() < before + 20:  # ten are asked each time
             assert started.poll() is None
             time.sleep(0.005)
         started.send_signal(signal.SIGKILL)
@@ -229,4 +229,4 @@ def test_every_query_that_was_answered_is_asked_once_in_spite_of_ten_kills(place
     assert len(engine.asked) == 60
     assert len(often) == 10
     in_flight = sum(times - 1 for query, times in engine.asked.items() if query not in often)
-    assert in_flight <= 10  # one at each kill, whose answer nobody received
+    assert in_flight <= kills  # one at each kill, whose answer nobody received

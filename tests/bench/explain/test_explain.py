@@ -1,5 +1,6 @@
 """`explain` names planted deviations, which transformers and plain NumPy apply here."""
 
+import functools
 import json
 import random
 import shutil
@@ -69,17 +70,23 @@ DEFAULT = Usage()
 
 
 class Oracle:
-    """A tiny BERT by transformers, text by text."""
+    """A tiny BERT by transformers, text by text. It remembers vectors, which many tests ask for."""
 
     def __init__(self, folder: Any) -> None:
         self.folder = folder
         self.network = transformers.AutoModel.from_pretrained(folder).eval()
+        self.vector = functools.cache(self._vector)
+        self.tokenizer = functools.cache(self._tokenizer)
 
-    def vector(self, usage: Usage, text: str) -> np.ndarray:
-        case = {"do_lower_case": False, "strip_accents": False} if usage.cased else {}
+    def _tokenizer(self, cased: bool, side: str) -> Any:
+        case = {"do_lower_case": False, "strip_accents": False} if cased else {}
         tokenizer = transformers.BertTokenizerFast(str(self.folder / "vocab.txt"), **case)
-        tokenizer.truncation_side = usage.side
+        tokenizer.truncation_side = side
+        return tokenizer
+
+    def _vector(self, usage: Usage, text: str) -> np.ndarray:
         longest = usage.length + (not usage.first) + (not usage.last)
+        tokenizer = self.tokenizer(usage.cased, usage.side)
         ids = tokenizer(text, truncation=True, max_length=longest)["input_ids"]
         ids = ids[int(not usage.first) : len(ids) - (not usage.last)]
         with torch.inference_mode():
@@ -411,11 +418,11 @@ def test_the_precision_of_stored_weights_is_named(question, folder):
     rounded.network = rounded.network.bfloat16().float()
     answer = answer_to(question, folder, rounded.documents(DEFAULT), rounded.queries(DEFAULT))
     assert names(answer) == [{"weights stored in bfloat16"}]
-    half = rounded.network.bfloat16()
-    rounded.network = lambda **given: SimpleNamespace(
-        last_hidden_state=half(**given).last_hidden_state.float()
+    half, computed = Oracle(folder / "checkpoint"), rounded.network.bfloat16()
+    half.network = lambda **given: SimpleNamespace(
+        last_hidden_state=computed(**given).last_hidden_state.float()
     )
-    answer = answer_to(question, folder, rounded.documents(DEFAULT), rounded.queries(DEFAULT))
+    answer = answer_to(question, folder, half.documents(DEFAULT), half.queries(DEFAULT))
     assert answer.verdict == "reproduced"  # arithmetic of this precision is no cause
 
 

@@ -98,24 +98,6 @@ def test_indexes_are_measured_on_a_named_collection_with_a_figure(options, tmp_p
     assert figure.read_bytes().startswith(b"%PDF")
 
 
-@pytest.mark.parametrize(
-    ("words", "model", "said"),
-    [
-        ((), "bm25", "bm25 makes no vectors"),
-        (("stdlib-code", "--index", "bm25"), "hashing", "bm25 is not an index"),
-        (("stdlib-code", "--index", "IVF"), "hashing", "IVF"),
-        (("--index", "Flat"), "hashing", "not on 0"),
-        (("stdlib-code", "stdlib-code/train", "--index", "Flat"), "hashing", "one collection"),
-        (("--against", "mteb", "beir"), "hashing", "mteb needs a collection to evaluate"),
-        (("--against", "sentence-transformers"), "hashing", "needs the part encode"),
-    ],
-)
-def test_bad_input_is_refused_before_anything_is_measured(options, words, model, said, monkeypatch):
-    monkeypatch.setattr(command, "measure", None)
-    with pytest.raises(BenchError, match=said):
-        speed(*options(*words, model=model))
-
-
 def test_openvino_is_refused_a_dtype_that_it_does_not_compute_in(options, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "check_installed", lambda tools: None)
     monkeypatch.setattr(command, "measure", None)

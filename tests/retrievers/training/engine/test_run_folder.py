@@ -226,7 +226,7 @@ for line in sys.stdin:
     print(json.dumps(os.read(read, 100_000).decode()), flush=True)
     os.close(read)
 """
-MOMENTS = int(os.environ.get("BENCH_KILLS", "4"))  # of each kind; by hand, more
+MOMENTS = int(os.environ.get("BENCH_KILLS", "3"))  # of each kind; by hand, more
 
 
 @pytest.fixture(scope="module")
