@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from bench.evaluation.bm25_retriever import BM25Retriever
 from bench.evaluation.fusion_retriever import FusionRetriever
+from bench.evaluation.rerank_retriever import RerankRetriever
 from bench.evaluation.retriever import Resources, Retriever
 from bench.evaluation.system_retriever import SystemRetriever
 from bench.evaluation.vector_retriever import ReadyVectorsRetriever, VectorRetriever
@@ -23,6 +24,7 @@ RETRIEVERS: Mapping[KindName, type[Retriever]] = {
     "bm25": BM25Retriever,
     "system": SystemRetriever,
     "fusion": FusionRetriever,
+    "rerank": RerankRetriever,
 }
 
 

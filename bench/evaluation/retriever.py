@@ -110,7 +110,7 @@ class Retriever(ABC):
         model: the resolved model.
         resources: store, device and memory of its searches.
         options: settings of the evaluation.
-        members: retrievers whose rankings it fuses.
+        members: retrievers whose rankings it fuses or reranks.
     """
 
     model: Model

@@ -1,25 +1,28 @@
 """Folders that sentence-transformers itself encodes, since a setting is not read here."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import sentence_transformers
 import torch
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.util import import_from_string
 from transformers import PreTrainedModel
 
+from foundation.arrays import Float32Array
 from foundation.errors import BenchError, wrap_errors
 from foundation.records import read_json, read_object
 from retrievers.encoders.device import pick_device
 from retrievers.encoders.preflight import BATCH_TOLERANCE
 from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.tower import keep_frequencies
+from retrievers.models.card import Dtype
 from retrievers.models.loading import silence_transformers
 from retrievers.models.positions import mixable_length
 from retrievers.models.read_settings import (
@@ -30,6 +33,7 @@ from retrievers.models.read_settings import (
 )
 from retrievers.models.resolve import Model
 
+T = TypeVar("T")
 FIX_FOLDER = "Fix the folder and run again."
 CHECK_CONFIG = "Check that its configuration belongs to its weights."
 # Names of the transformer's settings in versions before 5, which later ones rename.
@@ -45,25 +49,78 @@ def load_folder(model: Model, device: str) -> SentenceTransformer:
             version of sentence-transformers does not read.
     """
     root, dtype, texts = model.checkpoint.root, getattr(torch, model.card.dtype), probe_texts()[:8]
-    settings: dict[str, Any] = {"device": str(pick_device(device)), "local_files_only": True}
-    settings["trust_remote_code"] = bool(find_code(root))
-    # A folder's own settings could ask for a pickle, or another precision.
-    settings["model_kwargs"] = {"weights_only": True, "dtype": dtype}
-    prompts, vectors = msgspec.structs.asdict(model.recipe.prompts), []
-    opened: Any = None
+    settings = _settings(root, device, dtype)
+    prompts = msgspec.structs.asdict(model.recipe.prompts)
+
+    def load() -> SentenceTransformer:
+        opened = SentenceTransformer(str(root), **settings).to(dtype)
+        _encode_one_by_one(opened)
+        opened.prompts = {**opened.prompts, **prompts}
+        return opened
+
+    def probe(opened: SentenceTransformer) -> Float32Array:
+        sides = [opened.encode_query(texts), opened.encode_document(texts)]
+        return np.array(sides, np.float32)
+
+    opened = _load_twice(root, load, probe, BATCH_TOLERANCE[model.card.dtype])
+    _refuse_unread_keys(root)
+    return opened
+
+
+def load_cross_encoder(root: Path, device: str, dtype: Dtype) -> CrossEncoder:
+    """Load a cross-encoder twice, since weights that it lacks would be random.
+
+    Raises:
+        BenchError: the folder cannot be loaded, lacks weights, or has more than one score.
+    """
+    settings, texts = _settings(root, device, getattr(torch, dtype)), probe_texts()[:8]
+    pairs = list(itertools.pairwise(texts))
+    labels: list[int] = []
+
+    def load() -> CrossEncoder:
+        opened = CrossEncoder(str(root), **settings).to(getattr(torch, dtype))
+        labels.append(opened.num_labels)
+        return opened
+
+    def probe(opened: CrossEncoder) -> Float32Array:
+        return np.asarray(opened.predict(pairs, show_progress_bar=False), np.float32)
+
+    opened = _load_twice(root, load, probe, BATCH_TOLERANCE[dtype])
+    if labels[0] != 1:
+        problem = f"{root} has {labels[0]} scores for a pair of query and document"
+        raise BenchError(problem, "Give a cross-encoder that was trained to rank, with one score.")
+    return opened
+
+
+def _settings(root: Path, device: str, dtype: torch.dtype) -> dict[str, Any]:
+    """Return the arguments that load a folder without its own ones.
+
+    The folder's could ask for a pickle, or another precision.
+    """
+    return {
+        "device": str(pick_device(device)),
+        "local_files_only": True,
+        "trust_remote_code": bool(find_code(root)),
+        "model_kwargs": {"weights_only": True, "dtype": dtype},
+    }
+
+
+def _load_twice(
+    root: Path, load: Callable[[], T], probe: Callable[[T], Float32Array], tolerance: float
+) -> T:
+    """Load a folder with two seeds. Raise if the numbers of ``probe`` depend on the seed."""
+
+    def load_with(seed: int) -> tuple[T, Float32Array]:
+        torch.manual_seed(seed)
+        opened = load()
+        return opened, probe(opened)
+
     failure = wrap_errors(f"sentence-transformers on {root} failed", FIX_FOLDER)
     with torch.random.fork_rng(devices=[]), failure, silence_transformers():
-        for seed in (0, 1):
-            torch.manual_seed(seed)
-            del opened  # one at a time in memory
-            opened = SentenceTransformer(str(root), **settings).to(dtype)
-            _encode_one_by_one(opened)
-            opened.prompts = {**opened.prompts, **prompts}
-            vectors.append([opened.encode_query(texts), opened.encode_document(texts)])
-    _refuse_unread_keys(root)
-    before, now = (np.array(sides, np.float32) for sides in vectors)
-    if not np.abs(before - now).max() <= BATCH_TOLERANCE[model.card.dtype] * np.abs(now).max():
-        problem = f"{root} lacks weights: loaded twice, it gives different vectors"
+        before = load_with(0)[1]  # one at a time in memory
+        opened, now = load_with(1)
+    if not np.abs(before - now).max() <= tolerance * np.abs(now).max():
+        problem = f"{root} lacks weights: loaded twice, it gives different numbers"
         raise BenchError(problem, CHECK_CONFIG)
     return opened
 

@@ -261,8 +261,13 @@ def _find_tokenizer(encoder: Any) -> Any:
     return tokenizer if hasattr(tokenizer, "num_special_tokens_to_add") else None
 
 
-def convert_vectors(array: Any) -> Float32Array:
-    """Convert ``array``, as `check_vectors` describes it, to a float32 NumPy array."""
+def convert_vectors(
+    array: Any, name: str = "an encoder", shape: str = "(texts, dimension)"
+) -> Float32Array:
+    """Convert what ``name`` returned to a float32 NumPy array, which should be of this ``shape``.
+
+    See `check_vectors` for what is converted.
+    """
     if isinstance(array, list | tuple) and array and hasattr(array[0], "detach"):
         array = [row.detach().float().cpu().numpy() for row in array]
     if hasattr(array, "detach"):
@@ -270,8 +275,8 @@ def convert_vectors(array: Any) -> Float32Array:
     try:
         return np.asarray(array, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        problem = f"an encoder returned {type(array).__name__}, not an array of numbers: {error}"
-        raise BenchError(problem, "Return an array of shape (texts, dimension).") from error
+        problem = f"{name} returned {type(array).__name__}, not an array of numbers: {error}"
+        raise BenchError(problem, f"Return an array of shape {shape}.") from error
 
 
 def _find_functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:

@@ -177,8 +177,8 @@ class Recipe(Usage, kw_only=True):
         model: short name for people; not part of the fingerprint.
         kind: ``transformer``, ``hashing``, ``bm25``, ``python`` for an object that encodes (a
             user's own, or sentence-transformers on a folder), ``endpoint`` for a model behind a
-            URL, ``vectors`` for ready vectors, ``system`` for a search system, or
-            ``fusion`` for the fused rankings of models.
+            URL, ``vectors`` for ready vectors, ``system`` for a search system, ``fusion`` for the
+            fused rankings of models, or ``rerank`` for a model with a reranker.
         dim: dimension of the vectors; 0 without vectors (BM25), or before the model is opened.
         checkpoint, revision: Hub id or folder name, and its revision.
         query_checkpoint, query_revision: the same for the query encoder of an untied model.
@@ -423,9 +423,6 @@ class Fusion(Record, kw_only=True):
         return {**common, "normalization": self.normalization or "min-max", "weights": weights}
 
 
-FUSION_FIELDS = ("models", *Fusion.__struct_fields__)
-
-
 class Card(Usage, kw_only=True):
     """Everything that is stated about one model.
 
@@ -456,7 +453,12 @@ class Card(Usage, kw_only=True):
             of each request; ``query.NAME`` and ``document.NAME`` are fields in one role.
         models: models whose rankings a fusion reads, as users name them; files are relative to the
             card.
-        method, k, normalization, weights, depth: see `Fusion`.
+        method, k, normalization, weights: see `Fusion`.
+        model: model whose first documents are reranked, named as those of a fusion.
+        reranker: folder or Hub id of a cross-encoder that sentence-transformers loads, or
+            ``path/to/file.py:Name`` of an object with ``rerank(query, texts)``; relative to the
+            card.
+        depth: documents of each ranking that are fused, or reranked.
         trained_on: datasets or suites whose scores are in-domain for this model.
         licence, citation, source: licence of the weights, paper, and page of the model.
         unverified: names of fields that were not read in a first-party source.
@@ -493,6 +495,8 @@ class Card(Usage, kw_only=True):
     k: Annotated[int, msgspec.Meta(ge=0)] | None = None
     normalization: Literal["min-max", "z-score", "raw"] | None = None
     weights: tuple[float, ...] = ()
+    model: str = ""
+    reranker: str = ""
     depth: Annotated[int, msgspec.Meta(ge=1)] = 100
     trained_on: tuple[str, ...] = ()
     licence: str = ""
@@ -556,14 +560,14 @@ class Card(Usage, kw_only=True):
             raise ValueError("a transformer needs a pooling: cls, mean, last or pooler")
         if self.is_network and self.options:
             raise ValueError("options belong to hashing, bm25 and endpoints")
+        for name, kinds in _KINDS_OF_FIELDS.items():
+            if self.kind not in kinds:
+                belongs = " or ".join(f'"{kind}"' for kind in kinds)
+                self._check_default([name], f"{{}} belongs to kind = {belongs}")
         if self.traits.is_remote:
             self._check_endpoint()
-        elif self.url or self.endpoint_model:
-            raise ValueError('url and endpoint_model belong to kind = "endpoint"')
-        if self.traits.fuses:
-            self._check_fusion()
-        else:
-            self._check_default(FUSION_FIELDS, '{} belongs to kind = "fusion"')
+        if self.traits.has_members:
+            self._check_members()
         if self.traits.reads_ids:
             self._check_decided(
                 {"normalize", "similarity", "checkpoint"}, "the model behind the vectors"
@@ -575,19 +579,28 @@ class Card(Usage, kw_only=True):
         if not (self.url and self.endpoint_model) or self.connections < 1:
             raise ValueError("an endpoint needs a url, an endpoint_model and connections")
         msgspec.structs.force_setattr(self, "url", normalize_url(self.url))
-        if self.title_join not in ("space", "none"):
-            raise ValueError(f"title_join of an endpoint is space or none, not {self.title_join}")
+        self._check_title_join("an endpoint")
         self._check_decided({*CLIENT_DECIDES}, "the server of an endpoint")
 
-    def _check_fusion(self) -> None:
-        if len(self.models) < 2:
-            raise ValueError("a fusion needs models: the names of two or more")
-        for name, times in Counter(self.models).items():
-            if times > 1:
-                raise ValueError(f"models names {name} {times} times")
-        self.fusion.check(len(self.models))
-        self._check_decided(set(), "each model of a fusion")
-        self._check_default(("options",), "a fusion has no {}: leave it out")
+    def _check_title_join(self, what: str) -> None:
+        if self.title_join not in ("space", "none"):
+            raise ValueError(f"title_join of {what} is space or none, not {self.title_join}")
+
+    def _check_members(self) -> None:
+        if "reranker" in self.traits.card_fields:
+            if not (self.model and self.reranker):
+                raise ValueError("a reranking needs model and reranker: a name of each")
+            self._check_decided({"title_join", "dtype"}, "the model or the reranker")
+            self._check_title_join("a reranker")
+        else:
+            if len(self.models) < 2:
+                raise ValueError("a fusion needs models: the names of two or more")
+            for name, times in Counter(self.models).items():
+                if times > 1:
+                    raise ValueError(f"models names {name} {times} times")
+            self.fusion.check(len(self.models))
+            self._check_decided(set(), "each model of a fusion")
+        self._check_default(("options",), f"a {self.kind} card has no {{}}: leave it out")
 
     def _check_decided(self, ours: set[str], who: str) -> None:
         """Raise if the card states settings other than ``ours``, which ``who`` decides."""
@@ -600,6 +613,12 @@ class Card(Usage, kw_only=True):
         for name in names:
             if getattr(self, name) != getattr(blank, name):
                 raise ValueError(problem.format(name))
+
+
+_KINDS_OF_FIELDS: dict[str, list[str]] = {}
+for _kind, _traits in KINDS.items():
+    for _field in _traits.card_fields:
+        _KINDS_OF_FIELDS.setdefault(_field, []).append(_kind)
 
 
 def normalize_url(url: str) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 from foundation.errors import BenchError
 
 KindName = Literal[
-    "transformer", "hashing", "bm25", "python", "endpoint", "vectors", "system", "fusion"
+    "transformer", "hashing", "bm25", "python", "endpoint", "vectors", "system", "fusion", "rerank"
 ]
 # Options of whatever has vectors, as fields of requests.
 OF_VECTORS = frozenset({"store_dtype", "dimensions", "precision", "rescore", "index", "view"})
@@ -35,7 +35,8 @@ class Kind:
         is_remote: whether texts are sent to a server.
         reads_ids: whether it looks vectors up by the ids of documents and queries, instead of
             encoding their texts.
-        fuses: whether its card names the models whose rankings it fuses.
+        has_members: whether it makes one ranking of those of other models, which its card names.
+        card_fields: fields of a card that only such kinds have.
         fewest_dimensions: smallest allowed value of its option ``dim``.
     """
 
@@ -47,7 +48,8 @@ class Kind:
     is_opaque: bool = False
     is_remote: bool = False
     reads_ids: bool = False
-    fuses: bool = False
+    has_members: bool = False
+    card_fields: tuple[str, ...] = ()
     fewest_dimensions: int = 0
 
     def check_options(self, model: str, given: Iterable[str]) -> None:
@@ -82,10 +84,22 @@ KINDS: dict[KindName, Kind] = {
         honours=OF_VECTORS | {"query_prompt"},
         is_opaque=True,
         is_remote=True,
+        card_fields=("url", "endpoint_model"),
     ),
     "vectors": Kind("is a folder of ready vectors", is_opaque=True, reads_ids=True),
     "fusion": Kind(
-        "fuses the rankings of other models", honours=frozenset(), makes_vectors=False, fuses=True
+        "fuses the rankings of other models",
+        honours=frozenset(),
+        makes_vectors=False,
+        has_members=True,
+        card_fields=("models", "method", "k", "normalization", "weights", "depth"),
+    ),
+    "rerank": Kind(
+        "reranks the documents of another model",
+        honours=frozenset(),
+        makes_vectors=False,
+        has_members=True,
+        card_fields=("model", "reranker", "depth"),
     ),
     "system": Kind(
         "is a search system", honours=frozenset(OF_SYSTEMS), makes_vectors=False, is_opaque=True

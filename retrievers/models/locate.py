@@ -112,9 +112,9 @@ def _name_of(member: str) -> str:
 
 
 def member_names(card: Card, base: Path) -> list[str]:
-    """Return the models of a fusion. Relative paths of a card are those next to its file."""
+    """Return the models that a card combines. Its relative paths are those next to its file."""
     found = []
-    for name in card.models:
+    for name in card.models or (card.model,):
         vectors, code = READY_VECTORS.fullmatch(name), PYTHON_FILE.fullmatch(name)
         file = vectors[1] if vectors else code[1] if code else name
         path = base / Path(file).expanduser()

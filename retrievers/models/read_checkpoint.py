@@ -166,6 +166,11 @@ def read_library_folder(root: Path) -> Checkpoint:
     """Hash all files that sentence-transformers may read in ``root``, a folder that it saved."""
     if not is_st_folder(root):
         raise BenchError(f"{root} has no modules.json", "Give a folder of sentence-transformers.")
+    return read_folder(root)
+
+
+def read_folder(root: Path) -> Checkpoint:
+    """Hash all files in ``root`` that a library may read."""
     files = []
     for path in list_files(root):
         # A hidden folder may be a module's, but git and the Hub's client keep files in these two.

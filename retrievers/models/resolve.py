@@ -25,6 +25,7 @@ from retrievers.models.card import (
     UNKNOWN_SETTINGS,
     Card,
     CardAdapter,
+    Option,
     Prompts,
     Recipe,
     all_cards,
@@ -34,6 +35,7 @@ from retrievers.models.card import (
     replace_fields,
 )
 from retrievers.models.locate import (
+    PYTHON_FILE,
     Place,
     is_card,
     is_url,
@@ -52,6 +54,7 @@ from retrievers.models.read_checkpoint import (
     identify_adapter,
     is_length_dependent,
     read_checkpoint,
+    read_folder,
     read_library_folder,
     read_routing,
     read_vector_files,
@@ -88,7 +91,7 @@ class Model:
         adapter: folder of the adapter to attach, or None.
         routing: routing of its adapters; None if they are not routed.
         allow_unknown_tokens: whether to use it on texts whose tokens it mostly does not know.
-        members: models whose rankings it fuses.
+        members: models whose rankings it fuses or reranks.
     """
 
     card: Card
@@ -139,7 +142,7 @@ def resolve_model(
             ``path/to/file.py:Name`` for a class, function or object in a file of Python code, which
             needs ``trust_code``.
         settings: replace those of the card.
-        fused_in: fusions that the model is a member of, from the outermost.
+        fused_in: fusions and rerankings that the model is a member of, from the outermost.
 
     Raises:
         BenchError: there is no such model or dtype, a plain checkpoint is named without ``like``, a
@@ -163,7 +166,7 @@ def resolve_model(
     resolved = replace_field(
         resolved, recipe=recipe, allow_unknown_tokens=settings.allow_unknown_tokens
     )
-    if not card.traits.fuses:
+    if not card.traits.has_members:
         return resolved
     if model in fused_in:
         raise BenchError(f"{model} is a member of itself: {' > '.join((*fused_in, model))}")
@@ -191,7 +194,7 @@ def _apply_settings(card: Card, settings: ModelSettings) -> Card:
 
 
 def _with_members(model: Model, members: Sequence[Model]) -> Model:
-    """Return a fusion of ``members``, in whose training data it is in-domain."""
+    """Return the model of ``members``, in whose training data it is in-domain."""
     for name, times in Counter(member.card.name for member in members).items():
         if times > 1:
             raise BenchError(
@@ -213,6 +216,8 @@ def resolve_kind(card: Card, base: Path, trust_code: bool = False) -> Model:
         return resolve_endpoint(card)
     if card.traits.reads_ids:
         return _resolve_vectors(card, base)
+    if card.reranker:
+        return _resolve_reranker(card, base, trust_code)
     return _resolve_transformer(card, base) if card.is_network else Model(card, _make_recipe(card))
 
 
@@ -466,20 +471,29 @@ def _check_object_settings(card: Card, given: Collection[str]) -> None:
 def _resolve_library_folder(card: Card, base: Path, trust_code: bool) -> Model:
     """Resolve a folder that sentence-transformers encodes. Its dimension is known once opened."""
     root = locate_checkpoint(card.checkpoint, card.revision, base=base)
-    checkpoint, code = read_library_folder(root), find_code(root)
-    if code and not trust_code:
-        raise BenchError(f"{card.name} runs code of its own: {code}", TRUST)
+    checkpoint = read_library_folder(root)
+    _refuse_untrusted_code(card, root, trust_code)
     name, revision = _describe_source(card.checkpoint, card.revision, base, checkpoint)
-    versions = {each: library_version(each) for each in ("sentence-transformers", "transformers")}
     recipe = _make_recipe(
         card,
         checkpoint=name,
         revision=revision,
         files=dict(checkpoint.hashes),
-        options={**versions, "dtype": card.dtype},
+        options={**_library_versions(), "dtype": card.dtype},
         **UNKNOWN_SETTINGS,
     )
     return Model(card, recipe, checkpoint)
+
+
+def _refuse_untrusted_code(card: Card, root: Path, trust_code: bool) -> None:
+    """Raise if the folder ``root`` has code of its own that the user did not allow."""
+    code = find_code(root)
+    if code and not trust_code:
+        raise BenchError(f"{card.name} runs code of its own: {code}", TRUST)
+
+
+def _library_versions() -> dict[str, Option]:
+    return {each: library_version(each) for each in ("sentence-transformers", "transformers")}
 
 
 def _describe_source(
@@ -510,7 +524,7 @@ def _make_recipe(card: Card, **fields: Any) -> Recipe:
         "revision": card.revision if card.checkpoint else "",
         "prompts": Prompts(query=card.prompts.query, document=card.prompts.document),
         "dataset_prompts": dict(card.prompts.datasets),
-        "options": card.fusion.options if card.traits.fuses else dict(card.options),
+        "options": card.fusion.options if card.models else dict(card.options),
         **card.usage,
     }
     if not card.is_network:
@@ -543,18 +557,44 @@ def _resolve_vectors(card: Card, base: Path) -> Model:
 
 def _resolve_code(card: Card, base: Path, trust_code: bool) -> Model:
     """Resolve what a user's file defines, by its sources."""
-    if not trust_code:
-        problem = f"{card.name} runs {card.encoder}, which is not part of this project"
-        raise BenchError(problem, TRUST)
-    module, _, name = card.encoder.rpartition(":")
-    if not module.endswith(SUFFIX):
-        problem = f"card {card.name}: {card.encoder} is not path/to/file.py:NAME"
-        raise BenchError(problem, "A file can import the class of an installed package.")
-    path = Path(base, Path(module).expanduser())
-    run_file(str(path))
+    path, name = _find_code(card.name, card.encoder, base, trust_code)
     card = replace_fields(card, {"encoder": f"{path}:{name}"})
     files, encoder = hash_sources(str(path)), f"{path.name}:{name}"
     return Model(card, _make_recipe(card, kind="python", files=files, encoder=encoder, dim=0))
+
+
+def _find_code(model: str, code: str, base: Path, trust_code: bool) -> tuple[Path, str]:
+    """Return the file and the name of ``code``, ``file.py:NAME``, after the file was run."""
+    if not trust_code:
+        raise BenchError(f"{model} runs {code}, which is not part of this project", TRUST)
+    module, _, name = code.rpartition(":")
+    if not module.endswith(SUFFIX):
+        problem = f"card {model}: {code} is not path/to/file.py:NAME"
+        raise BenchError(problem, "A file can import the class of an installed package.")
+    path = Path(base, Path(module).expanduser())
+    run_file(str(path))
+    return path, name
+
+
+def _resolve_reranker(card: Card, base: Path, trust_code: bool) -> Model:
+    """Resolve a reranker by the files of its folder, or by the sources of its code."""
+    if PYTHON_FILE.fullmatch(card.reranker):
+        path, name = _find_code(card.name, card.reranker, base, trust_code)
+        card = replace_fields(card, {"reranker": f"{path}:{name}"})
+        facts = {"reranker": f"{path.name}:{name}", "depth": card.depth}
+        return Model(card, _make_recipe(card, files=hash_sources(str(path)), options=facts))
+    root = locate_checkpoint(card.reranker, card.revision, base=base)
+    checkpoint = read_folder(root)
+    _refuse_untrusted_code(card, root, trust_code)
+    name, revision = _describe_source(card.reranker, card.revision, base, checkpoint)
+    recipe = _make_recipe(
+        card,
+        checkpoint=name,
+        revision=revision,
+        files=dict(checkpoint.hashes),
+        options={"depth": card.depth, **_library_versions()},
+    )
+    return Model(card, recipe, checkpoint)
 
 
 def count_parameters(model: Model) -> Parameters | None:

@@ -210,8 +210,12 @@ def own_system(folder: Path) -> None:
 
 
 def fusion(folder: Path) -> None:
-    (card,) = blocks("docs/how-to/pipelines.md", "toml")
-    Path("hybrid.toml").write_text(card, encoding="utf-8")
+    for name, card in zip(
+        ("hybrid", "reranked"), blocks("docs/how-to/pipelines.md", "toml"), strict=True
+    ):
+        Path(f"{name}.toml").write_text(card, encoding="utf-8")
+    (code,) = blocks("docs/how-to/pipelines.md", "python")
+    Path("rerank.py").write_text(code, encoding="utf-8")
 
 
 def two_machines(folder: Path) -> None:

@@ -48,6 +48,10 @@ class Letters:
         scores = {name: len(letters & set(text)) for name, text in self.documents.items()}
         return sorted(scores.items(), key=lambda pair: (pair[1], pair[0]), reverse=True)
 """
+RERANKER = """
+def count(query, texts):
+    return [len(text) / 8 for text in texts]
+"""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,17 @@ def fusion(folder: Path, stack: ExitStack) -> Example:
     return Example("hashing+bm25", {})
 
 
+def rerank(folder: Path, stack: ExitStack) -> Example:
+    (folder / "rerank.py").write_text(RERANKER, encoding="utf-8")
+    card = folder / "reranked.toml"
+    card.write_text(
+        'name = "reranked"\ntitle = "t"\nkind = "rerank"\nmodel = "hashing"\n'
+        'reranker = "rerank.py:count"\ndepth = 2\n',
+        encoding="utf-8",
+    )
+    return Example(str(card), {"trust_code": True})
+
+
 EXAMPLES: dict[str, Callable[[Path, ExitStack], Example]] = {
     "transformer": transformer,
     "hashing": hashing,
@@ -115,6 +130,7 @@ EXAMPLES: dict[str, Callable[[Path, ExitStack], Example]] = {
     "vectors": vectors,
     "system": system,
     "fusion": fusion,
+    "rerank": rerank,
 }
 
 
@@ -184,7 +200,7 @@ def test_the_document_of_the_query_is_left_out_where_the_collection_says_so(bed)
     kept, dropped = rankings(bed.job()), rankings(bed.job(facts=SELF))
     assert "q3" in [name for name, _ in kept["q3"]]
     others = [row for row in kept["q3"] if row[0] != "q3"]
-    if KINDS[bed.kind].fuses:  # whose members rank without it, so that ranks and scores move
+    if KINDS[bed.kind].has_members:  # whose members rank without it, so that ranks and scores move
         assert {name for name, _ in dropped["q3"]} == {name for name, _ in others}
     else:
         assert dropped["q3"] == others
@@ -192,7 +208,7 @@ def test_the_document_of_the_query_is_left_out_where_the_collection_says_so(bed)
 
 def test_the_protocol_is_applied_to_whatever_a_search_returns(bed, monkeypatch):
     """A kind that forgets the protocol's exclusions and depth gives the same result."""
-    if KINDS[bed.kind].fuses:
+    if KINDS[bed.kind].has_members:
         pytest.skip("its members rank without what the protocol excludes")
     job = bed.job(EvaluationOptions(depth=3, measures=("RR@3",)), facts=SELF)
     expected = rankings(job)
@@ -237,7 +253,7 @@ def test_all_options_of_models_and_searches_are_tried_here():
 
 @pytest.mark.parametrize("option", GIVEN)
 def test_an_option_changes_the_fingerprint_or_is_refused_by_name(bed, option):
-    if option == "query_prompt" and bed.example.settings.get("trust_code"):
+    if option == "query_prompt" and ".py:" in bed.example.name:
         with pytest.raises(BenchError, match="prompts cannot be set"):  # code of one file
             bed.load(query_prompt="find: ")
     elif option not in KINDS[bed.kind].honours:

@@ -1,0 +1,129 @@
+"""What fusions and rerankings share: a retriever that makes one ranking of those of its members."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import msgspec
+
+from bench.evaluation.index_search import check_memory
+from bench.evaluation.judging import apply_protocol
+from bench.evaluation.result_record import Timings
+from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, SearchFacts
+from bench.evaluation.runs import Run
+from datasets_cfg.dataset import Dataset
+from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.transformer import SharedNetworks
+from retrievers.models.card import STATE
+from retrievers.models.read_checkpoint import Parameters
+from retrievers.models.resolve import Model
+
+ROW_BYTES = 100  # of a document of a member's ranking while rankings are combined
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberRetriever(Retriever):
+    """A retriever of the rankings of others, which identify it with its settings."""
+
+    @classmethod
+    def open(
+        cls, model: Model, resources: Resources, networks: SharedNetworks | None = None
+    ) -> Self:
+        """Return the retriever of a resolved model, still without its members."""
+        return cls(model=model, resources=resources)
+
+    def _map(self, change: Callable[[Retriever], Retriever]) -> Self:
+        return replace(self, members=tuple(map(change, self.members)))
+
+    def identify_members(self) -> Self:
+        """Return this model with the fingerprints of its members in its recipe.
+
+        A fingerprint covers the prompts for all datasets. States of systems are put together.
+        """
+        options = dict(self.recipe.options)
+        for number, member in enumerate(self.members, start=1):
+            options[f"model_{number}_sha256"] = member.recipe.stateless.fingerprint
+        states = [str(member.recipe.options.get(STATE, "")) for member in self.members]
+        if any(states):
+            options[STATE] = " ".join(states)
+        recipe = msgspec.structs.replace(self.recipe, options=options)
+        return replace(self, model=replace(self.model, recipe=recipe))
+
+    def configured(self, options: EvaluationOptions, resources: Resources) -> Self:
+        """Return this model with other resources. No option of a search applies to its members."""
+        depth = self.card.depth
+        own = EvaluationOptions(depth=depth, measures=(f"RR@{depth}",))  # any that fits the depth
+        configured = super().configured(options, resources)
+        return configured._map(lambda each: each.configured(own, resources)).identify_members()
+
+    def for_dataset(self, collection: str) -> Self:
+        """Return this model with the prompts of ``collection`` in its members."""
+        return super().for_dataset(collection)._map(lambda each: each.for_dataset(collection))
+
+    def with_encoder(self, wrap: Callable[[Encoder], Encoder]) -> Self:
+        """Return this model with wrapped encoders."""
+        return self._map(lambda member: member.with_encoder(wrap))
+
+    def parameters(self) -> Parameters | None:
+        """Return the sum of the members' parameters, or None if those of one are unknown."""
+        return add_parameters([member.parameters() for member in self.members])
+
+    def members_depth(self, depth: int) -> int:
+        """Return the number of documents that the members rank for a ranking of ``depth``."""
+        return self.card.depth
+
+    def identified(self, dataset: Dataset, depth: int) -> Self:
+        """Return this model with the states of the systems among its members."""
+        wanted = self.members_depth(depth)
+        return self._map(lambda member: member.identified(dataset, wanted)).identify_members()
+
+    def missing(self, dataset: Dataset) -> int:
+        """Return the number of documents of ``dataset`` that the members encode first."""
+        return sum(member.missing(dataset) for member in self.members)
+
+    def check(self, dataset: Dataset, depth: int) -> int:
+        """Estimate the peak memory of a search in bytes, and raise if it exceeds the limit."""
+        wanted = self.members_depth(depth)
+        most = max(member.check(dataset, wanted) for member in self.members)
+        ranked = len(dataset.queries) * min(wanted, len(dataset.corpus))
+        needed = most + ranked * len(self.members) * ROW_BYTES
+        return check_memory(self.name, needed, self.resources.max_memory, len(dataset.corpus))
+
+    def search_members(self, dataset: Dataset, depth: int) -> tuple[list[Run], list[SearchFacts]]:
+        """Return the rankings of the members without documents that the protocol excludes."""
+        wanted = self.members_depth(depth)
+        found = [member.search(dataset, wanted) for member in self.members]
+        runs = [apply_protocol(run, dataset, wanted) for run, _ in found]
+        return runs, [facts for _, facts in found]
+
+    def sum_facts(self, found: Sequence[SearchFacts], own: Timings) -> SearchFacts:
+        """Return how a ranking was computed by the members and then in the time ``own``."""
+        warnings = [
+            f"{member.name}: {warning}"
+            for member, facts in zip(self.members, found, strict=True)
+            for warning in facts.preflight.get("warnings", ())
+        ]
+        preflight = {"warnings": warnings} if warnings else {}
+        timings = _add([*(facts.timings for facts in found), own])
+        return SearchFacts(timings, found[0].device, preflight=preflight)
+
+
+def add_parameters(counts: Sequence[Parameters | None]) -> Parameters | None:
+    """Return the sum of parameters, or None if one of them is unknown."""
+    known = [each for each in counts if each is not None]
+    if len(known) < len(counts):
+        return None
+    return Parameters(sum(each.total for each in known), sum(each.adapter for each in known))
+
+
+def _add(timings: Sequence[Timings]) -> Timings:
+    """Return the sum of each time and count."""
+    total: dict[str, Any] = {"busy_s": {}}
+    for one in timings:
+        for name, value in msgspec.structs.asdict(one).items():
+            if isinstance(value, dict):
+                for kind, seconds in value.items():
+                    total[name][kind] = total[name].get(kind, 0.0) + seconds
+            else:
+                total[name] = total.get(name, 0) + value
+    return Timings(**total)
