@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from bench.boards.leaderboard_record import Leaderboard, Row, ScoreColumn
 from bench.comparing.pairs import Comparison, ComparisonRow
-from bench.experiments.report import Report, RowResult
-from foundation.errors import to_one_line
+from bench.experiments.report import Effect, Report, RowResult
+from foundation.errors import format_count, to_one_line
 from reports import format as fmt
 from reports.leaderboard import (
     DAGGERS,
@@ -206,7 +206,7 @@ def comparison_latex(comparison: Comparison) -> str:
 
 
 def report_latex(report: Report) -> str:
-    """Return the rows of ``report`` by collections, their mean first."""
+    """Return the rows of ``report`` by collections, their mean first, and the factors' effects."""
     seeds = len(report.seeds) if report.trains else 1
 
     def cell(row: RowResult, name: str) -> Cell:
@@ -237,7 +237,38 @@ def report_latex(report: Report) -> str:
     if any(score.seeds_sd is not None and score.high is None for score in scores):
         caption += f" {fmt.NOTHING_VARIES}."
     names = [row.name for row in report.rows]
-    return table_of_scores(names, columns, caption, report.name, bold)
+    table = table_of_scores(names, columns, caption, report.name, bold)
+    return table + (f"\n{_effects_latex(report, headers, test)}" if report.effects else "")
+
+
+def _effects_latex(report: Report, headers: Mapping[str, str], test: str) -> str:
+    """Return the effects of factors, with a column for each collection in ``headers``."""
+
+    def cell(effect: Effect, name: str) -> Cell:
+        on = effect.on_collection(name)
+        if on is None or on.difference is None:
+            return GAP
+        found = on.difference
+        half = "" if found.high is None else f" ± {found.high - found.value:.3f}"
+        dagger = "†" * (on.verdict in ("better", "worse"))
+        return None, f"{fmt.signed(found.value, 3)}{half}{dagger}"
+
+    columns = {
+        header: [cell(effect, name) for effect in report.effects]
+        for header, name in headers.items()
+    }
+    names = [
+        f"interaction {each.change}" if each.is_interaction else each.change
+        for each in report.effects
+    ]
+    caption = (
+        f"{report.title or report.name}: effects of the factors ± 95 %, over "
+        f"{format_count(len(report.seeds), 'seed', 'seeds')}. † marks an effect that differs "
+        f"significantly from 0 ({test}, p at most .05, Holm-corrected over the effects)."
+    )
+    return table_of_scores(
+        names, columns, caption, f"{report.name}-effects", dict.fromkeys(columns, ())
+    )
 
 
 def _distinguished(report: Report, name: str) -> list[int]:

@@ -9,8 +9,9 @@ from urllib.parse import quote
 import msgspec
 
 from bench.comparing.pairs import Forgetting, TransferRow
-from bench.comparing.statistics import Difference
+from bench.comparing.statistics import ALPHA, Difference, t_quantile
 from bench.experiments.report import (
+    Effect,
     Report,
     RowOnCollection,
     RowResult,
@@ -18,7 +19,7 @@ from bench.experiments.report import (
     SequenceResult,
 )
 from bench.monitor import Curve, CurvePoint, Selection
-from foundation.errors import format_names
+from foundation.errors import format_count, format_names
 from foundation.files import replace_file
 from reports import format as fmt
 from reports.comparison import paired_columns
@@ -173,6 +174,8 @@ def report_markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) ->
     parts = [f"# {escape(report.title or report.name)}", _summary(report)]
     for name in reversed(report.collections):
         parts += [f"## {escape(_heading(report, name))}", score_table(report, name)]
+        parts += [effect_table(report, name)] if report.effects else []
+    parts += ["## Effects", bullets(_effects_legend(report))] if report.effects else []
     if gaps := _gaps(report):
         parts += ["## Gaps", gaps]
     parts += [f"![{escape(title)}]({quote(file)})" for file, title in pictures]
@@ -258,6 +261,59 @@ def score_table(report: Report, name: str) -> str:
         Column("detectable", lambda row: _detectable(row.on_collection(name)), fmt.score),
     ]
     return Table(report.rows, columns).markdown()
+
+
+def effect_table(report: Report, name: str) -> str:
+    """Return the effects of the factors on the collection ``name``, or in the mean."""
+
+    def verdict(effect: Effect) -> str:
+        found = _verdict(effect.on_collection(name), report.trains)
+        if effect.is_interaction:
+            found = found.replace("better", "more than the sum")
+            found = found.replace("worse", "less than the sum")
+        return found
+
+    columns: list[Column[Effect]] = [
+        Column("effect", lambda effect: "interaction" if effect.is_interaction else "main"),
+        Column("change", lambda effect: effect.change),
+        *difference_columns(lambda effect: effect.on_collection(name), gap="gap"),
+        Column("verdict", verdict),
+        Column("detectable", lambda effect: _detectable(effect.on_collection(name)), fmt.score),
+    ]
+    return Table(report.effects, columns).markdown()
+
+
+def _effects_legend(report: Report) -> Iterator[str]:
+    yield (
+        "main effect: mean of all cells with the second level minus the mean of those with the "
+        "first. Where the factors interact, it is an average of different effects."
+    )
+    yield (
+        "interaction: the effect of the first factor at the second level of the other minus that "
+        "at its first level. It is the difference of two differences: with two factors of two "
+        "levels, its standard error is twice that of a main effect, so that it needs four times "
+        "the data."
+    )
+    yield "Effects use the seeds that all cells have, on the same queries."
+    yield "p (Holm): corrected for all effects on a collection."
+    yield "An interaction that is not significant does not show that effects add up."
+    seeds = len(report.seeds)
+    if not report.trains:
+        return
+    if seeds == 1:
+        yield "One seed: these effects are of these checkpoints. Other seeds may give others."
+        return
+    yield (
+        f"{seeds} seeds leave {format_count(seeds - 1, 'degree', 'degrees')} of freedom: for the "
+        "seeds alone to show an effect at the 5 % level, it must be "
+        f"{t_quantile(1 - ALPHA / 2, seeds - 1):.1f} of their standard errors from 0."
+    )
+    if seeds == 2:
+        yield (
+            "**Two seeds cannot show how much trainings vary:** their standard deviation may be "
+            "many times too small by chance, and 95 % intervals hold the true effect in as few as "
+            "88 of 100 simulations. An effect that matters, above all an interaction, needs more."
+        )
 
 
 def _finished(row: RowResult) -> str:
@@ -399,7 +455,10 @@ def _method(report: Report) -> str:
         *map(escape, report.leaks),
     ]
     lines += [
-        f"The axis {escape(axis.title)} is the field {code(axis.field)}." for axis in report.axes
+        f"The {'factor' if axis.factors else 'axis'} {escape(one.title)} is the field "
+        f"{code(one.field)}."
+        for axis in report.axes
+        for one in axis.factors or [axis]
     ]
     commits = " and ".join(map(describe_commit, report.commits))
     versions = ", ".join(map(" ".join, report.conditions.libraries.items()))

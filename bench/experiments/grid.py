@@ -1,4 +1,4 @@
-"""A grid is a strict TOML file: a reference, and axes along which one field changes.
+"""A grid is a strict TOML file: a reference, and the fields that its rows change.
 
 ::
 
@@ -21,9 +21,18 @@ of its ``on`` one after the other; its ``method`` is a name, or a table such as
 ``pretrain`` and ``finetune`` may have a ``command`` instead of a preset: another program trains the
 checkpoint (see `bench.experiments.training_stages.CommandSettings`). An axis whose ``field`` is a
 training stage has whole tables as values.
+
+Factors are crossed: every combination of their levels is a cell, and the first level of each is the
+reference::
+
+    [factors]
+    objective = ["mlm", "retromae"] # pretrain.objective, the only field of this name
+    finetune.optimizer.lr = [1e-5, 2e-5]
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,11 +40,12 @@ from typing import Annotated, Any
 import msgspec
 
 from foundation.errors import BenchError, did_you_mean
-from foundation.records import Name, Record, TomlFiles, find_differing_keys
+from foundation.records import Name, Record, TomlFiles, convert_table, find_differing_keys
 
 STAGES = ("base", "pretrain", "adapt", "finetune", "evaluate")
 REFERENCE = "reference"
 SHARED = ("on", "measures", "depth")  # fields of [evaluate] that rows must share to be compared
+MOST_CELLS = 256  # of the factors of a grid, for each seed
 
 Table = dict[str, Any]
 Seed = Annotated[int, msgspec.Meta(ge=0)]
@@ -64,7 +74,7 @@ class Axis(Record, kw_only=True):
         if self.labels and len(self.labels) != len(self.values):
             raise ValueError(f"{len(self.labels)} labels for {len(self.values)} values")
         if len(self.points) < len(self.values):
-            raise ValueError(f"the axis {self.title} has one of {', '.join(self.points)} twice")
+            raise ValueError(f"{self.title} has one of {', '.join(self.points)} twice")
 
     @property
     def title(self) -> str:
@@ -90,7 +100,9 @@ class Grid(Record, kw_only=True):
         base_per_seed: train a ``base`` for each seed; False to train one for all seeds.
         base, pretrain, adapt, finetune, evaluate: settings of the reference. Leave out a stage to
             skip it.
-        axes: fields that rows change, each with its values.
+        factors: fields that are crossed, each with its levels: a dotted name, or the last part of
+            it where one field has it.
+        axes: fields that rows change one at a time, each with its values.
     """
 
     name: Name
@@ -103,7 +115,8 @@ class Grid(Record, kw_only=True):
     adapt: Table | None = None
     finetune: Table | None = None
     evaluate: Table
-    axes: tuple[Axis, ...]
+    factors: Table = {}
+    axes: tuple[Axis, ...] = ()
 
     def __post_init__(self) -> None:
         if len(set(self.seeds)) < len(self.seeds):
@@ -114,6 +127,8 @@ class Grid(Record, kw_only=True):
             raise ValueError("a stage has a seed: use seeds, at the top of the file, instead")
         if len({axis.title for axis in self.axes}) < len(self.axes):
             raise ValueError("two axes have the same title: set the name of one")
+        if not self.axes and not self.factors:
+            raise ValueError("set [factors] or [[axes]]")
 
     def stages(self) -> dict[str, Table]:
         """Return the settings of the reference by stage, in order, without absent stages."""
@@ -137,7 +152,7 @@ def format_label(value: Any) -> str:
         return str(named) if named else msgspec.json.encode(value).decode()
     if isinstance(value, list):
         return ", ".join(format_label(each) for each in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value) or '""'
 
 
 @dataclass(frozen=True)
@@ -151,15 +166,16 @@ class GridRow:
 
 
 class AxisResult(Record, kw_only=True):
-    """Rows along one axis.
+    """Rows along one axis, or the cells of all ``factors``.
 
     ``points`` has the name of the row for each label, the compared row first if no value is its
-    own.
+    own. Cells are ordered by their levels, those of the last factor changing fastest.
     """
 
     title: str
     field: str
     points: dict[str, str]
+    factors: tuple[Axis, ...] = ()
 
 
 def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[AxisResult, ...]]:
@@ -169,8 +185,11 @@ def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[
     """
     stages = grid.stages()
     settings = {name: _resolve_stage(resolve, name, table, "") for name, table in stages.items()}
-    rows = {REFERENCE: GridRow(REFERENCE, settings)}
-    axes: list[AxisResult] = []
+    reference, factors = GridRow(REFERENCE, settings), read_factors(grid, settings)
+    for factor in factors:
+        reference = _change_row(reference, factor, next(iter(factor.points)), resolve)
+    rows = {REFERENCE: GridRow(REFERENCE, reference.settings)}
+    axes = [_add_cells(rows, factors, resolve)] if factors else []
     for axis in grid.axes:
         compared = axis.against or REFERENCE
         if compared not in rows:
@@ -178,11 +197,13 @@ def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[
                 f"the axis {axis.title} is against {compared!r}, which is not an earlier row",
                 did_you_mean(compared, rows, f"there are: {', '.join(rows)}"),
             )
-        against = rows[compared]
-        points = {
-            label: _add_row(rows, _change_row(against, axis, label, resolve), against)
-            for label in axis.points
-        }
+        against, points = rows[compared], {}
+        for label in axis.points:
+            row = _change_row(against, axis, label, resolve)
+            is_new = row.settings != against.settings
+            if is_new:
+                _add_row(rows, row)
+            points[label] = row.name if is_new else compared
         if set(points.values()) == {compared}:
             raise BenchError(f"the axis {axis.title} does not change {compared}")
         if compared not in points.values():
@@ -191,10 +212,77 @@ def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[
     return tuple(rows.values()), tuple(axes)
 
 
-def _add_row(rows: dict[str, GridRow], row: GridRow, against: GridRow) -> str:
-    """Add a row unless it is the one it is compared with, and return the name of its recipe."""
-    if row.settings == against.settings:
-        return against.name
+def read_factors(grid: Grid, settings: Mapping[str, Table]) -> tuple[Axis, ...]:
+    """Return the factors of a ``grid`` with their fields in the ``settings`` of its reference."""
+    fields = [name for name, _ in _walk(settings)]
+    factors = [
+        _read_factor(grid, name, levels, fields)
+        for name, levels in _walk(grid.factors)
+        if not isinstance(levels, Mapping)
+    ]
+    for one, other in itertools.permutations(factors, 2):
+        if f"{one.field}.".startswith(f"{other.field}."):
+            raise BenchError(
+                f"the factors {other.title} and {one.title} both change {one.field}",
+                "Remove one of them.",
+            )
+    if (cells := math.prod(len(factor.points) for factor in factors)) > MOST_CELLS:
+        raise BenchError(
+            f"[factors] gives {cells:,} cells, and a grid has at most {MOST_CELLS}",
+            "Remove a factor or some levels.",
+        )
+    return tuple(factors)
+
+
+def _read_factor(grid: Grid, name: str, levels: Any, fields: Sequence[str]) -> Axis:
+    """Return the factor that is called ``name``, the end of one of ``fields``."""
+    if not isinstance(levels, list) or len(levels) < 2:
+        raise BenchError(
+            f"the factor {name} has no levels to compare: {format_label(levels)}",
+            f"Give a list of two or more, such as {name} = [LEVEL, LEVEL].",
+        )
+    found = [each for each in fields if f".{each}".endswith(f".{name}")]
+    if len(found) != 1:
+        problem = f"is one of {', '.join(found)}" if found else "is not a field of this grid"
+        ends = [each.rpartition(".")[2] for each in fields]
+        hint = f"Write {' or '.join(found)}." if found else did_you_mean(name, [*fields, *ends])
+        raise BenchError(f"the factor {name} {problem}", hint)
+    stage, _, path = found[0].partition(".")
+    fixed: Any = grid.stages()[stage]
+    for key in path.split("."):
+        fixed = fixed.get(key) if isinstance(fixed, Mapping) else fixed
+    required = path == "on" and fixed == levels[0]
+    if path and fixed is not None and not required:
+        raise BenchError(
+            f"the factor {name} is also set in [{stage}]: {format_label(fixed)}",
+            f"Remove it there: the reference has the first level, {format_label(levels[0])}.",
+        )
+    return convert_table({"field": found[0], "values": levels, "name": name}, Axis, "[factors]")
+
+
+def _add_cells(rows: dict[str, GridRow], factors: Sequence[Axis], resolve: Resolve) -> AxisResult:
+    """Add a row for each combination of levels but the first, the reference."""
+    titles, points = [factor.title for factor in factors], {}
+    for labels in itertools.product(*(factor.points for factor in factors)):
+        row, changes = rows[REFERENCE], []
+        for factor, label in zip(factors, labels, strict=True):
+            if label != next(iter(factor.points)):
+                row = _change_row(row, factor, label, resolve)
+                changes.append(row.change)
+        if changes:
+            name = ", ".join(map("=".join, zip(titles, labels, strict=True)))
+            _add_row(rows, GridRow(name, row.settings, REFERENCE, "; ".join(changes)))
+        points[", ".join(labels)] = name if changes else REFERENCE
+    return AxisResult(
+        title=" x ".join(titles),
+        field=", ".join(factor.field for factor in factors),
+        points=points,
+        factors=tuple(factors),
+    )
+
+
+def _add_row(rows: dict[str, GridRow], row: GridRow) -> None:
+    """Add a row, whose recipe must be new."""
     for other in rows.values():
         if row.settings == other.settings:
             raise BenchError(
@@ -202,7 +290,6 @@ def _add_row(rows: dict[str, GridRow], row: GridRow, against: GridRow) -> str:
                 "remove one of them, because every row is trained with every seed",
             )
     rows[row.name] = row
-    return row.name
 
 
 def _label_of_compared(axis: Axis, against: GridRow) -> str:
@@ -262,11 +349,22 @@ def set_field(table: Mapping[str, Any], path: str, value: Any, source: str) -> T
         hint = did_you_mean(key, table, f"there are: {', '.join(table)}")
         raise BenchError(f"{source} has no field {key!r}", hint)
     if not rest:
-        return {**table, key: value}
+        is_name = (
+            isinstance(value, str) and isinstance(table[key], Mapping) and "name" in table[key]
+        )
+        return {**table, key: {"name": value} if is_name else value}
     if not isinstance(table[key], Mapping):
         found = format_label(table[key])
         raise BenchError(f"{source}.{key} is {found}, which has no field {rest!r}")
     return {**table, key: set_field(table[key], rest, value, f"{source}.{key}")}
+
+
+def _walk(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and value of each field of ``table``, and of the tables in it."""
+    for key, value in table.items():
+        yield f"{above}{key}", value
+        if isinstance(value, Mapping):
+            yield from _walk(value, f"{above}{key}.")
 
 
 def get_field(table: Mapping[str, Any], path: str) -> Any:

@@ -15,9 +15,11 @@ groups has S - 1 (Donald and Lang, 2007). Reports therefore print p as "< .001",
 the smallest level that a t test over the seeds' means alone reaches.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from statistics import fmean
 
 import msgspec
@@ -35,14 +37,14 @@ from bench.comparing.statistics import (
 )
 from bench.evaluation.result_record import Conditions
 from bench.experiments.experiment import CellTask, Cost, Experiment, ExperimentOutcome, GridCell
-from bench.experiments.grid import AxisResult, Table
+from bench.experiments.grid import Axis, AxisResult, Table
 from foundation.arrays import Float64Array
 from foundation.records import Record
 
 # Schemas of earlier versions: 3 adds gain and forgetting, 5 costs and differences as a record each,
 # 7 points of an axis by their labels, 8 settings of each row and p of the seeds alone. 9
-# has no hypotheses, 10 no anchors and no code of each cell.
-SCHEMA = 10
+# has no hypotheses, 10 no anchors and no code of each cell, 11 factors and their effects.
+SCHEMA = 11
 MEAN = "mean"  # instead of a collection
 
 
@@ -153,6 +155,29 @@ class RowResult(Record, kw_only=True):
         return next((on for on in self.on if on.collection == collection), None)
 
 
+class Effect(Record, kw_only=True):
+    """The main effect of a factor, or the interaction of two, between two levels of each.
+
+    A main effect is the mean of the cells with one level minus the mean of those with the first. An
+    interaction is the difference between the effects of one factor at two levels of the other, in
+    the mean over all further factors.
+
+    Attributes:
+        change: factors with the first and the other level of each.
+        is_interaction: True for an interaction of two factors.
+        on: by collection, then in their mean: the mean of the cells with the other level (of an
+            interaction, None) and the effect as a difference; empty while no seed has all cells.
+    """
+
+    change: str
+    is_interaction: bool
+    on: tuple[RowOnCollection, ...]
+
+    def on_collection(self, collection: str) -> RowOnCollection | None:
+        """Return the result on ``collection``, or None."""
+        return next((on for on in self.on if on.collection == collection), None)
+
+
 class Report(Record, kw_only=True):
     """A complete report.
 
@@ -163,7 +188,8 @@ class Report(Record, kw_only=True):
         seeds: seeds of every row.
         reference: complete settings of the reference, by stage.
         rows: rows, the reference first.
-        axes: axes with their rows.
+        axes: axes with their rows, and the cells of all factors.
+        effects: effects of the factors.
         leaks: results of the leak check, a sentence each.
         commits: code that ran the tasks, each once: a git commit, marked if it was modified, or an
             installed version.
@@ -189,6 +215,7 @@ class Report(Record, kw_only=True):
     differing: tuple[str, ...] = ()
     weights: dict[str, float] = {}
     base_per_seed: bool = False
+    effects: tuple[Effect, ...] = ()
 
     @property
     def collections(self) -> tuple[str, ...]:
@@ -305,10 +332,76 @@ def make_report(
         leaks=experiment.leaks,
         differing=experiment.differing,
         weights=dict(weights),
+        effects=tuple(
+            effect
+            for axis in experiment.axes
+            if axis.factors
+            for effect in estimate_effects(axis, last, weights)
+        ),
         commits=tuple(sorted({record.commit for record in finished})),
         seconds=sum(record.cost.seconds for record in finished),
         conditions=conditions,
     )
+
+
+def make_contrasts(factors: Sequence[Axis]) -> Iterator[tuple[str, bool, Float64Array]]:
+    """Yield the main effects of ``factors``, then the interactions of two.
+
+    Each is its change of levels, True for an interaction, and coefficients of the cells, float64
+    ``(cells,)``: products of one vector for each factor, which takes the difference of two levels
+    or the mean over all.
+    """
+    for order in (1, 2):
+        for chosen in itertools.combinations(factors, order):
+            for labels in itertools.product(*(list(factor.points)[1:] for factor in chosen)):
+                level = dict(zip((factor.title for factor in chosen), labels, strict=True))
+                vectors, changes = [], []
+                for factor in factors:
+                    known = list(factor.points)
+                    vector = np.full(len(known), 1 / len(known))
+                    if factor in chosen:
+                        vector = np.zeros(len(known))
+                        vector[[0, known.index(level[factor.title])]] = -1, 1
+                        changes.append(f"{factor.title}: {known[0]} -> {level[factor.title]}")
+                    vectors.append(vector)
+                yield "; ".join(changes), order > 1, reduce(np.multiply.outer, vectors).ravel()
+
+
+def estimate_effects(
+    axis: AxisResult, scores: Mapping[str, BySeed], weights: Mapping[str, float]
+) -> tuple[Effect, ...]:
+    """Estimate the effects of the factors of ``axis`` from the scores of each row, by seed."""
+    cells = [scores[row] for row in axis.points.values()]
+    seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
+
+    def add(shares: Float64Array) -> BySeed:
+        return {seed: _add_scores([cell[seed] for cell in cells], shares) for seed in seeds}
+
+    contrasts = list(make_contrasts(axis.factors))
+    compared = {
+        change: _compare_all(add(shares.clip(0)), add((-shares).clip(0)), weights)
+        for change, _, shares in contrasts
+    }
+    verdicts = add_verdicts(compared)
+    return tuple(
+        Effect(
+            change=change,
+            is_interaction=is_interaction,
+            on=tuple(
+                msgspec.structs.replace(on, score=None) if is_interaction else on
+                for on in verdicts[change]
+            ),
+        )
+        for change, is_interaction, _ in contrasts
+    )
+
+
+def _add_scores(cells: Sequence[MainScores], shares: Float64Array) -> MainScores:
+    """Return the sum of the scores of ``cells``, each multiplied by its share."""
+    return {
+        name: replace(first, values=shares @ np.array([cell[name].values for cell in cells]))
+        for name, first in cells[0].items()
+    }
 
 
 def _cell_result(cell: GridCell, outcome: ExperimentOutcome, scores: MainScores) -> CellResult:

@@ -180,7 +180,7 @@ class ComposeRequest(FolderFields):
 class AblateRequest(MismatchFields, HardwareFields, FolderFields):
     """Run an ablation: train and evaluate every row of a grid with several seeds.
 
-    Each row changes one field. The report has the effects. Repeat the command to continue an
+    Each row changes one field, or combines levels of factors. Repeat the command to continue an
     interrupted experiment, or start it in several terminals to share the cells. Exit code 4: a cell
     failed; repeat the command to try it again. The report of a grid with [adapt] contains what each
     row gained and forgot.

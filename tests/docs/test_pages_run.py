@@ -303,6 +303,11 @@ def grid_of_the_paper(folder: Path) -> None:
     Path("grid.toml").write_text(grid, encoding="utf-8")
 
 
+def crossed_factors(folder: Path) -> None:
+    (grid,) = blocks("docs/how-to/experiments.md", "toml")
+    Path("crossed.toml").write_text(grid, encoding="utf-8")
+
+
 def own_objective(folder: Path) -> None:
     objective, method = blocks("docs/how-to/own-objective.md", "python")
     Path("bag_of_words.py").write_text(objective, encoding="utf-8")
@@ -334,6 +339,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "own-suite": own_suite,
     "own-objective": own_objective,
     "paper": grid_of_the_paper,
+    "experiments": crossed_factors,
     "several-machines": two_machines,
     "search-systems": own_system,
     "pipelines": fusion,

@@ -74,7 +74,7 @@ def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
         ('"pretrain.steps"', '"pretrain.steps.x"', "which has no field 'x'"),
         ('"pretrain.steps"', '"pretrain"', "names no stage"),
         ("values = [5, 10, 20]", "value = [5]", "did you mean values"),
-        ("values = [5, 10, 20]", "values = [5, 5]", "the axis steps has one of 5 twice"),
+        ("values = [5, 10, 20]", "values = [5, 5]", "steps has one of 5 twice"),
         ("values = [5, 10, 20]", 'values = [5, 10, "x"]', "steps=x: [pretrain]: Expected `int`"),
         ('[evaluate]\non = ["c"]', "", "the field 'evaluate' is missing"),
         ("seeds = [0, 1, 2]", "seeds = [0, 0]", "the same seed twice"),
