@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from bench.explain.stages import Examination, StoredVectors
+from bench.explain.stages import Examination, SystemVectors
 from bench.explain.system import StoredSystem
 from bench.runner.workspace import Workspace
 from tests.support.search_faults import (
@@ -108,7 +108,7 @@ def test_postgresql_without_an_index_ranks_as_exact_search_does(database, real_v
     system.store(ids, vectors)
     names = [f"q{number}" for number in range(len(queries))]
     found = StoredSystem(system, "").rank(names, queries, 100)
-    exact = StoredVectors(ids, vectors).search("inner product", names, queries, 100)
+    exact = SystemVectors(ids, vectors).search("inner product", names, queries, 100)
     row_of = {id_: row for row, id_ in enumerate(ids)}
     for query, ours, theirs in zip(queries, exact.rankings(), found.rankings(), strict=True):
         products = [
