@@ -217,10 +217,7 @@ def row_facts(results: Sequence[Evaluation]) -> dict[str, str]:
     facts = {name: value for name, value in shared if value and name != TOKENS}
     if facts.get("pooling") == "unknown":  # a Python object that does not state its settings
         return dict.fromkeys(UNKNOWN_SETTINGS, "unknown") | facts
-    recipe = results[0].record.recipe
-    if recipe is None or recipe.traits.makes_vectors:
-        return facts
-    return {name: value for name, value in facts.items() if name.startswith(("kind", "options."))}
+    return facts
 
 
 ByRow = Mapping[str, Mapping[str, Evaluation]]  # name of row -> name of column -> result

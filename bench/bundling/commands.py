@@ -194,7 +194,7 @@ def _candidate_names(model: str, recipe: Recipe, files: FileSearch) -> Iterator[
     cards = [c for c in all_cards().values() if not c.missing and c.kind == recipe.kind]
     alike = [card.name for card in cards if card.checkpoint == recipe.checkpoint]
     yield from sorted(alike, key=lambda name: name != model)
-    if recipe.traits.fuses:
+    if recipe.traits.has_members:
         parts = [_locate_member(part, files) for part in model.split("+")]
         yield "+".join(parts)
     if recipe.traits.is_remote:

@@ -69,8 +69,12 @@ def describe_recipe(result: Result) -> dict[str, str]:
     files = (fields.pop("files"), fields.pop("query_files"), adapter.pop("files"))
     hashed = dict(zip(FILES, map(_hash_files, files), strict=True))
     del fields["model"], fields["compression"]
-    fields |= result.recipe.compression.facts
-    return {"index": result.index, **_flatten({**fields, "adapter": adapter}), **hashed}
+    fields |= {**result.recipe.compression.facts, "adapter": adapter}
+    traits = result.recipe.traits
+    if not traits.makes_vectors:
+        known = {"kind", "checkpoint", "revision", "options", *(traits.applies or ())}
+        fields = {name: value for name, value in fields.items() if name in known}
+    return {"index": result.index, **_flatten(fields), **hashed}
 
 
 def _flatten(fields: Mapping[str, Any], above: str = "") -> dict[str, str]:

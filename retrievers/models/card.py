@@ -51,8 +51,6 @@ StageKind = Literal["dense", "layer-norm"]
 AdapterKind = Literal["adapterhub", "peft", "routed"]
 Option = bool | int | float | str
 
-# Settings of a model behind a URL that the client applies. The server decides the rest of `Usage`.
-CLIENT_DECIDES = ("prompts", "title_join", "normalize", "similarity")
 NETWORK_FIELDS = ("checkpoint", "query_checkpoint", "stages", "adapter", "encoder")
 BRANCH = "main"  # default revision of a repository on the Hub
 MAX_TOKENS = 1_000_000  # beyond any architecture
@@ -568,11 +566,11 @@ class Card(Usage, kw_only=True):
             self._check_endpoint()
         if self.traits.has_members:
             self._check_members()
-        if self.traits.reads_ids:
-            self._check_decided(
-                {"normalize", "similarity", "checkpoint"}, "the model behind the vectors"
-            )
-        elif self.similarity == "cos" and not self.normalize and self.traits.makes_vectors:
+        if self.traits.applies is not None:
+            names = {*Usage.__struct_fields__, "prompts", *NETWORK_FIELDS} - self.traits.applies
+            where = f'kind = "{self.kind}", which {self.traits.title}'
+            self._check_default(sorted(names), f"{{}} does not apply to {where}: leave it out")
+        if self.similarity == "cos" and not self.normalize and not self.traits.reads_ids:
             raise ValueError("similarity cos needs normalize = true: scores are inner products")
 
     def _check_endpoint(self) -> None:
@@ -580,7 +578,6 @@ class Card(Usage, kw_only=True):
             raise ValueError("an endpoint needs a url, an endpoint_model and connections")
         msgspec.structs.force_setattr(self, "url", normalize_url(self.url))
         self._check_title_join("an endpoint")
-        self._check_decided({*CLIENT_DECIDES}, "the server of an endpoint")
 
     def _check_title_join(self, what: str) -> None:
         if self.title_join not in ("space", "none"):
@@ -590,7 +587,6 @@ class Card(Usage, kw_only=True):
         if "reranker" in self.traits.card_fields:
             if not (self.model and self.reranker):
                 raise ValueError("a reranking needs model and reranker: a name of each")
-            self._check_decided({"title_join", "dtype"}, "the model or the reranker")
             self._check_title_join("a reranker")
         else:
             if len(self.models) < 2:
@@ -599,13 +595,7 @@ class Card(Usage, kw_only=True):
                 if times > 1:
                     raise ValueError(f"models names {name} {times} times")
             self.fusion.check(len(self.models))
-            self._check_decided(set(), "each model of a fusion")
         self._check_default(("options",), f"a {self.kind} card has no {{}}: leave it out")
-
-    def _check_decided(self, ours: set[str], who: str) -> None:
-        """Raise if the card states settings other than ``ours``, which ``who`` decides."""
-        names = {*Usage.__struct_fields__, "prompts", *NETWORK_FIELDS} - ours
-        self._check_default(sorted(names), who + " decides its {0}: leave {0} out")
 
     def _check_default(self, names: Iterable[str], problem: str) -> None:
         """Raise with ``problem``, in which {} is the field, if one of ``names`` is stated."""

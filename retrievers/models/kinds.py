@@ -37,6 +37,7 @@ class Kind:
             encoding their texts.
         has_members: whether it makes one ranking of those of other models, which its card names.
         card_fields: fields of a card that only such kinds have.
+        applies: fields that describe a transformer and that its card may state; None for all.
         fewest_dimensions: smallest allowed value of its option ``dim``.
     """
 
@@ -50,6 +51,7 @@ class Kind:
     reads_ids: bool = False
     has_members: bool = False
     card_fields: tuple[str, ...] = ()
+    applies: frozenset[str] | None = None
     fewest_dimensions: int = 0
 
     def check_options(self, model: str, given: Iterable[str]) -> None:
@@ -72,7 +74,12 @@ KINDS: dict[KindName, Kind] = {
         is_network=True,
     ),
     "hashing": Kind("hashes words", honours=OF_VECTORS | OF_TEXTS, fewest_dimensions=1),
-    "bm25": Kind("ranks by words and has no vectors", honours=frozenset(), makes_vectors=False),
+    "bm25": Kind(
+        "ranks by words and has no vectors",
+        honours=frozenset(),
+        makes_vectors=False,
+        applies=frozenset(),
+    ),
     "python": Kind(
         "is encoded by code of its own",
         honours=OF_VECTORS | {"dtype", "query_prompt"},
@@ -84,14 +91,21 @@ KINDS: dict[KindName, Kind] = {
         honours=OF_VECTORS | {"query_prompt"},
         is_opaque=True,
         is_remote=True,
+        applies=frozenset({"prompts", "title_join", "normalize", "similarity"}),
         card_fields=("url", "endpoint_model"),
     ),
-    "vectors": Kind("is a folder of ready vectors", is_opaque=True, reads_ids=True),
+    "vectors": Kind(
+        "is a folder of ready vectors",
+        is_opaque=True,
+        reads_ids=True,
+        applies=frozenset({"normalize", "similarity", "checkpoint"}),
+    ),
     "fusion": Kind(
         "fuses the rankings of other models",
         honours=frozenset(),
         makes_vectors=False,
         has_members=True,
+        applies=frozenset(),
         card_fields=("models", "method", "k", "normalization", "weights", "depth"),
     ),
     "rerank": Kind(
@@ -99,9 +113,14 @@ KINDS: dict[KindName, Kind] = {
         honours=frozenset(),
         makes_vectors=False,
         has_members=True,
+        applies=frozenset({"title_join", "dtype"}),
         card_fields=("model", "reranker", "depth"),
     ),
     "system": Kind(
-        "is a search system", honours=frozenset(OF_SYSTEMS), makes_vectors=False, is_opaque=True
+        "is a search system",
+        honours=frozenset(OF_SYSTEMS),
+        makes_vectors=False,
+        is_opaque=True,
+        applies=frozenset({"encoder"}),
     ),
 }

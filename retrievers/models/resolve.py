@@ -21,7 +21,6 @@ from foundation.sources import SUFFIX, hash_sources, run_file
 from retrievers.models.card import (
     BRANCH,
     CARD_FILE,
-    CLIENT_DECIDES,
     UNKNOWN_SETTINGS,
     Card,
     CardAdapter,
@@ -34,6 +33,7 @@ from retrievers.models.card import (
     make_card_like,
     replace_fields,
 )
+from retrievers.models.kinds import KINDS
 from retrievers.models.locate import (
     PYTHON_FILE,
     Place,
@@ -229,7 +229,8 @@ def resolve_card(
     ``like`` and ``endpoint_model`` are those of `ModelSettings`.
     """
     if is_url(model):
-        usage = {name: getattr(load_card(like), name) for name in CLIENT_DECIDES} if like else {}
+        client = KINDS["endpoint"].applies or ()  # the server decides the rest
+        usage = {name: getattr(load_card(like), name) for name in client} if like else {}
         return card_of_endpoint(model, endpoint_model or "", **usage), Path.cwd()
     if endpoint_model is not None:
         raise BenchError(f"{model} is not a URL, so --endpoint-model has no effect", "leave it out")

@@ -203,7 +203,7 @@ def test_a_changed_member_changes_the_fingerprint(workspace, tmp_path):
             "weights are 0 or more, finite",
         ),
         ('models = ["bm25", "hashing"]\ndepth = 0', "depth is 0"),
-        ('models = ["bm25", "hashing"]\npooling = "cls"', "decides its pooling"),
+        ('models = ["bm25", "hashing"]\npooling = "cls"', "pooling does not apply to kind"),
         ('models = ["bm25", "hashing"]\n[options]\nk = 3', "has no options"),
     ],
 )
@@ -213,10 +213,18 @@ def test_a_card_that_cannot_be_fused_is_one_error(tmp_path, facts, problem):
         resolve_model(card)
 
 
-def test_fields_of_a_fusion_belong_to_that_kind(tmp_path):
+@pytest.mark.parametrize(
+    ("fact", "problem"),
+    [
+        ("k = 3", 'k belongs to kind = "fusion"'),
+        ("depth = 3", 'depth belongs to kind = "fusion" or "rerank"'),
+        ('pooling = "cls"', 'pooling does not apply to kind = "bm25", which ranks by words'),
+    ],
+)
+def test_a_card_states_only_fields_of_its_kind(tmp_path, fact, problem):
     card = tmp_path / "words.toml"
-    card.write_text('name = "words"\ntitle = "t"\nkind = "bm25"\nk = 3\n', encoding="utf-8")
-    with pytest.raises(BenchError, match='k belongs to kind = "fusion"'):
+    card.write_text(f'name = "words"\ntitle = "t"\nkind = "bm25"\n{fact}\n', encoding="utf-8")
+    with pytest.raises(BenchError, match=problem):
         resolve_model(str(card))
 
 

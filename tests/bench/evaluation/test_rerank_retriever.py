@@ -265,7 +265,7 @@ def test_weights_and_depth_identify_a_reranking_and_its_place_does_not(workspace
         ({"reranker": "no/such/folder"}, "there is no folder"),
         ({"reranker": "own.py"}, "is not path/to/file.py:NAME"),
         ({"depth": 0}, "depth is 0"),
-        ({"pooling": "cls"}, "decides its pooling"),
+        ({"pooling": "cls"}, "pooling does not apply to kind"),
         ({"title_join": "sep"}, "title_join of a reranker is space or none"),
         ({"k": 60}, 'k belongs to kind = "fusion"'),
         ({"models": ["bm25", "hashing"]}, 'models belongs to kind = "fusion"'),
