@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         pretrain,
         results,
         score,
+        tune,
     )
     from bench.evaluation.result_record import Evaluation
     from datasets_cfg.dataset import Dataset
@@ -51,6 +52,7 @@ __all__ = [
     "pretrain",
     "results",
     "score",
+    "tune",
 ]
 HOMES = {  # modules of names that are not in `bench.api`
     "BenchError": "foundation.errors",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bench.experiments.report import Report
     from bench.explain.ledger import Ledger
     from bench.gate.check_record import Check
+    from bench.tuning.tuning_record import Tuning
     from retrievers.training.finetune.finetune import FinetuneResult
     from retrievers.training.pretrain.pretrain import PretrainResult
 
@@ -312,6 +313,21 @@ def cutoff(request: deciding.CutoffRequest) -> "ScoreCutoff":
     from bench.cutoffs.cutoff import cutoff
 
     return cutoff(request)
+
+
+@takes(deciding.TuneRequest)
+def tune(request: deciding.TuneRequest) -> "Tuning":
+    """Find the cheapest pipeline that is proved better than a baseline, like ``bench tune``.
+
+    Returns:
+        The answer in ``chosen``, or None, and all ``settings``.
+
+    Raises:
+        BenchError: wrong input.
+    """
+    from bench.tuning.tune import tune
+
+    return tune(request)
 
 
 @takes(deciding.JudgeRequest)

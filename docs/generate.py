@@ -46,6 +46,7 @@ from bench.speed.speed_report import SpeedReport
 from bench.store.indexes import IndexManifest
 from bench.store.store import ModelUsage
 from bench.training.trainings import ComposedAdapter
+from bench.tuning.tuning_record import Tuning
 from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
 from datasets_cfg.verification import Finding
 from foundation.records import PLAIN_TYPES
@@ -86,6 +87,7 @@ DOCUMENTS: dict[str, Any] = {
     "judge": JudgeReport,
     "deploy": Deployment,
     "cutoff": ScoreCutoff,
+    "tune": Tuning,
     "explain": Answer,
     "explain SYSTEM": Ledger,
     "leaderboard": Leaderboard,

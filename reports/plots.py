@@ -22,6 +22,7 @@ from bench.experiments.grid import AxisResult
 from bench.experiments.report import Report, RowResult
 from bench.monitor import Curve, CurvePoint
 from bench.speed.speed_report import IndexCurve, IndexPoint
+from bench.tuning.tuning_record import Tuning
 from foundation import files as whole
 from foundation.errors import BenchError, format_names, make_printable
 from reports import format as fmt
@@ -440,6 +441,34 @@ def draw_cutoff(done: ScoreCutoff, path: Path) -> None:
         legend_below(figure, 3, entries)
 
     save(path, (6.4, 5.0), fill)
+
+
+def draw_tuning(done: Tuning, path: Path) -> None:
+    """Draw the gain of each tested setting, with its interval, against its cost."""
+    known = done.baseline_ms is not None
+
+    def fill(figure: "Figure") -> None:
+        axes = figure.subplots()
+        axes.axhline(0, color=VERMILION, lw=1, ls="--")
+        for one in done.settings:
+            style = _marker_style(one.proved)
+            axes.plot(one.cost, one.gain, "o", ms=6, **style)
+            axes.vlines(one.cost, one.low, one.high, color=style["color"])
+            if one == done.chosen:
+                axes.annotate(
+                    one.name, (one.cost, one.gain), (0, 8), textcoords="offset points", fontsize=8
+                )
+        axes.set_xlabel("milliseconds of a query" if known else "number of rankings")
+        axes.set_ylabel(f"gain in {done.measure}, with its 95 % interval")
+        axes.set_title(f"{done.on}: settings against {done.baseline}")
+        entries = [
+            legend_entry("proved better", marker="o", **_marker_style(True)),
+            legend_entry("not proved", marker="o", **_marker_style(False)),
+            legend_entry(done.baseline, color=VERMILION, linestyle="--"),
+        ]
+        legend_below(figure, 3, entries)
+
+    save(path, SIZE, fill)
 
 
 def _point_style(place: int) -> dict[str, Any]:

@@ -75,6 +75,7 @@ BY_NAME: dict[str, Any] = {
     "resamples": parse.Resamples,
     "rescore": Annotated[str | None, Parameter(metavar="N|N:int8")],
     "run": parse.LocalPath,
+    "only": Annotated[parse.LocalPath | None, Parameter(metavar="CARD")],
     "passages": Annotated[str, Parameter(metavar="SEPARATOR")],
     "stop_after": parse.Duration | None,
     "timeout": parse.Duration | None,
@@ -259,6 +260,7 @@ FIGURE_OF_COSTS = FIGURE.format("scores against encoding speed and bytes per doc
 FIGURE_OF_SETTINGS = FIGURE.format("the loss of each tested setting against its bytes and its time")
 FIGURE_OF_SLICES = FIGURE.format("the differences of all slices with their intervals")
 FIGURE_OF_CUTOFFS = FIGURE.format("what each cut-off keeps against what it lets through")
+FIGURE_OF_PIPELINES = FIGURE.format("the gain of each setting with its interval against its cost")
 DRY_RUN = "Show the documents to encode, the expected time and the memory; evaluate nothing."
 
 COMMANDS: dict[str, Command] = {
@@ -339,6 +341,14 @@ COMMANDS: dict[str, Command] = {
         output={"figure": FIGURE_OF_CUTOFFS, "json": ""},
         named=("on",),
         only_if={"keep": {"like_cutoff": False}},
+    ),
+    "tune": Command(
+        deciding.TuneRequest,
+        DECIDE,
+        "deciding.tune",
+        output={"figure": FIGURE_OF_PIPELINES, "json": ""},
+        named=("on",),
+        kinds={"out": parse.OutFile | None},
     ),
     "explain": Command(
         deciding.ExplainRequest,

@@ -38,21 +38,24 @@ class BM25Retriever(Retriever):
         """Rank the best ``depth`` documents of each query of ``dataset``."""
         timer, corpus = PhaseTimer(), dataset.corpus
         k = min(depth, len(corpus))
-        with timer.phase("search_s"):
-            hits = search_bm25(dataset, BM25(self.recipe), search_depth(dataset, k))
+        hits = search_bm25(dataset, BM25(self.recipe), search_depth(dataset, k), timer)
         hits = drop_excluded(dataset, hits, k)
         run = Run.from_hits(hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
         return run, SearchFacts(Timings(search_s=timer.seconds["search_s"]))
 
 
-def search_bm25(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
-    """Return the best ``depth`` documents of each query by ``bm25``, self-matches included."""
+def search_bm25(dataset: Dataset, bm25: BM25, depth: int, timer: PhaseTimer | None = None) -> Hits:
+    """Return the best ``depth`` documents of each query by ``bm25``, self-matches included.
+
+    A ``timer`` gets the seconds of the search, without those of the index, as ``search_s``.
+    """
     corpus = dataset.corpus
     batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
     with progress_bar(f"{dataset.name}: bm25 indexes", len(corpus)) as bar:
         bm25.index(batches, bar.update, dataset.cache_dir)
     hits = Hits.empty(len(dataset.queries), depth)
-    for row, query in enumerate(dataset.queries.texts):  # hits may tie beyond the depth
-        ranked = sort_canonically(bm25.search([query], depth), corpus.tie_rank, depth)
-        hits.scores[row], hits.rows[row] = ranked.scores[0], ranked.rows[0]
+    with (timer or PhaseTimer()).phase("search_s"):
+        for row, query in enumerate(dataset.queries.texts):  # hits may tie beyond the depth
+            ranked = sort_canonically(bm25.search([query], depth), corpus.tie_rank, depth)
+            hits.scores[row], hits.rows[row] = ranked.scores[0], ranked.rows[0]
     return hits

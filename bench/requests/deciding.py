@@ -231,6 +231,48 @@ class CutoffRequest(MismatchFields, CompressionFields, HardwareFields, FolderFie
 
 
 @frozen(kw_only=True, slots=False)
+class TuneRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields, FolderFields):
+    """Find the cheapest pipeline that is proved better than a baseline: is hybrid search worth it?
+
+    Each ranking alone and fusions of them are compared with the first one. Their 95 % intervals
+    hold together, so the choice among those that are proved better is free. How much of the largest
+    gain comes from choosing it on these queries is shown, too. Exit codes: 0 a setting is proved
+    better, 3 none is, 2 bad input.
+
+    Attributes:
+        models: Models (names, see `list models`, card files, folders, Hub ids or
+            path/to/file.py:NAME) or run files. The first one is the baseline.
+        on: Collection or folder (see `list datasets`).
+        measure: Measure to choose by. Default: the collection's main measure.
+        limit_ms: Consider only settings that cost at most so many milliseconds of a query, measured
+            on this machine.
+        only: Card of a fusion, such as one written by ``out`` for other queries. It alone is
+            tested, with the rankings of this command in place of its models.
+        out: File to write the card of the answer to (TOML).
+        group: Field of the queries' metadata that depending queries share, such as the question of
+            paraphrases. The means of groups are compared. Default: `group` in dataset.toml.
+        split: Split whose queries and judgements are used. Default: the collection's.
+        results: Folder of stored results. Rankings in it are used, and new ones added.
+
+    Examples:
+        python -m bench tune minilm bm25 --on beir/scifact
+        python -m bench tune minilm bm25 --on beir/scifact --limit-ms 20 --out hybrid.toml
+        python -m bench tune minilm bm25 --on beir/nfcorpus --only hybrid.toml
+        python -m bench tune prod.trec other.trec --on path/to/mine --figure costs.svg
+    """
+
+    models: tuple[str, ...] = field(kw_only=False, converter=to_names)
+    on: str = field(kw_only=False, converter=str)
+    measure: str | None = None
+    limit_ms: float | None = None
+    only: Path | None = field(default=None, converter=to_optional_path)
+    out: Path | None = field(default=None, converter=to_optional_path)
+    group: str = ""
+    split: str | None = None
+    results: Path | None = field(default=RESULTS, converter=to_optional_path)
+
+
+@frozen(kw_only=True, slots=False)
 class LeaderboardRequest(ResamplingFields, FolderFields):
     """Show stored results side by side, as a table or as a page.
 

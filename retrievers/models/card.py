@@ -675,13 +675,17 @@ def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:
     The card gets the name of ``folder`` and the path ``checkpoint``, relative to it.
     """
     card = msgspec.structs.replace(card, name=folder.resolve().name, checkpoint=checkpoint)
+    with replace_file(folder / CARD_FILE) as file:
+        file.write(format_card(card).encode())
+    return folder / CARD_FILE
+
+
+def format_card(card: Card) -> str:
+    """Return the TOML of a card. Fields with default values are omitted."""
     blank = msgspec.to_builtins(Card(name="", title="", missing="-")) | {"missing": ""}
     fields = {"name": card.name, "title": card.title, **msgspec.to_builtins(card)}
-    with replace_file(folder / CARD_FILE) as file:
-        for field, value in fields.items():
-            if value != blank[field]:
-                file.write(f"{field} = {_format_toml(value)}\n".encode())
-    return folder / CARD_FILE
+    changed = {name: value for name, value in fields.items() if value != blank[name]}
+    return "".join(f"{name} = {_format_toml(value)}\n" for name, value in changed.items())
 
 
 def _format_toml(value: Any) -> str:

@@ -17,6 +17,7 @@ from bench.requests.deciding import (
     CutoffRequest,
     DeployRequest,
     LeaderboardRequest,
+    TuneRequest,
 )
 from bench.requests.evaluating import EvaluateRequest, RunRequest, ScoreRequest
 from bench.requests.training import AblateRequest, FinetuneRequest, PretrainRequest
@@ -44,6 +45,10 @@ DOORS = [
     (
         "cutoff m --on x y --like-cutoff o=.3 --at 5 --without-answer f --split s " + SHARED,
         CutoffRequest("m", ["x", "y"], like_cutoff="o=.3", at=5, without_answer="f", split="s"),
+    ),
+    (
+        "tune m o --on x --measure P@1 --limit-ms 9 --only c --group g --results o " + SHARED,
+        TuneRequest(["m", "o"], "x", measure="P@1", limit_ms=9, only="c", group="g", results="o"),
     ),
     (
         "leaderboard --results o --suite beir --measure P@1 --published all " + SHARED,

@@ -51,6 +51,7 @@ def check(document: Any, kind: Any) -> None:
         ("compare", ("hashing", "bm25", "--changed", "1", "--results", "{out}")),
         ("check", ("hashing", "--baseline", "bm25", "--on", "{tiny}", "--results", "{out}")),
         ("cutoff", ("hashing", "--on", "{tiny}", "--like-cutoff", "bm25=1")),
+        ("tune", ("hashing", "bm25", "--on", "{tiny}", "--results", "{out}")),
         ("leaderboard", ("--results", "{out}")),
         ("list", ("grids",)),
         ("list models", ()),

@@ -151,6 +151,7 @@ def expected_code(command: str, shown: str) -> int:
     decides = command.startswith(f"{COMMAND}check ") and " --stack " not in command
     decides |= " --margin .005" in command  # more than the queries can prove
     decides |= " --keep .999" in command
+    decides |= command.startswith(f"{COMMAND}tune ")  # every ranking of the stand-ins is perfect
     return ExitCode.INCONCLUSIVE if decides else ExitCode.OK
 
 
@@ -214,6 +215,8 @@ def fusion(folder: Path) -> None:
         ("hybrid", "reranked"), blocks("docs/how-to/pipelines.md", "toml"), strict=True
     ):
         Path(f"{name}.toml").write_text(card, encoding="utf-8")
+    tuned = Path("hybrid.toml").read_text(encoding="utf-8").replace('"hybrid"', '"tuned"')
+    Path("tuned.toml").write_text(tuned, encoding="utf-8")
     (code,) = blocks("docs/how-to/pipelines.md", "python")
     Path("rerank.py").write_text(code, encoding="utf-8")
 

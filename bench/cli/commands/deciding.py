@@ -1,4 +1,4 @@
-"""``compare``, ``check``, ``deploy``, ``cutoff``, ``judge``, ``explain`` and others that decide."""
+"""``compare``, ``check``, ``deploy``, ``cutoff``, ``tune``, ``judge`` and others that decide."""
 
 import shlex
 import sys
@@ -19,6 +19,7 @@ from bench.gate import check as check_case
 from bench.requests import deciding
 from bench.requests.outcomes import ExitCode, RecordedWarnings
 from bench.result_store.find import export as export_rankings
+from bench.tuning import tune as tune_case
 from foundation.errors import BenchError
 from foundation.files import replace_file
 from reports.check import junit
@@ -31,8 +32,9 @@ from reports.judging_list import report_text, write_list
 from reports.latex import board_latex, comparisons_latex
 from reports.leaderboard import markdown as board_markdown
 from reports.leaderboard import page, scores
-from reports.plots import draw_costs, draw_cutoff, draw_deployment, draw_slices
+from reports.plots import draw_costs, draw_cutoff, draw_deployment, draw_slices, draw_tuning
 from reports.training import forgetting_markdown
+from reports.tuning import tuning_text
 
 
 def compare(request: deciding.CompareRequest, output: OutputOptions) -> int:
@@ -119,6 +121,14 @@ def cutoff(request: deciding.CutoffRequest, output: OutputOptions) -> int:
         draw_cutoff(done, output.figure)
     print_result(output.json, done, cutoff_text(done))
     return done.exit_code
+
+
+def tune(request: deciding.TuneRequest, output: OutputOptions) -> int:
+    """Print the answer with the tested settings. The exit code says whether there is one."""
+    done = tune_case.tune(request)
+    if output.figure:
+        draw_tuning(done, output.figure)
+    return print_result(output.json, done, tuning_text(done, request.out)) or done.exit_code
 
 
 def judge(request: deciding.JudgeRequest, output: OutputOptions) -> int:

@@ -1,0 +1,125 @@
+"""Rankings that take part in a tuning, of models and run files, and what a query costs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from bench.comparing.comparison import find_run_file, score_run_file
+from bench.evaluation.pipeline import Job, OpenDataset, evaluate
+from bench.evaluation.rerank_retriever import RerankRetriever
+from bench.evaluation.result_record import Evaluation
+from bench.evaluation.retriever import Retriever
+from bench.evaluation.runs import Run
+from bench.requests.deciding import TuneRequest
+from bench.result_store.result import save
+from bench.runner.run import run_file_name
+from bench.runner.workspace import Workspace, load_models, refuse_duplicates
+from bench.speed.race import time_call
+from datasets_cfg.dataset import Dataset
+from foundation.errors import BenchError
+
+ENCODED_QUERIES = 20  # whose encoding is timed
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Member:
+    """A ranking of the queries.
+
+    Attributes:
+        typed: as the user named it.
+        name: name in results.
+        run: ranking, by the protocol of the collection.
+        ms: milliseconds of a query; None for a run file.
+    """
+
+    typed: str
+    name: str
+    run: Run
+    ms: float | None
+
+
+def open_collection(request: TuneRequest, workspace: Workspace) -> OpenDataset:
+    """Open the collection, with its documents if a model searches them."""
+    names = workspace.expand_names((request.on,))
+    if len(names) > 1:
+        problem = f"{request.on} is a suite, and a pipeline is chosen on one collection"
+        raise BenchError(problem, f"Use --on {names[0]}.")
+    files = [find_run_file(model, []) for model in request.models]
+    return workspace.open(names[0], request.split, with_corpus=not all(files))
+
+
+def collect_rankings(
+    request: TuneRequest, workspace: Workspace, opened: OpenDataset
+) -> list[Member]:
+    """Read run files and evaluate models as `run` does, unless their results are stored."""
+    files = {model: find_run_file(model, []) for model in request.models}
+    models = [model for model in request.models if files[model] is None]
+    if not models:
+        for model in request.models:
+            find_run_file(model, request.typed_settings())  # which would have no effect
+    retrievers = load_models(workspace, models, request)
+    names = {model: one.name for model, one in zip(models, retrievers, strict=True)}
+    names |= {model: run_file_name(path) for model, path in files.items() if path}
+    refuse_duplicates(names[model] for model in request.models)
+    jobs = {
+        model: workspace.prepare(opened, one, out=request.results)
+        for model, one in zip(models, retrievers, strict=True)
+    }
+    members, known = list[Member](), dict[str, float]()
+    for model in request.models:
+        path, ms = files[model], None
+        if path:
+            run = score_run_file(path, opened, request.measure, None).run
+        else:
+            done = _evaluate(jobs[model], request.results)
+            run, ms = done.run, measure_ms(jobs[model].retriever, done, opened.dataset, known)
+        members.append(Member(model, names[model], run, ms))
+    return members
+
+
+def _evaluate(job: Job, results: Path | None) -> Evaluation:
+    """Return the stored evaluation, or a new one, which is stored."""
+    if job.stored:
+        return job.stored
+    done = evaluate(job)
+    return done if results is None else save(done, results)
+
+
+def measure_ms(
+    retriever: Retriever, done: Evaluation, dataset: Dataset, known: dict[str, float]
+) -> float:
+    """Return the milliseconds of a query: its search in the evaluation, and encoding it alone.
+
+    The evaluation ``done`` searched all queries together; a search system was timed by query, and a
+    reranker by pair. Times of encoders are ``known`` once they are measured, by fingerprint.
+    """
+    if done.record.latency:
+        return done.record.latency.median_ms
+    timings = done.record.timings
+    searching = timings.search_s - timings.busy_s.get("rerank", 0.0)  # of pairs without a score
+    return 1000 * searching / len(dataset.queries) + _models_ms(retriever, dataset, known)
+
+
+def _models_ms(retriever: Retriever, dataset: Dataset, known: dict[str, float]) -> float:
+    """Return the milliseconds of encoding a query alone, and of scoring its pairs."""
+    total = sum(_models_ms(member, dataset, known) for member in retriever.members)
+    if isinstance(retriever, RerankRetriever):
+        scored = retriever.score_pairs(dataset, Run.from_rows([], [], [])).values()
+        pairs = sum(one.k for one in scored)
+        total += 1000 * retriever.card.depth * sum(one.seconds for one in scored) / max(1, pairs)
+    return total or _encode_ms(retriever, dataset.queries.texts[:ENCODED_QUERIES], known)
+
+
+def _encode_ms(retriever: Retriever, texts: Sequence[str], known: dict[str, float]) -> float:
+    """Return the median milliseconds of encoding a text alone, the fastest of several times."""
+    traits, name = retriever.recipe.traits, retriever.recipe.fingerprint
+    if not traits.makes_vectors or traits.reads_ids:
+        return 0.0
+    if name not in known:
+        encode = retriever.require_encoder().encode_queries
+        timed = [[time_call(partial(encode, [text]))[0] for text in texts] for _ in range(REPEATS)]
+        known[name] = 1000 * median(map(min, zip(*timed, strict=True)))
+    return known[name]

@@ -1,0 +1,82 @@
+"""Records of ``tune``."""
+
+from bench.requests.outcomes import ExitCode
+from foundation.records import Record
+from retrievers.models.card import Fusion
+
+
+class TunedSetting(Record, kw_only=True):
+    """A pipeline with its gain over the baseline.
+
+    Attributes:
+        name: short name for people.
+        models: models and run files that take part, as they were typed.
+        fusion: how their rankings are fused; None for one model alone.
+        ms: milliseconds of a query on this machine; None if a run file takes part anywhere.
+        score: mean score.
+        gain: mean score minus that of the baseline.
+        low, high: 95 % interval of the gain, for all settings together.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    fusion: Fusion | None
+    ms: float | None
+    score: float
+    gain: float
+    low: float
+    high: float
+
+    @property
+    def proved(self) -> bool:
+        """True if its whole interval is above 0."""
+        return self.low >= 0
+
+    @property
+    def cost(self) -> float:
+        """Milliseconds of a query, or the number of rankings where they are unknown."""
+        return len(self.models) if self.ms is None else self.ms
+
+
+class Ceiling(Record):
+    """Mean score of the best order of all documents that are among the first ``depth`` of any."""
+
+    depth: int
+    score: float
+
+
+class Tuning(Record, kw_only=True):
+    """The cheapest setting that is proved better than a baseline, with all that were tested.
+
+    Attributes:
+        on: name of the collection.
+        measure: measure of the scores.
+        queries: number of queries, or of their groups.
+        baseline: the first model or run file.
+        baseline_score: its mean score.
+        baseline_ms: its milliseconds of a query; None if a run file takes part.
+        over_ms: number of settings that --limit-ms excludes.
+        settings: all settings that were tested, the largest gain first.
+        selection: how much of the largest gain comes from choosing it on these queries.
+        ceilings: what no order of the first documents can exceed.
+        chosen: the answer; None if no setting is proved better.
+        card: card of the answer (TOML); "" for one ranking alone.
+    """
+
+    on: str
+    measure: str
+    queries: int
+    baseline: str
+    baseline_score: float
+    baseline_ms: float | None
+    over_ms: int = 0
+    settings: tuple[TunedSetting, ...] = ()
+    selection: float = 0.0
+    ceilings: tuple[Ceiling, ...] = ()
+    chosen: TunedSetting | None = None
+    card: str = ""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Exit code of the command."""
+        return ExitCode.OK if self.chosen else ExitCode.INCONCLUSIVE

@@ -1,0 +1,181 @@
+"""`tune` from the command line and from Python, with models and run files, on real searches."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bench as api
+from bench.requests.outcomes import ExitCode
+from foundation.errors import BenchError
+from tests.bench.comparing.test_groups import with_metadata
+from tests.bench.cutoffs.test_cutoff import write_run
+from tests.bench.evaluation.test_rerank_retriever import write_card, write_reranker
+from tests.support.collections import SIXTY, SIXTY_QRELS, write_collection
+
+FACTS = 'name = "{}"\nmain_measure = "RR@10"\n'
+
+
+@pytest.fixture
+def sixty(tmp_path):
+    return write_collection(tmp_path / "sixty", *SIXTY, facts=FACTS.format("sixty"))
+
+
+def ranks(path, of):
+    """A run file with the relevant document of each query at rank ``of(number)`` from 1."""
+    rankings = {}
+    for number, (query, document) in enumerate(SIXTY_QRELS):
+        ranking = [f"{path.stem}{place}" for place in range(of(number) - 1)]
+        ranking += [document, *(f"{path.stem}{place}" for place in range(50, 55))]
+        rankings[query] = {one: float(20 - place) for place, one in enumerate(ranking)}
+    return write_run(path, rankings)
+
+
+@pytest.fixture
+def halves(tmp_path):
+    """Two run files, each of which is right for one half of the queries, and third for the rest."""
+    return [ranks(tmp_path / f"{name}.trec", lambda n, odd=odd: 1 if n % 2 == odd else 3)
+            for odd, name in enumerate("ab")]  # fmt: skip
+
+
+def tune(bench, *words):
+    done = bench("tune", *words, "--json", "--cache-dir", bench.cache, "--results", bench.out)
+    assert done.code in (ExitCode.OK, ExitCode.INCONCLUSIVE), done.stderr
+    return json.loads(done.stdout), done.code
+
+
+def test_a_fusion_of_run_files_is_proved_better_than_both(bench, sixty, halves, tmp_path):
+    card = tmp_path / "both.toml"
+    found, code = tune(bench, *halves, "--on", sixty, "--out", card)
+    assert code == ExitCode.OK
+    assert found["baseline_score"] == pytest.approx((1 + 1 / 3) / 2)
+    assert found["chosen"]["models"] == [str(one) for one in halves]
+    assert found["chosen"]["low"] > 0.2
+    assert found["chosen"]["score"] == found["ceilings"][0]["score"] == 1.0
+    assert len(found["settings"]) == 12
+    assert card.read_text() == found["card"]
+    alone = next(one for one in found["settings"] if one["name"] == "b")
+    assert alone["gain"] == pytest.approx(0)
+    assert alone["low"] < -0.05 < 0.05 < alone["high"]
+    again, code = tune(bench, *halves, "--on", sixty, "--only", card)
+    assert code == ExitCode.OK
+    (only,) = again["settings"]
+    assert (only["fusion"], only["score"]) == (found["chosen"]["fusion"], 1.0)
+    assert only["low"] > found["chosen"]["low"]  # as nothing else is tested
+    assert again["selection"] == 0
+
+
+def test_equal_rankings_are_no_pipeline(bench, sixty, halves, tmp_path):
+    other = tmp_path / "copy.trec"
+    other.write_bytes(halves[0].read_bytes())
+    found, code = tune(bench, halves[0], other, "--on", sixty, "--out", tmp_path / "none.toml")
+    assert (code, found["chosen"], found["card"]) == (ExitCode.INCONCLUSIVE, None, "")
+    assert {one["gain"] for one in found["settings"]} == {0.0}
+    assert not (tmp_path / "none.toml").exists()
+    done = bench("tune", halves[0], other, "--on", sixty)
+    assert "No setting is proved better than a in RR@10 on sixty. Keep a." in done.stdout
+
+
+def test_the_cheapest_proved_setting_is_one_ranking_if_that_is_enough(bench, sixty, tmp_path):
+    poor = ranks(tmp_path / "poor.trec", lambda _: 8)
+    good = ranks(tmp_path / "good.trec", lambda n: 1 + n % 2)
+    found, _ = tune(bench, poor, good, "--on", sixty)
+    assert (found["chosen"]["name"], found["card"]) == ("good", "")
+    assert any(one["fusion"] and one["low"] > 0 for one in found["settings"])
+    done = bench("tune", poor, good, "--on", sixty, "--out", tmp_path / "c.toml")
+    assert "c.toml is not written: good is one ranking alone" in done.stdout
+
+
+def test_a_fusion_of_models_scores_what_its_card_scores_in_run(bench, sixty, tmp_path):
+    found, _ = tune(bench, "hashing", "bm25", "--on", sixty, "--measure", "RR@5")
+    assert {one["ms"] > 0 for one in found["settings"]} == {True}
+    assert found["measure"] == "RR@5"
+    best = next(one for one in found["settings"] if one["fusion"])
+    fields = {name: value for name, value in best["fusion"].items() if value not in (None, [])}
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in fields.items()]
+    card = tmp_path / "same.toml"
+    start = 'name = "same"\ntitle = "Same"\nkind = "fusion"\nmodels = ["hashing", "bm25"]\n'
+    card.write_text(start + "".join(lines))
+    done = bench("run", sixty, "--model", card, "hashing", "--measure", "RR@5", "--json")
+    scores = {one["model"]: one["measures"]["RR@5"] for one in json.loads(done.stdout)["results"]}
+    assert scores == {"same": best["score"], "hashing": found["baseline_score"]}
+
+
+def test_what_was_evaluated_before_is_not_searched_again(bench, sixty):
+    assert bench("run", sixty, "--model", "hashing", "bm25").code == 0
+    before = {file: file.stat().st_mtime_ns for file in bench.out.rglob("result.json")}
+    tune(bench, "hashing", "bm25", "--on", sixty)
+    assert {file: file.stat().st_mtime_ns for file in bench.out.rglob("result.json")} == before
+
+
+def test_settings_over_a_limit_of_milliseconds_are_not_tested(bench, sixty):
+    found, _ = tune(bench, "hashing", "bm25", "--on", sixty)
+    times = sorted(one["ms"] for one in found["settings"])
+    limit = (times[0] + times[-1]) / 2
+    fewer, _ = tune(bench, "bm25", "hashing", "--on", sixty, "--limit-ms", f"{limit:.9f}")
+    assert fewer["over_ms"] + len(fewer["settings"]) == 12
+    done = bench("tune", "hashing", "bm25", "--on", sixty, "--limit-ms", ".000001")
+    assert done.code == ExitCode.BAD_INPUT
+    assert "every setting costs more than 1e-06 ms a query" in done.stderr
+
+
+def test_the_time_of_a_reranker_counts_also_where_its_scores_are_stored(bench, sixty, tmp_path):
+    own = write_reranker(tmp_path, "import time; time.sleep(.002); return [1.0] * len(texts)")
+    card = write_card(tmp_path, own, depth=5)
+    for _ in range(2):
+        bench.out.rename(tmp_path / "old") if bench.out.exists() else None
+        found, _ = tune(bench, "bm25", card, "--on", sixty, "--trust-code")
+        alone = next(one for one in found["settings"] if one["name"] == "reranked")
+        assert 2 <= alone["ms"] < 100
+
+
+def test_the_means_of_groups_are_compared(bench, tmp_path, halves):
+    own = with_metadata(tmp_path / "own", [f"t{number % 20}" for number in range(60)])
+    found, _ = tune(bench, *halves, "--on", own, "--group", "topic", "--measure", "RR@10")
+    assert found["queries"] == 20
+
+
+def test_a_figure_shows_every_setting(bench, sixty, halves, tmp_path):
+    pytest.importorskip("matplotlib")
+    figure = tmp_path / "gains.svg"
+    assert bench("tune", *halves, "--on", sixty, "--figure", figure).code == ExitCode.OK
+    drawn = figure.read_text()
+    assert "number of rankings" in drawn
+    assert "proved better" in drawn
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["{a}"], "{a} alone cannot be fused"),
+        (["{a}", "{a}"], "a is given 2 times"),
+        (["{a}", "{b}", "--limit-ms", "3"], "--limit-ms needs times, and run files have none"),
+        (["{a}", "{b}", "--like", "minilm"], "--like minilm has no effect on the run file"),
+        (["{a}", "{b}", "--only", "bm25"], "bm25 is not the card of a fusion"),
+        (["{a}", "{b}", "--measure", "R@2000"], "needs 2,000 documents per query"),
+    ],
+)
+def test_wrong_input_is_one_error(bench, sixty, halves, words, problem):
+    names = {"a": halves[0], "b": halves[1]}
+    done = bench("tune", *(word.format(**names) for word in words), "--on", sixty)
+    assert done.code == ExitCode.BAD_INPUT
+    assert problem.format(**names) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_card_has_as_many_weights_as_there_are_models(sixty, halves, tmp_path):
+    card = tmp_path / "three.toml"
+    card.write_text(
+        'name = "three"\ntitle = "x"\nkind = "fusion"\nmodels = ["bm25", "minilm", "hashing"]\n'
+        'method = "weighted"\nweights = [1, 2, 3]\n'
+    )
+    with pytest.raises(BenchError, match=r"three\.toml has 3 weights, for 2 models"):
+        api.tune(halves, sixty, only=card, cache_dir=tmp_path, results=None)
+
+
+def test_python_returns_the_same_record(bench, sixty, halves):
+    found, _ = tune(bench, *halves, "--on", sixty)
+    record = api.tune(halves, sixty, cache_dir=bench.cache, results=None)
+    assert record.chosen.low == found["chosen"]["low"]
+    assert record.exit_code == ExitCode.OK
+    assert np.isclose(record.selection, found["selection"])
