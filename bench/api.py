@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import attrs
 
 from bench.requests import deciding, evaluating, training
-from bench.requests.fields import Request, describe_fields
+from bench.requests.fields import Request, describe_fields, ordered_fields
 from foundation.errors import BenchError, did_you_mean
 from foundation.files import local_path
 
@@ -77,11 +77,9 @@ def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T
 
 def _signature(request: Any, function: Callable[..., Any]) -> inspect.Signature:
     """Return the arguments of a request, its own before the shared ones, for a function."""
-    inherited = {field.name: field.inherited for field in attrs.fields(request)}
-    arguments = sorted(
-        inspect.signature(request).parameters.values(),
-        key=lambda each: (each.kind, inherited[each.name]),
-    )
+    parameters = inspect.signature(request).parameters
+    ordered = (parameters[each.name] for each in ordered_fields(request))
+    arguments = sorted(ordered, key=lambda each: each.kind)
     returned = inspect.signature(function).return_annotation
     return inspect.Signature(arguments, return_annotation=returned)
 

@@ -44,8 +44,7 @@ from bench.evaluation.result_record import Evaluation, Result
 from bench.evaluation.vector_search import bytes_per_document
 from bench.gate.candidate import Candidate
 from bench.gate.check import check_against
-from bench.gate.decision import GateSettings
-from bench.requests.deciding import LeaderboardRequest
+from bench.requests.deciding import GateSettings, LeaderboardRequest
 from bench.result_store.find import SELECTOR, describe_protocol
 from bench.runner.workspace import Workspace, open_workspace
 from datasets_cfg.catalogue import collections_of, suite_for, suite_names

@@ -19,7 +19,7 @@ from cyclopts import Group, Parameter
 from bench.cli import parsing as parse
 from bench.requests import data, deciding, evaluating, fields, training
 from bench.requests.fields import ModelFields, Request
-from retrievers.models.settings import CARD_FIELDS, ModelSettings, VectorSettings
+from retrievers.models.settings import CARD_FIELDS, LikeSettings, ModelSettings, VectorSettings
 
 EVALUATE = Group("Evaluate", sort_key=1)
 DECIDE = Group("Decide", sort_key=2)
@@ -36,7 +36,7 @@ HARDWARE = Group("Hardware and workers", sort_key=80)
 FOLDERS = Group("Folders and output", sort_key=90)
 # Sections of the fields that a class declares. The others are `ARGUMENTS`.
 SECTIONS: Mapping[type, Group] = {
-    **dict.fromkeys((VectorSettings, ModelSettings), MODEL_SETTINGS),
+    **dict.fromkeys((LikeSettings, VectorSettings, ModelSettings), MODEL_SETTINGS),
     training.TrainingFields: TRAINING,
     fields.SystemFields: Group("Search systems", sort_key=30),
     **dict.fromkeys((fields.MismatchFields, fields.ProtocolFields), Group("Protocol", sort_key=40)),
@@ -192,7 +192,8 @@ class Command:
     @property
     def about(self) -> str:
         """Description without the fields, a line a paragraph."""
-        text, _, _ = (inspect.getdoc(self.request) or "").partition("Attributes:")
+        text, _, _ = (inspect.getdoc(self.request) or "").partition("Examples:\n")
+        text, _, _ = text.partition("Attributes:\n")
         return "\n\n".join(" ".join(part.split()) for part in text.strip().split("\n\n"))
 
     @property
@@ -218,7 +219,7 @@ class Command:
         if self.to_fields is parse.read_compared_models:
             yield Option("names", Words, COMPARED, ARGUMENTS, True, dataclasses.MISSING)
         type_of = get_type_hints(self.request)
-        for each in sorted(attrs.fields(self.request), key=lambda each: each.inherited):
+        for each in fields.ordered_fields(self.request):
             if each.name in PYTHON_ONLY:
                 continue
             positional = not each.kw_only and each.name not in self.named
@@ -311,20 +312,7 @@ COMMANDS: dict[str, Command] = {
         named=("baseline",),
         only_if={
             "tolerance": {"expect_same": True},
-            **{
-                key: {"served": False, "stack": False, "expect_same": False}
-                for key in ("margin", "floor", "by")
-            },
-            "against": {"served": True},
-            "stack": {"served": False},
-            **{
-                key: {"served": False, "stack": False}
-                for key in (
-                    *("baseline", "measure", "results", "expect_same", "resamples"),
-                    *("dimensions", "precision", "rescore"),
-                    *("concurrency", "passages", "timeout"),
-                )
-            },
+            **{name: {"expect_same": False} for name in ("margin", "floor", "by")},
         },
     ),
     "deploy": Command(

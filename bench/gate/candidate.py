@@ -17,7 +17,7 @@ from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.retriever import Retriever
 from bench.gate.check_record import PUBLISHED_SCORES, Check, CheckRow, Outcome, Reason
-from bench.requests.deciding import CheckRequest
+from bench.requests.deciding import ScoreCheckRequest
 from bench.requests.evaluating import RunRequest
 from bench.requests.fields import FolderFields, HardwareFields, SystemFields
 from bench.requests.outcomes import MissingEvaluations
@@ -131,7 +131,7 @@ def is_unnamed(model: Any) -> bool:
 
 
 def evaluate_unnamed(
-    model: Any, request: CheckRequest, collections: Mapping[str, Protocol | None]
+    model: Any, request: ScoreCheckRequest, collections: Mapping[str, Protocol | None]
 ) -> list[Evaluation]:
     """Evaluate a model as ``run`` does, with the options of a check for search systems.
 

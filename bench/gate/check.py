@@ -53,7 +53,6 @@ from bench.gate.candidate import (
 )
 from bench.gate.check_record import Check, LostQuery
 from bench.gate.decision import (
-    GateSettings,
     ScorePair,
     decide,
     decide_slices,
@@ -62,7 +61,13 @@ from bench.gate.decision import (
 )
 from bench.gate.server import check_server
 from bench.gate.stack import check_stack
-from bench.requests.deciding import CheckRequest
+from bench.requests.deciding import (
+    CheckRequest,
+    GateSettings,
+    ScoreCheckRequest,
+    ServerCheckRequest,
+    StackCheckRequest,
+)
 from bench.requests.outcomes import RecordedWarnings
 from bench.result_store.find import choose_results, find_named
 from bench.runner.workspace import Workspace, load_models, open_workspace
@@ -112,19 +117,28 @@ class Scope:
 
 
 def check(request: CheckRequest) -> Check:
-    """Evaluate a candidate and compare it, or compare a server with its checkpoint.
+    """Check scores, a server (with ``served``) or another environment (with ``stack``).
 
     Raises:
         BenchError: wrong input, another protocol, or too few resamples.
     """
     if request.served:
+        if request.candidate:
+            raise BenchError("CANDIDATE has no effect with --served", "Leave CANDIDATE out.")
+        request.require_fields_of(ServerCheckRequest, "with --served")
         return check_server(request)
     if request.stack:
+        request.require_fields_of(StackCheckRequest, "with --stack")
         return check_stack(request, request.stack)
+    request.require_fields_of(ScoreCheckRequest, "without --served")
+    return check_scores(request)
+
+
+def check_scores(request: ScoreCheckRequest) -> Check:
+    """Evaluate a candidate where needed, and compare its scores with the baseline's."""
     _refuse_contradictions(request)
     measure = request.measure and parse_measure(request.measure).name
     resampling = Resampling(request.resamples, request.seed)
-    settings = GateSettings(request.margin, request.floor, request.expect_same, request.tolerance)
     comparing = ComparisonSettings(measure, resampling=resampling)
     with RecordedWarnings() as recorded:
         workspace = open_workspace(request)
@@ -154,12 +168,12 @@ def check(request: CheckRequest) -> Check:
             check_published(candidate, claims, scope.weights)
             if scope.baseline.name == PUBLISHED
             else check_against(
-                candidate, scope.baseline, scope.weights, settings, comparing, slicing
+                candidate, scope.baseline, scope.weights, request, comparing, slicing
             )
         )
     warnings = [*_hints_for_gaps(scope), *recorded.texts, *_preflight_warnings(candidate)]
     holes: Iterable[Holes] = ()
-    if not settings.expect_same:
+    if not request.expect_same:
         told = slicing.warnings if slicing else ()
         warnings = [*_warnings(done), *grouping.warnings, *told, *warnings]
         holes = _find_holes(candidate, done, scope, comparing)
@@ -173,7 +187,7 @@ def check(request: CheckRequest) -> Check:
     )
 
 
-def _refuse_contradictions(request: CheckRequest) -> None:
+def _refuse_contradictions(request: ScoreCheckRequest) -> None:
     """Raise if a side is missing, or options exclude each other."""
     if not (request.candidate and request.baseline):
         missing = "--baseline" if request.candidate else "CANDIDATE"
@@ -189,7 +203,7 @@ def _refuse_contradictions(request: CheckRequest) -> None:
             raise BenchError(f"--expect-same compares queries, not {many}", f"Leave out --{name}.")
 
 
-def _evaluate_baseline(request: CheckRequest, workspace: Workspace) -> list[Evaluation]:
+def _evaluate_baseline(request: ScoreCheckRequest, workspace: Workspace) -> list[Evaluation]:
     """Evaluate a baseline that has no stored name."""
     if not request.on:
         problem = "the collections of this baseline, which has no stored name, are unknown"
@@ -198,7 +212,9 @@ def _evaluate_baseline(request: CheckRequest, workspace: Workspace) -> list[Eval
     return evaluate_unnamed(request.baseline, request, names)
 
 
-def _load_candidate(request: CheckRequest, measure: str | None, workspace: Workspace) -> Retriever:
+def _load_candidate(
+    request: ScoreCheckRequest, measure: str | None, workspace: Workspace
+) -> Retriever:
     """Load the candidate with its options."""
     (model,) = load_models(workspace, (request.candidate,), request)
     measures = (measure,) if measure else None
@@ -206,7 +222,7 @@ def _load_candidate(request: CheckRequest, measure: str | None, workspace: Works
     return model.configured(options, workspace.resources)
 
 
-def _split_queries(request: CheckRequest, scope: Scope) -> tuple[Grouping, Slicing | None]:
+def _split_queries(request: ScoreCheckRequest, scope: Scope) -> tuple[Grouping, Slicing | None]:
     """Find groups and slices in the collections of the baseline's results."""
     if request.expect_same:
         return Grouping({}, ()), None
@@ -218,7 +234,7 @@ def _split_queries(request: CheckRequest, scope: Scope) -> tuple[Grouping, Slici
     return find_groups(request.group, opened), slicing
 
 
-def _find_scored(request: CheckRequest) -> Sequence[Evaluation]:
+def _find_scored(request: ScoreCheckRequest) -> Sequence[Evaluation]:
     """Return the results of a candidate that names results of `score`, which have no recipe."""
     name = request.candidate
     if not isinstance(name, str | Path) or is_card(str(name)) or is_url(str(name)):
@@ -259,7 +275,7 @@ def _score_run_file(path: Path, measure: str | None, scope: Scope) -> Evaluation
 
 
 def _find_scope(
-    request: CheckRequest, workspace: Workspace, claims: Sequence[ExpectedScore]
+    request: ScoreCheckRequest, workspace: Workspace, claims: Sequence[ExpectedScore]
 ) -> Scope:
     """Find the results of the baseline, one per collection, and the collections.
 
@@ -311,7 +327,7 @@ def _find_folder(name: str, results: Mapping[str, Evaluation], workspace: Worksp
 
 
 def _find_candidate(
-    request: CheckRequest, measure: str | None, model: Retriever | None, scope: Scope
+    request: ScoreCheckRequest, measure: str | None, model: Retriever | None, scope: Scope
 ) -> Candidate:
     """Evaluate the candidate, or take the evaluations that Python already has."""
     if model is None:
@@ -507,7 +523,9 @@ def _hints_for_gaps(scope: Scope) -> Iterator[str]:
         yield f"run `{command}`, or name the collections to check with --on"
 
 
-def _explain_command(done: Check, model: Retriever, scope: Scope, request: CheckRequest) -> str:
+def _explain_command(
+    done: Check, model: Retriever, scope: Scope, request: ScoreCheckRequest
+) -> str:
     """Return the command that looks for the cause of the difference, or "" if there is none.
 
     Only transformers have settings to vary. Of the collections that decided, the command uses the

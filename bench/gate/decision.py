@@ -69,6 +69,7 @@ from bench.comparing.statistics import (
     resample_differences,
 )
 from bench.gate.check_record import MEAN, CheckRow, CheckSlice, Decision, Reason
+from bench.requests.deciding import GateSettings
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError, format_count
 
@@ -76,16 +77,6 @@ LEVEL = 0.95  # of the upper bound, one-sided
 LOWER_LEVEL = 0.975  # of the lower bound, one-sided, as of the test of a loss
 DRAWS = 19_999  # another seed moves a bound by .6 % of its distance from the mean (1 sd)
 MOST_QUERIES = 10_000_000  # that `queries_needed` considers
-
-
-@dataclass(frozen=True)
-class GateSettings:
-    """Limits of a decision, as `bench.requests.deciding.CheckRequest` describes them."""
-
-    margin: float = 0.02
-    floor: float = 0.1
-    expect_same: bool = False
-    tolerance: float = 0.0005
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from bench.explain.setup import (
     cut_settings,
 )
 from bench.gate.check_record import CHECKPOINT, Check, CheckRow, Reason
-from bench.requests.deciding import CheckRequest
+from bench.requests.deciding import ServerCheckRequest
 from bench.runner.workspace import load_models, open_endpoint, open_workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
@@ -68,11 +68,11 @@ NOISE = 10.0  # times the squared distance of the vectors of equal texts, and
 ROUNDING = 1e-12  # the relative squared distance, above which vectors differ
 
 
-def check_server(request: CheckRequest) -> Check:
+def check_server(request: ServerCheckRequest) -> Check:
     """Decide whether a server returns the vectors of its checkpoint."""
-    if not request.against or request.candidate or len(request.on) > 1:
+    if not request.against or len(request.on) > 1:
         raise BenchError(
-            "--served needs --against, at most one collection, and no candidate",
+            "--served needs --against, and at most one collection",
             "python -m bench check --served URL --against CHECKPOINT --on COLLECTION",
         )
     workspace = open_workspace(request)

@@ -7,7 +7,6 @@ first that differ, with the facts that belong to them, name the cause.
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attrs import evolve
 from tqdm import tqdm
 
 from bench.comparing.statistics import Resampling, paired_difference, resample_differences
@@ -27,7 +25,7 @@ from bench.evaluation.judging import apply_protocol
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import score
 from bench.gate.check_record import STACK, Check, CheckRow, Outcome, Reason
-from bench.requests.deciding import CheckRequest
+from bench.requests.deciding import StackCheckRequest
 from bench.runner.workspace import load_models, open_workspace
 from datasets_cfg.dataset import Dataset, take_first_queries
 from foundation.arrays import Float64Array
@@ -68,7 +66,7 @@ class Stack:
     arrays: Mapping[str, Any]
 
 
-def check_stack(request: CheckRequest, python: Path) -> Check:
+def check_stack(request: StackCheckRequest, python: Path) -> Check:
     """Compare the token ids, states, vectors and scores of a model in two interpreters.
 
     A sample of each collection is scored. Nothing of the libraries of ``python``, the other
@@ -77,11 +75,6 @@ def check_stack(request: CheckRequest, python: Path) -> Check:
     if not isinstance(request.candidate, str | Path) or not str(request.candidate):
         raise BenchError(
             "--stack needs a candidate", "python -m bench check CANDIDATE --stack PYTHON"
-        )
-    if ignored := evolve(request, like=None).typed_settings():
-        raise BenchError(
-            f"{shlex.join(ignored)} has no effect with --stack",
-            "Leave it out: the model is used as its folder, or the card of --like, states.",
         )
     workspace = open_workspace(request)
     datasets = [workspace.dataset(name) for name in workspace.expand_names(request.on)]

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import attrs
 from attrs import field, frozen
 from attrs.converters import optional
 
@@ -21,8 +22,9 @@ from bench.requests.fields import (
     to_optional_path,
     to_paths,
 )
+from foundation.errors import BenchError
 from foundation.files import local_path
-from retrievers.models.settings import to_optional_text
+from retrievers.models.settings import LikeSettings, to_optional_text
 
 
 @frozen(kw_only=True, slots=False)
@@ -79,37 +81,10 @@ class CompareRequest(ResamplingFields, FolderFields):
 
 
 @frozen(kw_only=True, slots=False)
-class CheckRequest(
-    ResamplingFields,
-    MismatchFields,
-    CompressionFields,
-    SystemFields,
-    HardwareFields,
-    FolderFields,
-):
-    """Decide whether a checkpoint may ship, or a server is faithful. The exit code is the verdict.
-
-    Exit codes: 0 OK, 1 regression, 2 bad input, 3 inconclusive, 4 missing evaluation or baseline
-    result, 5 drift (the scores or vectors are not those of the checkpoint it claims to be). In
-    JUnit XML a regression and inconclusive are failures, missing results and drift are errors.
+class GateSettings(Request):
+    """Limits of a decision.
 
     Attributes:
-        candidate: Candidate: a name, card file, folder, Hub id or path/to/file.py:NAME (an encoder
-            or a search system), a run file of one collection, or the name of stored results of
-            `score`; in Python also an evaluation, a list of evaluations of one model, or an
-            object that searches.
-        baseline: Model with stored results (MODEL@FIELD=VALUE selects one of several), folder of
-            results, `published` for the scores that the card claims, or path/to/file.py:NAME or a
-            URL, which is evaluated first; in Python also what the candidate may be.
-        on: Collections, suites or folders (a suite of your own is a TOML file). Default: the
-            baseline's. With ``served``, texts of one collection. Default: stdlib-code.
-        measure: Measure to decide by. Default: each collection's main measure.
-        group: Field of the queries' metadata that depending queries share, such as the question of
-            paraphrases. The means of groups decide. Default: `group` in dataset.toml.
-        by: Also test slices of each collection, as `compare` does: a significant loss of more than
-            ``floor`` on a slice, after correction over all slices and collections, is a regression.
-        results: Folder of stored results. New results are
-            added to it.
         margin: Largest mean loss that passes. The 95 % confidence bound of the loss must be within
             it.
         floor: Largest significant loss on a single collection that passes.
@@ -117,13 +92,100 @@ class CheckRequest(
             is drift (exit code 5).
         tolerance: Largest difference of a query that ``expect_same`` accepts; published scores
             state their own.
+    """
+
+    margin: float = 0.02
+    floor: float = 0.1
+    expect_same: bool = False
+    tolerance: float = 0.0005
+
+
+@frozen(kw_only=True, slots=False)
+class CandidateFields(Request):
+    """Model under test, and where.
+
+    Attributes:
+        candidate: Candidate: a name, card file, folder, Hub id or path/to/file.py:NAME (an encoder
+            or a search system), a run file of one collection, or the name of stored results of
+            `score`; in Python also an evaluation, a list of evaluations of one model, or an
+            object that searches.
+        on: Collections, suites or folders (a suite of your own is a TOML file). Default: the
+            baseline's. With ``served``, texts of one collection. Default: stdlib-code.
+    """
+
+    candidate: Any = field(kw_only=False, default="")
+    on: tuple[str, ...] = field(default=(), converter=to_names)
+
+
+@frozen(kw_only=True, slots=False)
+class ScoreCheckRequest(
+    GateSettings,
+    CandidateFields,
+    ResamplingFields,
+    MismatchFields,
+    CompressionFields,
+    SystemFields,
+    HardwareFields,
+    FolderFields,
+):
+    """Compare the scores of a candidate with those of a baseline.
+
+    Attributes:
+        baseline: Model with stored results (MODEL@FIELD=VALUE selects one of several), folder of
+            results, `published` for the scores that the card claims, or path/to/file.py:NAME or a
+            URL, which is evaluated first; in Python also what the candidate may be.
+        measure: Measure to decide by. Default: each collection's main measure.
+        group: Field of the queries' metadata that depending queries share, such as the question of
+            paraphrases. The means of groups decide. Default: `group` in dataset.toml.
+        by: Also test slices of each collection, as `compare` does: a significant loss of more than
+            ``floor`` on a slice, after correction over all slices and collections, is a regression.
+        results: Folder of stored results. New results are
+            added to it.
+    """
+
+    baseline: Any = field(kw_only=False, default="")
+    measure: str | None = None
+    group: str = ""
+    by: str = ""
+    results: Path = field(default=RESULTS, converter=local_path)
+
+
+@frozen(kw_only=True, slots=False)
+class ServerCheckRequest(ModelFields, HardwareFields, FolderFields):
+    """Compare the vectors of a server with those of its checkpoint.
+
+    Attributes:
         served: Address of a server of OpenAI's embeddings API, checked instead of a candidate: does
             it return the vectors of ``against``, also under load? ``dtype`` is its intended
             precision.
         against: Checkpoint of the server: a name, card file, folder or Hub id.
+    """
+
+    on: tuple[str, ...] = field(default=(), converter=to_names)
+    served: str = ""
+    against: str = ""
+
+
+@frozen(kw_only=True, slots=False)
+class StackCheckRequest(CandidateFields, LikeSettings, HardwareFields, FolderFields):
+    """Compare the vectors of a model in two environments.
+
+    Attributes:
         stack: Python of another environment, such as new/bin/python: does the candidate have the
             same token ids and vectors there, and with ``on`` the same score? It needs transformers
             or sentence-transformers, not this program.
+    """
+
+    stack: Path | None = field(default=None, converter=to_optional_path)
+
+
+@frozen(kw_only=True, slots=False)
+class CheckRequest(ServerCheckRequest, StackCheckRequest, ScoreCheckRequest):
+    """Decide whether a checkpoint may ship, or a server is faithful. The exit code is the verdict.
+
+    Exit codes: 0 OK, 1 regression, 2 bad input, 3 inconclusive, 4 missing evaluation or baseline
+    result, 5 drift (the scores or vectors are not those of the checkpoint it claims to be). In
+    JUnit XML a regression and inconclusive are failures, missing results and drift are errors.
 
     Examples:
         python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
@@ -135,20 +197,14 @@ class CheckRequest(
         python -m bench check path/to/ckpt --stack new/bin/python --on beir/scifact
     """
 
-    candidate: Any = field(kw_only=False, default="")
-    baseline: Any = field(kw_only=False, default="")
-    on: tuple[str, ...] = field(default=(), converter=to_names)
-    measure: str | None = None
-    group: str = ""
-    by: str = ""
-    results: Path = field(default=RESULTS, converter=local_path)
-    margin: float = 0.02
-    floor: float = 0.1
-    expect_same: bool = False
-    tolerance: float = 0.0005
-    served: str = ""
-    against: str = ""
-    stack: Path | None = field(default=None, converter=to_optional_path)
+    def require_fields_of(self, kind: type[Request], condition: str) -> None:
+        """Raise if a field that ``kind`` does not have is given, under a ``condition``."""
+        names = attrs.fields_dict(CheckRequest).keys() - attrs.fields_dict(kind).keys()
+        blank = CheckRequest()
+        given = sorted(n for n in names if getattr(self, n) != getattr(blank, n))
+        if given:
+            option = f"--{given[0].replace('_', '-')}"
+            raise BenchError(f"{option} has no effect {condition}", f"Leave {option} out.")
 
 
 @frozen(kw_only=True, slots=False)

@@ -302,6 +302,18 @@ def describe_fields(request: Any) -> dict[str, tuple[str, type]]:
     return found
 
 
+def ordered_fields(request: Any) -> list[Any]:
+    """Return the fields of a request: its own, then those of its module, then shared ones."""
+    described = describe_fields(request)
+
+    def distance(each: Any) -> int:
+        if not each.inherited:
+            return 0
+        return 1 if described[each.name][1].__module__ == request.__module__ else 2
+
+    return sorted(attrs.fields(request), key=distance)
+
+
 def described_in(cls: type) -> dict[str, str]:
     """Return the descriptions in the section "Attributes" of a docstring, by name."""
     _, _, attributes = (inspect.getdoc(cls) or "").partition("Attributes:\n")

@@ -22,7 +22,7 @@ from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever
 from bench.evaluation.system_retriever import SystemRetriever
 from bench.evaluation.vector_retriever import VectorRetriever
 from bench.requests.evaluating import EvaluationFields
-from bench.requests.fields import FolderFields, ModelFields
+from bench.requests.fields import FolderFields, Request
 from bench.result_store.result import (
     UncheckedScores,
     check_stored_values,
@@ -333,9 +333,7 @@ def open_workspace(request: FolderFields) -> Workspace:
     )
 
 
-def load_models(
-    workspace: Workspace, names: Sequence[Any], fields: EvaluationFields | ModelFields
-) -> list[Retriever]:
+def load_models(workspace: Workspace, names: Sequence[Any], fields: Request) -> list[Retriever]:
     """Load models, which share the network of a common base, or wrap Python objects.
 
     ``like`` applies only to models without a card, and ``endpoint_model`` only to URLs, if there
@@ -377,9 +375,7 @@ def open_endpoint(url: str, endpoint_model: str | None, model: Retriever) -> End
     return EndpointEncoder(resolve_endpoint(card).recipe, card).with_dimension()
 
 
-def _wrap_object(
-    model: Any, fields: EvaluationFields | ModelFields, resources: Resources
-) -> Retriever:
+def _wrap_object(model: Any, fields: Request, resources: Resources) -> Retriever:
     """Wrap a Python object that encodes or searches, and raise if a setting of cards is given."""
     searches = is_search(model)
     name = fields.name if isinstance(fields, EvaluationFields) else ""

@@ -31,12 +31,22 @@ def to_optional_text(path: str | Path | None) -> str | None:
 
 
 @frozen(kw_only=True, slots=False)
-class VectorSettings:
-    """How the vectors of a model are made, as far as its card does not decide.
+class LikeSettings:
+    """How a checkpoint without a card is used.
 
     Attributes:
         like: Card whose pooling, prompts and lengths a plain checkpoint uses (see `list models`).
             Models with a card of their own are not affected.
+    """
+
+    like: str | None = None
+
+
+@frozen(kw_only=True, slots=False)
+class VectorSettings(LikeSettings):
+    """How the vectors of a model are made, as far as its card does not decide.
+
+    Attributes:
         endpoint_model: Name of the model on a server, if the model is a URL such as
             http://localhost:8000/v1. The key of the server comes from $BENCH_API_KEY.
         adapter: Folder of an AdapterHub or PEFT adapter to attach.
@@ -53,7 +63,6 @@ class VectorSettings:
             card or a folder names.
     """
 
-    like: str | None = None
     endpoint_model: str | None = None
     adapter: str | None = field(default=None, converter=to_optional_text)
     dtype: ModelDtype | None = None

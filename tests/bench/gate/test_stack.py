@@ -204,7 +204,7 @@ def test_what_transformers_5_changes_is_named(bert, llama, tmp_path):
     [
         (["--stack", "missing/python"], "missing/python is not an interpreter"),
         (["--stack", "missing/python", "--baseline", "other"], "--baseline has no effect"),
-        (["--stack", sys.executable, "--dtype", "bfloat16"], "--dtype bfloat16 has no effect"),
+        (["--stack", sys.executable, "--dtype", "bfloat16"], "--dtype has no effect with --stack"),
     ],
 )
 def test_what_cannot_be_compared_is_one_error(bert, capsys, words, problem):
