@@ -65,8 +65,11 @@ def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T
 
         signature = _signature(request, function)
         call.__signature__ = signature  # type: ignore[attr-defined]
-        described = describe_fields(request)
-        fields = "".join(f"    {name}: {described[name][0]}\n" for name in signature.parameters)
+        described, notes = describe_fields(request), describe_fields(request, "In Python")
+        fields = ""
+        for name in signature.parameters:
+            note = f" In Python: {notes[name][0]}" if name in notes else ""
+            fields += f"    {name}: {described[name][0]}{note}\n"
         summary, _, rest = (inspect.getdoc(function) or "").partition("\n\n")
         type_error = "    TypeError: an argument is unknown or of a wrong type."
         call.__doc__ = f"{summary}\n\nArgs:\n{fields}\n{rest}\n{type_error}"

@@ -19,7 +19,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from bench.boards.leaderboard_record import Leaderboard
-from bench.cli.command_table import COMMANDS, Command
+from bench.cli.command_table import COMMANDS, Command, is_required, typed_name
 from bench.cli.commands.names import NameLine
 from bench.cli.main import format_default
 from bench.comparing.comparison import ChangedQueries
@@ -312,11 +312,11 @@ def commands() -> str:
 
 
 def _options(command: Command) -> Iterator[tuple[str, ...]]:
-    for option in command.options():
-        default = "required" if option.required else code(format_default(option.default) or "")
-        plain = get_args(option.kind)[0] if hasattr(option.kind, "__metadata__") else option.kind
-        value = "" if plain is bool else type_name(option.kind)
-        yield code(option.typed_name), cell(value), default, cell(option.help)
+    for option in command.options().parameters.values():
+        kind = option.annotation
+        default = "required" if is_required(option) else code(format_default(option.default) or "")
+        value = "" if get_args(kind)[0] is bool else type_name(kind)
+        yield code(typed_name(option)), cell(value), default, cell(kind.__metadata__[-1].help)
 
 
 def fields_page(about: str, *records: type[msgspec.Struct]) -> str:

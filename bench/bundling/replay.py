@@ -17,8 +17,8 @@ from bench.evaluation.result_record import Evaluation
 from bench.gate.candidate import Candidate
 from bench.gate.check import check_against
 from bench.gate.check_record import CheckRow
-from bench.gate.decision import GateSettings
 from bench.requests.data import ReplayRequest
+from bench.requests.deciding import GateSettings
 from bench.requests.outcomes import ExitCode
 from bench.result_store.find import find_results
 from bench.result_store.result import load

@@ -4,9 +4,7 @@ The options of a command are the fields of its request, without those that only 
 those of `OutputOptions`. How a field is typed follows from its type or its name.
 """
 
-import dataclasses
 import inspect
-import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -108,9 +106,6 @@ class OutputOptions:
     figure: parse.Figure | None = None
 
 
-# Remarks in the description of a field that `--help` leaves out.
-PYTHON = re.compile(r"; in Python[^.]*| \(in Python[^)]*\)| [A-Z][^.]*\bPython\b[^.]*\.")
-
 OUTPUT_KINDS = get_type_hints(OutputOptions, include_extras=True)
 SET_CARD = (
     "Override a field of the card; repeatable. Fields: max_query_tokens and max_document_tokens "
@@ -130,38 +125,43 @@ COMPARED = (
 STEPS = "Optimizer steps (in fine-tuning, per round). Default: the preset's length."
 
 
-@dataclass(frozen=True)
-class Option:
-    """Option or positional argument of a command, named like its field.
-
-    Attributes:
-        kind: type of the field with its marks.
-        section: its section in ``--help``.
-        positional: whether it is typed without a name.
-        default: default value; MISSING if it is required.
-    """
-
-    name: str
-    kind: Any
-    help: str
-    section: Group
-    positional: bool = False
-    default: Any = None
-
-    @property
-    def required(self) -> bool:
-        """True if it has no default."""
-        return self.default is dataclasses.MISSING
-
-    @property
-    def typed_name(self) -> str:
-        """Name as in ``--help``."""
-        return self.name.upper() if self.positional else option_name(self.name)
-
-
 def option_name(name: str) -> str:
     """Return the option of a field, such as ``--data-dir``."""
     return f"--{name.replace('_', '-')}"
+
+
+def is_positional(option: inspect.Parameter) -> bool:
+    """Return True if an option is typed without its name."""
+    return option.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def is_required(option: inspect.Parameter) -> bool:
+    """Return True if an option has no default."""
+    return option.default is inspect.Parameter.empty
+
+
+def typed_name(option: inspect.Parameter) -> str:
+    """Return the name of an option as in ``--help``."""
+    return option.name.upper() if is_positional(option) else option_name(option.name)
+
+
+def make_option(
+    name: str, kind: Any, text: str, section: Group, default: Any, positional: bool = False
+) -> inspect.Parameter:
+    """Return an option or positional argument with its help, as Cyclopts reads it."""
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD if positional else inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, Parameter(help=text, group=section)],
+    )
+
+
+def name_options(text: str) -> str:
+    """Return a description with the options of the fields that it names in double backquotes."""
+    words = text.split("``")
+    words[1::2] = map(option_name, words[1::2])
+    return "".join(words)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,8 @@ class Command:
         """Description without the fields, a line a paragraph."""
         text, _, _ = (inspect.getdoc(self.request) or "").partition("Examples:\n")
         text, _, _ = text.partition("Attributes:\n")
-        return "\n\n".join(" ".join(part.split()) for part in text.strip().split("\n\n"))
+        paragraphs = name_options(text).strip().split("\n\n")
+        return "\n\n".join(" ".join(part.split()) for part in paragraphs)
 
     @property
     def examples(self) -> str:
@@ -213,11 +214,23 @@ class Command:
         found = (read for kind, read in readers.items() if issubclass(self.request, kind))
         return next(found, None)
 
-    def options(self) -> Iterator[Option]:
-        """Yield positional arguments and options, in the order of ``--help``."""
-        described = fields.describe_fields(self.request)
+    def options(self) -> inspect.Signature:
+        """Return positional arguments, then options in the order of ``--help``."""
+        options = [*self._fields(), *self._output()]
         if self.to_fields is parse.read_compared_models:
-            yield Option("names", Words, COMPARED, ARGUMENTS, True, dataclasses.MISSING)
+            empty = inspect.Parameter.empty
+            options.insert(0, make_option("names", Words, COMPARED, ARGUMENTS, empty, True))
+        elif self.to_fields is parse.read_card_settings:
+            options.append(make_option("set", parse.FieldValues, SET_CARD, MODEL_SETTINGS, ()))
+        elif self.to_fields is parse.read_training_changes:
+            steps = parse.PositiveInt | None
+            options.append(make_option("steps", steps, STEPS, TRAINING, None))
+            options.append(make_option("set", parse.FieldValues, SET_PRESET, TRAINING, ()))
+        return inspect.Signature(sorted(options, key=lambda option: option.kind))
+
+    def _fields(self) -> Iterator[inspect.Parameter]:
+        """Yield the options that are fields of the request."""
+        described = fields.describe_fields(self.request)
         type_of = get_type_hints(self.request)
         for each in fields.ordered_fields(self.request):
             if each.name in PYTHON_ONLY:
@@ -226,23 +239,21 @@ class Command:
             kind = self.kinds.get(each.name) or _kind_of(each.name, type_of[each.name], positional)
             default = self.defaults.get(each.name, each.default)
             if default is attrs.NOTHING:
-                default = dataclasses.MISSING
+                default = inspect.Parameter.empty
             elif each.converter is not None and default is not None:
                 default = each.converter(default)
             text, declared_by = described[each.name]
             section = SECTIONS.get(declared_by, ARGUMENTS)
-            text = re.sub(r"``(\w+)``", lambda word: option_name(word[1]), PYTHON.sub("", text))
-            yield Option(each.name, kind, text, section, positional, default)
-        for name, help_ in self.output.items():
+            yield make_option(each.name, kind, name_options(text), section, default, positional)
+
+    def _output(self) -> Iterator[inspect.Parameter]:
+        """Yield the options that only the terminal has."""
+        described = fields.described_in(OutputOptions)
+        for name, text in self.output.items():
             kind = self.kinds.get(name, OUTPUT_KINDS[name])
             section = FOLDERS if name == "json" else ARGUMENTS
-            text = help_ or fields.described_in(OutputOptions)[name]
-            yield Option(name, kind, text, section, default=getattr(OutputOptions(), name))
-        if self.to_fields is parse.read_card_settings:
-            yield Option("set", parse.FieldValues, SET_CARD, MODEL_SETTINGS, default=())
-        elif self.to_fields is parse.read_training_changes:
-            yield Option("steps", parse.PositiveInt | None, STEPS, TRAINING)
-            yield Option("set", parse.FieldValues, SET_PRESET, TRAINING, default=())
+            default = getattr(OutputOptions(), name)
+            yield make_option(name, kind, text or described[name], section, default)
 
 
 def _kind_of(name: str, type_: Any, positional: bool) -> Any:

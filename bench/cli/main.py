@@ -6,18 +6,26 @@
 
 import dataclasses
 import importlib
+import inspect
 import logging
 import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any, get_args
 
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError
 from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 
-from bench.cli.command_table import COMMANDS, Command, Option, OutputOptions
+from bench.cli.command_table import (
+    COMMANDS,
+    Command,
+    OutputOptions,
+    is_positional,
+    is_required,
+    typed_name,
+)
 from bench.cli.parsing import check_writable, output_marks
 from bench.cli.terminal import as_typed, program_name, reserve_stdout
 from bench.requests.fields import Request
@@ -73,7 +81,7 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     if parsed is None:  # only help was asked for
         return 0
     _configure_libraries()
-    check_outputs(parsed.command.options(), {**parsed.values, **vars(parsed.output)})
+    check_outputs(parsed.command, {**parsed.values, **vars(parsed.output)})
     module, _, function = parsed.command.function.partition(".")
     with reserve_stdout(parsed.output.json or parsed.output.format != "markdown"):
         run = getattr(importlib.import_module(f"bench.cli.commands.{module}"), function)
@@ -124,37 +132,27 @@ def build_app(words: Sequence[str]) -> App:
 
 def _make_function(name: str, command: Command, words: Sequence[str]) -> Any:
     """Return a function with the options of a command, which imports the command when called."""
-    options = {option.name: option for option in command.options()}
+    options = command.options()
 
-    def function(typed: Any) -> ParsedCommand:
-        values = {name: getattr(typed, name) for name in options}
-        refuse_ignored_options(command, options, values, words)
+    def function(*positional: Any, **named: Any) -> ParsedCommand:
+        typed = options.bind(*positional, **named)
+        typed.apply_defaults()
+        values = dict(typed.arguments)
+        refuse_ignored_options(command, options.parameters, values, words)
         output = OutputOptions(**{name: values.pop(name) for name in command.output})
         fields = command.to_fields(dict(values)) if command.to_fields else values
         given = {name: value for name, value in fields.items() if value is not None}
         return ParsedCommand(command, command.request(**given), output, values)
 
-    record = dataclasses.make_dataclass(
-        name,
-        map(_as_field, options.values()),
-        namespace={"__module__": __name__},  # Cyclopts has no fields for classes of `types`
-        frozen=True,
-    )
-    if not any(option.required for option in options.values()):
-        function.__defaults__ = (record(),)  # the parser needs it if no argument is required
-    function.__annotations__ = {"typed": Annotated[record, Parameter(name="*")]}
+    function.__signature__ = options  # type: ignore[attr-defined]
     return function
 
 
-def _as_field(option: Option) -> tuple[str, Any, Any]:
-    """Return an option as a field of a dataclass for Cyclopts."""
-    mark = Parameter(help=option.help, group=option.section)
-    field = dataclasses.field(default=option.default, kw_only=not option.positional)
-    return option.name, Annotated[option.kind, mark], field
-
-
 def refuse_ignored_options(
-    command: Command, options: Mapping[str, Option], values: Mapping[str, Any], words: Sequence[str]
+    command: Command,
+    options: Mapping[str, inspect.Parameter],
+    values: Mapping[str, Any],
+    words: Sequence[str],
 ) -> None:
     """Raise if an option was typed and would be ignored, by the conditions of its command.
 
@@ -162,29 +160,29 @@ def refuse_ignored_options(
     """
     typed = {word.partition("=")[0] for word in words}
     for name, conditions in command.only_if.items():
-        option = options[name].typed_name
+        option = typed_name(options[name])
         for other, needed in conditions.items() if option in typed else ():
-            value, condition = values[other], options[other].typed_name
+            value, condition = values[other], typed_name(options[other])
             if isinstance(needed, bool):
                 satisfied = (value != options[other].default) == needed
             else:
                 satisfied = needed in (value if isinstance(value, tuple) else (value,))
-                condition = needed if options[other].positional else f"{condition} {needed}"
+                condition = needed if is_positional(options[other]) else f"{condition} {needed}"
             if not satisfied:
                 link = "with" if needed is False else "without"
                 problem = f"{option} has no effect {link} {condition}"
                 raise BenchError(problem, f"leave {option} out")
 
 
-def check_outputs(options: Any, values: Mapping[str, Any]) -> None:
+def check_outputs(command: Command, values: Mapping[str, Any]) -> None:
     """Check that each output in ``values`` can be written and that the device exists."""
-    for option in options:
-        value = values.get(option.name)
+    for name, option in command.options().parameters.items():
+        value = values.get(name)
         if value is None:
             continue
-        for mark in output_marks(option.kind):
+        for mark in output_marks(option.annotation):
             check_writable(value, mark)
-        if option.name == "device" and value.startswith("cuda"):
+        if name == "device" and value.startswith("cuda"):
             from retrievers.encoders.device import pick_device
 
             pick_device(value)
@@ -192,16 +190,17 @@ def check_outputs(options: Any, values: Mapping[str, Any]) -> None:
 
 def usage_line(name: str) -> str:
     """Return the command ``name`` with its arguments, in an order that works."""
-    options = sorted(COMMANDS[name].options(), key=lambda option: not option.positional)
-    words = [_placeholder(each) for each in options if each.positional or each.required]
+    options = COMMANDS[name].options().parameters.values()
+    words = [_placeholder(each) for each in options if is_positional(each) or is_required(each)]
     return " ".join((program_name(), name, *words, "[OPTIONS]"))
 
 
-def _placeholder(option: Option) -> str:
+def _placeholder(option: inspect.Parameter) -> str:
     """Return the placeholder of an argument in the usage line."""
-    word = option.name.upper() + ("..." if "tuple[" in str(option.kind) else "")
-    word = word if option.positional else f"{option.typed_name} {word}"
-    return word if option.required else f"[{word}]"
+    kind, *_ = get_args(option.annotation)
+    word = option.name.upper() + ("..." if "tuple[" in str(kind) else "")
+    word = word if is_positional(option) else f"{typed_name(option)} {word}"
+    return word if is_required(option) else f"[{word}]"
 
 
 def examples_of(name: str) -> str:
@@ -224,8 +223,8 @@ def _as_bench_error(error: CycloptsError) -> BenchError:
     known = name and not isinstance(error, UnknownCommandError)
     hint = f"python -m bench {name} --help" if known else "python -m bench --help"
     if isinstance(error, MissingArgumentError) and error.argument and name in COMMANDS:
-        names = {f"--{each.name}": each.typed_name for each in COMMANDS[name].options()}
-        return BenchError(f"{name} needs {names[error.argument.name]}", usage_line(name))
+        option = COMMANDS[name].options().parameters[error.argument.field_info.name]
+        return BenchError(f"{name} needs {typed_name(option)}", usage_line(name))
     return BenchError(str(error), hint)
 
 

@@ -30,7 +30,7 @@ class OutputMark:
 def output_marks(kind: Any) -> Iterator[OutputMark]:
     """Yield each `OutputMark` of ``kind``, a type such as ``Annotated[Path, ...] | None``."""
     yield from (mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, OutputMark))
-    for inner in get_args(kind) if get_origin(kind) in (Union, UnionType) else ():
+    for inner in get_args(kind) if get_origin(kind) in (Union, UnionType, Annotated) else ():
         yield from output_marks(inner)
 
 

@@ -24,7 +24,7 @@ from bench.requests.fields import (
 )
 from foundation.errors import BenchError
 from foundation.files import local_path
-from retrievers.models.settings import LikeSettings, to_optional_text
+from retrievers.models.settings import CARD_FIELDS, LikeSettings, to_optional_text
 
 
 @frozen(kw_only=True, slots=False)
@@ -107,10 +107,13 @@ class CandidateFields(Request):
     Attributes:
         candidate: Candidate: a name, card file, folder, Hub id or path/to/file.py:NAME (an encoder
             or a search system), a run file of one collection, or the name of stored results of
-            `score`; in Python also an evaluation, a list of evaluations of one model, or an
-            object that searches.
+            `score`.
         on: Collections, suites or folders (a suite of your own is a TOML file). Default: the
             baseline's. With ``served``, texts of one collection. Default: stdlib-code.
+
+    In Python:
+        candidate: also an evaluation, a list of evaluations of one model, or an object that
+            searches.
     """
 
     candidate: Any = field(kw_only=False, default="")
@@ -133,14 +136,16 @@ class ScoreCheckRequest(
     Attributes:
         baseline: Model with stored results (MODEL@FIELD=VALUE selects one of several), folder of
             results, `published` for the scores that the card claims, or path/to/file.py:NAME or a
-            URL, which is evaluated first; in Python also what the candidate may be.
+            URL, which is evaluated first.
         measure: Measure to decide by. Default: each collection's main measure.
         group: Field of the queries' metadata that depending queries share, such as the question of
             paraphrases. The means of groups decide. Default: `group` in dataset.toml.
         by: Also test slices of each collection, as `compare` does: a significant loss of more than
             ``floor`` on a slice, after correction over all slices and collections, is a regression.
-        results: Folder of stored results. New results are
-            added to it.
+        results: Folder of stored results. New results are added to it.
+
+    In Python:
+        baseline: also what the candidate may be.
     """
 
     baseline: Any = field(kw_only=False, default="")
@@ -199,11 +204,10 @@ class CheckRequest(ServerCheckRequest, StackCheckRequest, ScoreCheckRequest):
 
     def require_fields_of(self, kind: type[Request], condition: str) -> None:
         """Raise if a field that ``kind`` does not have is given, under a ``condition``."""
-        names = attrs.fields_dict(CheckRequest).keys() - attrs.fields_dict(kind).keys()
         blank = CheckRequest()
-        given = sorted(n for n in names if getattr(self, n) != getattr(blank, n))
-        if given:
-            option = f"--{given[0].replace('_', '-')}"
+        others = sorted(attrs.fields_dict(CheckRequest).keys() - attrs.fields_dict(kind).keys())
+        for name in (name for name in others if getattr(self, name) != getattr(blank, name)):
+            option = f"--set {name}" if name in CARD_FIELDS else f"--{name.replace('_', '-')}"
             raise BenchError(f"{option} has no effect {condition}", f"Leave {option} out.")
 
 
@@ -376,7 +380,7 @@ class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
 
     Attributes:
         model: Name of `list models`, card file, folder or Hub id, as you use it. Or a search
-            system, path/to/file.py:NAME; in Python also an object with search(queries, k).
+            system, path/to/file.py:NAME.
         on: Collections or folders of the evidence; the first is sampled.
         published: A score as [DATASET:][MEASURE=]VALUE, rounded as published; several are possible.
         per_query: File of scores by query, such as the output of trec_eval -q.
@@ -387,6 +391,9 @@ class ExplainRequest(CompressionFields, HardwareFields, FolderFields):
             whose vectors it is meant to search.
         measure: Measures of a search system's ledger. Default: the collection's main measure and
             its deepest.
+
+    In Python:
+        model: also an object with search(queries, k).
 
     Examples:
         python -m bench explain minilm --on beir/scifact --published .6451 --published R@100=.925

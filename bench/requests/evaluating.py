@@ -35,7 +35,7 @@ class EvaluationFields(
         measure: Further measure to report, instead of the collection's; several are possible (see
             `list measures`). The first one replaces a main measure that cannot be computed.
         name: Name of the model in results (single model only). Default: its own name, or
-            MODEL+ADAPTER with an adapter. Required for a Python object.
+            MODEL+ADAPTER with an adapter.
         recompute: Evaluate again from cached vectors, even if the result is stored.
         index: flat (exact search), a FAISS factory string with search parameters (see `list
             indexes`), a folder written by `index`, or bm25 (candidates from BM25, ranked by BM25
@@ -45,6 +45,9 @@ class EvaluationFields(
         fingerprint: Identifier of a Python object's weights, which must change whenever its vectors
             do. Vectors are stored under it; without one, texts are encoded again each time.
         similarity: Similarity of a Python object. Default: that of a SentenceTransformer, else dot.
+
+    In Python:
+        name: required for an object.
     """
 
     measure: tuple[str, ...] = field(default=(), converter=to_names)
@@ -72,8 +75,7 @@ class RunRequest(EvaluationFields, WorkerFields):
             path/to/file.py:NAME, an encoder or a search system.
         limit: Quick trial on the first N queries, with their judged documents and 10 N others. Its
             scores are inflated, so they are marked, stored as NAME/firstN and left out of means.
-        results: Folder of stored results. None keeps them in
-            memory (Python only).
+        results: Folder of stored results.
 
     Examples:
         python -m bench run stdlib-code --model minilm
@@ -169,16 +171,18 @@ class ScoreRequest(ProtocolFields, FolderFields):
 
     Attributes:
         run: Run file: six columns of TREC, three of Tevatron or MS MARCO, four of ColBERT, or
-            predictions of mteb or sentence-transformers; plain, .gz or .zst. In Python also a `Run`, or scores by
-            document id by query id, as in beir and pytrec_eval.
+            predictions of mteb or sentence-transformers; plain, .gz or .zst.
         dataset: Collection or folder with the judgements (see `list datasets`).
         measure: Further measure to report, instead of the collection's; several are possible (see
             `list measures`). The first one replaces a main measure that cannot be computed.
         name: Name of the run in results. Default: the name of the file.
         passages: Separator between the id of a document and that of a passage, such as '#': d1#3
             counts for d1, with the best score of its passages.
-        results: Folder of stored results. None keeps the
-            result in memory (Python only).
+        results: Folder of stored results.
+
+    In Python:
+        run: also a `Run`, or scores by document id by query id, as in beir and pytrec_eval.
+        results: None, the default, keeps the result in memory.
 
     Examples:
         python -m bench score my-run.trec --dataset beir/scifact

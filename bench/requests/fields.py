@@ -1,8 +1,8 @@
 """Groups of fields that several requests share, and the base of all requests."""
 
 import inspect
+import itertools
 import os
-import re
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -188,8 +188,11 @@ class HardwareFields(Request):
 
     Attributes:
         device: Device to encode on: auto, cpu, cuda or cuda:N.
-        max_memory: Memory limit of this process, such as 1.5GB (in Python, bytes). Default: 80 %
-            of the free memory.
+        max_memory: Memory limit of this process, such as 1.5GB. Default: 80 % of the free
+            memory.
+
+    In Python:
+        max_memory: bytes.
     """
 
     device: str = "auto"
@@ -202,10 +205,13 @@ class WorkerFields(Request):
 
     Attributes:
         workers: Encode in N processes that share the CPUs and GPUs of this machine, or in N tasks
-            on a Ray cluster. auto (in Python, 0): one per GPU, or per eight CPUs. Default: 1.
+            on a Ray cluster. auto: one per GPU, or per eight CPUs. Default: 1.
         engine: ray encodes on a Ray cluster. Default: this machine.
         address: Address of the Ray cluster, or auto for the cluster this machine belongs to.
             Default: a new cluster on this machine.
+
+    In Python:
+        workers: 0 stands for auto.
     """
 
     workers: int | None = None
@@ -239,8 +245,10 @@ class SystemFields(Request):
             queries at once. Default: 1.
         passages: Separator between the id of a document and that of a passage, such as '#': d1#3
             counts for d1, with the best score of its passages.
-        timeout: Time limit of each query of a search system, such as 10s (in Python, seconds).
-            Default: 60s.
+        timeout: Time limit of each query of a search system, such as 10s. Default: 60s.
+
+    In Python:
+        timeout: seconds.
     """
 
     concurrency: int | None = None
@@ -294,11 +302,14 @@ class ResamplingFields(Request):
     seed: int = 0
 
 
-def describe_fields(request: Any) -> dict[str, tuple[str, type]]:
-    """Return the description of each field of a request, and the class that declares it."""
+def describe_fields(request: Any, section: str = "Attributes") -> dict[str, tuple[str, type]]:
+    """Return the description of each field of a request, and the class that describes it.
+
+    The section "In Python" has what is true only there.
+    """
     found: dict[str, tuple[str, type]] = {}
     for cls in reversed(request.__mro__):
-        found |= {name: (text, cls) for name, text in described_in(cls).items()}
+        found |= {name: (text, cls) for name, text in described_in(cls, section).items()}
     return found
 
 
@@ -314,10 +325,14 @@ def ordered_fields(request: Any) -> list[Any]:
     return sorted(attrs.fields(request), key=distance)
 
 
-def described_in(cls: type) -> dict[str, str]:
-    """Return the descriptions in the section "Attributes" of a docstring, by name."""
-    _, _, attributes = (inspect.getdoc(cls) or "").partition("Attributes:\n")
-    attributes = attributes.partition("\nExamples:\n")[0]
-    parts = re.split(r"^    (\w+): ", attributes, flags=re.MULTILINE)[1:]
-    pairs = zip(parts[::2], parts[1::2], strict=True)
-    return {name: " ".join(text.split()) for name, text in pairs}
+def described_in(cls: type, section: str = "Attributes") -> dict[str, str]:
+    """Return the descriptions in a section of a docstring, by name."""
+    _, _, below = f"\n{inspect.getdoc(cls)}".partition(f"\n{section}:\n")
+    lines = itertools.takewhile(lambda line: not line or line[0] == " ", below.splitlines())
+    found, name = dict[str, str](), ""
+    for line in filter(str.strip, lines):
+        if line[4] == " ":
+            found[name] += f" {line.strip()}"
+        else:
+            name, _, found[name] = line.strip().partition(": ")
+    return found

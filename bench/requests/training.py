@@ -47,14 +47,16 @@ class PretrainRequest(TrainingFields):
     Repeat the command to continue an interrupted training.
 
     Attributes:
-        preset: Preset for pre-training (see `list presets`), or a .toml file; in Python also a
-            `Pretraining`.
+        preset: Preset for pre-training (see `list presets`), or a .toml file.
         on: Collections, suites, folders (only their documents are read) or files with one document
             a line (text, or JSON with "text"; plain or .gz).
         out: Folder to write the checkpoint to.
         objective: Objective, or a .py file that defines one, whose code is run. Default: the
             preset's.
         start: Model to start from: a card, folder or Hub id. Default: the preset's.
+
+    In Python:
+        preset: also a `Pretraining`.
 
     Examples:
         python -m bench pretrain retromae-small --on stdlib-code/train --out models/code
@@ -83,8 +85,7 @@ class FinetuneRequest(TrainingFields):
     are distilled if the preset's loss is.
 
     Attributes:
-        preset: Preset for fine-tuning (see `list presets`), or a .toml file; in Python also a
-            `Finetuning`.
+        preset: Preset for fine-tuning (see `list presets`), or a .toml file.
         model: Model to start from: a card, folder or Hub id.
         on: Collections, suites or folders with a training split, or training files with texts.
         out: Folder to write the checkpoint to.
@@ -92,6 +93,9 @@ class FinetuneRequest(TrainingFields):
         split: Split to train on.
         negatives: Training file with ids of the collection: its queries are trained on.
         held_out: Further collections whose test queries must not be trained on.
+
+    In Python:
+        preset: also a `Finetuning`.
 
     Examples:
         python -m bench finetune dpr-small --model minilm --on stdlib-code/train --out models/code
@@ -220,13 +224,15 @@ class WatchRequest(MismatchFields, HardwareFields, FolderFields):
             checkpoints use.
         split: Split whose judgements are used. Default: the collection's.
         once: Evaluate the present checkpoints, then stop.
-        every: Time between scans of the folder, such as 30s, 5m or 1h (in Python, seconds).
+        every: Time between scans of the folder, such as 30s, 5m or 1h.
         stop_after: Stop if no new checkpoint is complete after this time, such as 2h. Default: keep
             watching.
         measure: Measure to select by. Default: each collection's main measure.
-        results: Folder of stored results. New results are
-            added to it.
+        results: Folder of stored results. New results are added to it.
         out: Folder of the curve. Default: FOLDER/watch.
+
+    In Python:
+        every: seconds.
 
     Examples:
         python -m bench watch runs/retromae --like retromae --on beir/nfcorpus --split dev

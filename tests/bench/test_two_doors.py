@@ -89,7 +89,7 @@ def test_run_and_evaluate_differ_only_in_the_number_of_models_and_collections():
     assert (parsed.request.names, parsed.request.model) == (("x",), ("m",))
     python_only = {"fingerprint", "similarity", "offline"}
     extra = {"names", "limit", "workers", "engine", "address"}
-    options = {option.name for option in COMMANDS["run"].options()} - {"json", "dry_run", "set"}
+    options = {*COMMANDS["run"].options().parameters} - {"json", "dry_run", "set"}
     settings = {*CARD_FIELDS}
     assert options | python_only | settings == shared | extra | {"model"}
     assert isinstance(parsed.request, RunRequest)

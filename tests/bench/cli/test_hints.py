@@ -5,11 +5,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.cli.command_table import COMMANDS
+from bench.cli.command_table import COMMANDS, typed_name
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("bench", "datasets_cfg", "foundation", "reports", "retrievers")
-OPTIONS = {name: {o.typed_name for o in command.options()} for name, command in COMMANDS.items()}
+OPTIONS = {
+    name: {*map(typed_name, command.options().parameters.values())}
+    for name, command in COMMANDS.items()
+}
 EVERY = set().union(*OPTIONS.values())
 OF_OTHERS = {"--head", "--help"}  # options of other programs, and of all commands
 # What several commands reach, `check` among them, which has the fewest options.
