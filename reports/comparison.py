@@ -38,7 +38,7 @@ def settings_table(differences: Sequence[FieldDifference], a: str, b: str) -> st
 
 def _finding(comparison: Comparison) -> str:
     """Return a sentence on which model is better, for each answer."""
-    rows = [row for row in (*comparison.collections, *comparison.suites) if row.paired]
+    rows = [row for row in comparison.all_rows if row.paired]
     answers = {
         "a": f"{comparison.a} is better",
         "b": f"{comparison.b} is better",
@@ -99,8 +99,7 @@ def comparison_rows(comparison: Comparison, *, means: bool = False) -> Table[Com
         _better_column(a, b),
         *paired_columns(PAIRED, "win / tie / loss", "effect", "detectable"),
     ]
-    rows = [*comparison.collections, *(comparison.suites if means else ())]
-    return Table(rows, columns)
+    return Table(comparison.all_rows if means else comparison.collections, columns)
 
 
 def slice_rows(compared: SliceComparison) -> Table[SliceRow]:

@@ -157,13 +157,7 @@ def comparisons_latex(comparisons: Sequence[Comparison]) -> str:
         difference, interval = fmt.signed(row.paired.difference, 3), fmt.interval(row.paired, 3)
         return None, f"{difference} ({interval})" + "†" * (row.verdict in ("a", "b"))
 
-    by_header = [
-        {
-            f"{fmt.display_name(row.on)}\n{row.measure}": row
-            for row in (*one.collections, *one.suites)
-        }
-        for one in comparisons
-    ]
+    by_header = [_rows_by_header(one) for one in comparisons]
     headers = dict.fromkeys(header for rows in by_header for header in rows)
     columns = {header: [cell(rows.get(header)) for rows in by_header] for header in headers}
     names = [f"{one.a} − {one.b}" for one in comparisons]
@@ -173,6 +167,10 @@ def comparisons_latex(comparisons: Sequence[Comparison]) -> str:
         f"collections{_of_pairs(comparisons[0].pairs)})."
     )
     return table_of_scores(names, columns, caption, "differences", dict.fromkeys(headers, ()))
+
+
+def _rows_by_header(comparison: Comparison) -> dict[str, ComparisonRow]:
+    return {f"{fmt.display_name(row.on)}\n{row.measure}": row for row in comparison.all_rows}
 
 
 def comparison_latex(comparison: Comparison) -> str:
@@ -192,8 +190,7 @@ def comparison_latex(comparison: Comparison) -> str:
         more = fmt.signed(pair.difference, 3), fmt.interval(pair, 3), p
         return [*scores, *((None, text) for text in more)]
 
-    rows = (*comparison.collections, *comparison.suites)
-    headers = {f"{fmt.display_name(row.on)}\n{row.measure}": row for row in rows}
+    headers = _rows_by_header(comparison)
     columns = {header: cells(row) for header, row in headers.items()}
     bold = {header: {"a": [0], "b": [1]}.get(row.verdict, []) for header, row in headers.items()}
     caption = (

@@ -11,6 +11,7 @@ import msgspec
 from bench.comparing.pairs import Forgetting, TransferRow
 from bench.comparing.statistics import ALPHA, Difference, t_quantile
 from bench.experiments.report import (
+    MEAN,
     Effect,
     Report,
     RowOnCollection,
@@ -236,7 +237,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _heading(report: Report, name: str) -> str:
-    if report.is_mean(name):
+    if name == MEAN:
         nested = ", a nested suite counting once" if report.weights else ""
         return f"Mean of {len(report.collections) - 1} collections{nested}"
     measures = {on.measure for row in report.rows if (on := row.on_collection(name))}

@@ -190,7 +190,7 @@ class Contrast(msgspec.Struct, frozen=True):
 
     def on(self, column: str, measure: str) -> ComparisonRow | None:
         """Return the difference by ``measure`` on the ``column`` of a collection or suite."""
-        rows = (*self.comparison.collections, *self.comparison.suites)
+        rows = self.comparison.all_rows
         return next((row for row in rows if (row.on, row.measure) == (column, measure)), None)
 
 

@@ -249,6 +249,11 @@ class Comparison(Record):
     recipes: tuple[FieldDifference, ...]
     pairs: int = 1
 
+    @property
+    def all_rows(self) -> tuple[ComparisonRow, ...]:
+        """Rows of the collections, then of the suites."""
+        return (*self.collections, *self.suites)
+
 
 def compare_models(models: Models, settings: ComparisonSettings) -> list[Comparison]:
     """Compare each of ``models`` with every later one, by ``settings``.
@@ -280,7 +285,7 @@ def _adjust(compared: list[Comparison]) -> list[Comparison]:
     """Correct p over the collections of all pairs, and the means of each suite over all pairs."""
     families: dict[str, dict[tuple[int, str], Difference]] = {}
     for number, one in enumerate(compared):
-        for row in (*one.collections, *one.suites):
+        for row in one.all_rows:
             if row.paired:
                 family = families.setdefault(row.on if row.members else "", {})
                 family[number, row.on] = row.paired
