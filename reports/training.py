@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from bench.comparing.pairs import Forgetting, TransferRow
-from bench.comparing.statistics import ALPHA, Difference, t_quantile
+from bench.comparing.statistics import Difference
 from bench.experiments.report import (
     MEAN,
     Effect,
@@ -307,7 +307,7 @@ def _effects_legend(report: Report) -> Iterator[str]:
     yield (
         f"{seeds} seeds leave {format_count(seeds - 1, 'degree', 'degrees')} of freedom: for the "
         "seeds alone to show an effect at the 5 % level, it must be "
-        f"{t_quantile(1 - ALPHA / 2, seeds - 1):.1f} of their standard errors from 0."
+        f"{report.critical_t:.1f} of their standard errors from 0."
     )
     if seeds == 2:
         yield (

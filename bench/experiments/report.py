@@ -239,6 +239,11 @@ class Report(Record, kw_only=True):
         return any(stage != "evaluate" for stage in self.reference)
 
     @property
+    def critical_t(self) -> float:
+        """Standard errors of two seeds or more at which a t test over them has p = 5 %."""
+        return t_quantile(1 - ALPHA / 2, len(self.seeds) - 1)
+
+    @property
     def gaps(self) -> int:
         """Number of cells without a score."""
         return sum(not cell.scores for row in self.rows for cell in row.cells)

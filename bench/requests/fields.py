@@ -150,7 +150,7 @@ def given_fields(request: Request) -> dict[str, Any]:
     elsewhere = {
         each.name for kind in (FolderFields, HardwareFields) for each in attrs.fields(kind)
     }
-    elsewhere |= {"progress", "save_every"}
+    elsewhere |= {"progress", "save_every", "log_dir"}
     given = {}
     for each in sorted(attrs.fields(type(request)), key=lambda each: each.inherited):
         value, default = getattr(request, each.name), each.default

@@ -31,12 +31,15 @@ class TrainingFields(FolderFields):
         save_every: Optimizer steps between two checkpoints, from which an interrupted training
             continues. Default: one every 5 minutes, and one when it is interrupted.
         progress: Function that is called after each step.
+        log_dir: Folder for the loss curves as TensorBoard's logs, in a folder with the name of
+            ``out``.
         device: auto (the first GPU, or the CPU if there is none), cpu or cuda.
     """
 
     changes: Mapping[str, Any] = NO_CHANGES
     save_every: int | None = None
     progress: Callable[..., None] | None = None
+    log_dir: Path | None = field(default=None, converter=to_optional_path)
     device: str = "auto"
 
 

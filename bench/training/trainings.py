@@ -52,7 +52,11 @@ from retrievers.encoders.transformer import fit_router_on_queries, open_encoder
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model, count_parameters, resolve_model
 from retrievers.models.settings import ModelSettings
-from retrievers.training.engine.context import TrainingContext, check_device
+from retrievers.training.engine.context import (
+    TrainingContext,
+    check_device,
+    import_tensorboard,
+)
 from retrievers.training.engine.identity import Inputs, Training
 from retrievers.training.engine.run_folder import RunFolder
 from retrievers.training.finetune.training_data import MinedHits
@@ -132,7 +136,10 @@ def _context(request: requests.TrainingFields, out: Path) -> TrainingContext:
     if every is not None and (type(every) is not int or every < 1):
         raise BenchError(f"save_every={every} is not a whole number from 1")
     context = training_context(out, request.device, request)
-    return replace(context, save_every=every, progress=request.progress)
+    log = request.log_dir and request.log_dir / out.resolve().name
+    if log:
+        import_tensorboard()
+    return replace(context, save_every=every, progress=request.progress, log=log)
 
 
 def training_context(

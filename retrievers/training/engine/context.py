@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from foundation.errors import BenchError, import_package
+from foundation.errors import BenchError, import_package, wrap_errors
 from foundation.files import replace_file
 from foundation.records import decode_json
 
@@ -123,6 +123,33 @@ def cut_curve(path: Path, step: int) -> None:
             file.writelines(msgspec.json.encode(point) + b"\n" for point in kept)
 
 
+def import_tensorboard() -> Any:
+    """Import PyTorch's writer of TensorBoard's files, or raise if TensorBoard is not installed."""
+    problem = "a log of the losses needs TensorBoard, which cannot be imported"
+    hint = "pip install 'retrieval-bench[tensorboard]'"
+    return import_package("torch.utils.tensorboard", problem, hint)
+
+
+def open_log(folder: Path, curve: Path) -> Any:
+    """Open TensorBoard's log in ``folder``, and write the points that ``curve`` has so far.
+
+    They replace those of earlier calls, so that a resumed training has each step once.
+    """
+    with wrap_errors(f"cannot write {folder}", "Use another --log-dir."):
+        writer = import_tensorboard().SummaryWriter(str(folder), purge_step=0)
+    for point in read_curve(curve) if curve.exists() else ():
+        log_point(writer, point)
+    return writer
+
+
+def log_point(writer: Any, point: LossPoint) -> None:
+    """Write ``point`` to TensorBoard's log."""
+    values = {**point.losses, "learning_rate": point.lr}
+    for name, value in values.items():
+        writer.add_scalar(f"train/{name}", value, point.step)
+    writer.flush()
+
+
 @dataclass(frozen=True)
 class Progress:
     """Progress of a stage of a training, earlier calls included, with a new loss point."""
@@ -140,7 +167,8 @@ class TrainingContext:
 
     None of them changes the weights. ``save_every`` is in steps, None for `SAVE_MINUTES`. The first
     process calls ``progress`` after each step and after other work. ``conditions`` returns what the
-    record of the training says about program, machine and libraries.
+    record of the training says about program, machine and libraries. ``log`` is the folder of
+    TensorBoard's log, None for no log.
     """
 
     out: Path
@@ -148,10 +176,16 @@ class TrainingContext:
     save_every: int | None = None
     progress: Callable[[Progress], None] | None = None
     conditions: Callable[[], Mapping[str, Any]] = dict
+    log: Path | None = None
 
     def with_folder(self, folder: Path) -> "TrainingContext":
-        """Return the context of a part of the training, with its own ``folder``."""
-        return replace(self, out=folder)
+        """Return the context of a part of the training, with its own ``folder`` inside."""
+        log = self.log and self.log / folder.resolve().relative_to(self.out.resolve())
+        return replace(self, out=folder, log=log)
+
+    def open_log(self) -> Any:
+        """Open TensorBoard's log of this part in the first process, or return None for no log."""
+        return open_log(self.log, self.out / CURVE_FILE) if self.log and is_first() else None
 
     def report(self, progress: Progress) -> None:
         """Call the progress callback in the first process."""

@@ -87,6 +87,9 @@ class RunFolder:
         if not source.is_file():
             return None
         record = read_json(source, dict[str, Any], f"Remove {source}, and type the command again.")
+        for curve in self.path.rglob(CURVE_FILE):
+            if log := self.context.with_folder(curve.parent).open_log():
+                log.close()
         folder = str(self.path)  # it may have been moved
         return convert_table({**record, "folder": folder, "found": True}, kind, source)
 

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from retrievers.training.engine.context import (
     cut_curve,
     disconnect_at_exit,
     is_first,
+    log_point,
     world_size,
 )
 from retrievers.training.engine.run_folder import (
@@ -214,13 +215,15 @@ class FiniteLossMixin:
         self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]  # prints to stdout
         saving = SaveCallback(timed=settings.context.save_every is None, until=until)
         self.add_callback(saving)  # type: ignore[attr-defined]
-        self.add_callback(CurveCallback(self))  # type: ignore[attr-defined]
+        curve = CurveCallback(self)
+        self.add_callback(curve)  # type: ignore[attr-defined]
         began = time.perf_counter()
         with (
             self._explain_memory_errors(),
             use_full_precision(),
             warnings.catch_warnings(),
             saving.until_interrupted(),
+            curve.log or nullcontext(),
         ):
             warnings.filterwarnings("ignore", "mtime may not be reliable")  # it is not used
             self.train(  # type: ignore[attr-defined]
@@ -280,6 +283,7 @@ class CurveCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, trainer: FiniteLossMixin) -> None:
         self.trainer = trainer
         self.every = min(MAX_STEPS_UNCHECKED, max(1, trainer.args.max_steps // POINTS))
+        self.log = trainer.settings.context.open_log()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Write a point of the curve if it is due, and report progress."""
@@ -293,6 +297,8 @@ class CurveCallback(TrainerCallback):  # type: ignore[misc]
         if point is not None:
             with explain_errors(settings.curve):
                 append_point(settings.curve, point)
+                if self.log:
+                    log_point(self.log, point)
         settings.context.report(Progress(settings.stage, step, args.max_steps, point=point))
 
 
