@@ -31,6 +31,14 @@ def test_conditions_are_about_existing_options(name):
     assert {*conditions, *(other for needs in conditions.values() for other in needs)} <= names
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_description_of_each_option_is_whole_and_says_nothing_of_python_values(name):
+    for option in COMMANDS[name].options().parameters.values():
+        text = option.annotation.__metadata__[-1].help
+        assert text.endswith(".")
+        assert "in python" not in text.lower()
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30s", 30), ("1.5h", 5400)])
 def test_a_duration_is_read_with_its_unit(text, seconds):
     assert parse_duration(text) == seconds
