@@ -13,9 +13,11 @@ def bundle_text(manifest: BundleManifest, out: str) -> str:
     """Return the commands of a bundle in the folder ``out``, and what they do not repeat."""
     commands = [shlex.join(["python", "-m", "bench", *each.words]) for each in manifest.commands]
     made = sum(len(each.makes) for each in manifest.commands)
-    parts = [
-        f"{escape(out)}: {format_count(len(commands), 'command', 'commands')} for {made} records"
-    ]
+    counts = (
+        format_count(len(commands), "command", "commands"),
+        format_count(made, "record", "records"),
+    )
+    parts = [f"{escape(out)}: {' for '.join(counts)}"]
     return "\n\n".join([*parts, bullets(map(code, commands)), *_unrepeated(manifest.unrepeated)])
 
 
@@ -31,7 +33,7 @@ def replay_text(report: ReplayReport) -> str:
         for row in each.rows
         if row.difference is not None
     ]
-    headers = ("collection", "measure", "recorded", "replayed", "difference")
+    headers = ("result", "measure", "recorded", "replayed", "difference")
     parts = [bullets(lines)]
     parts += [make_table(headers, rows).markdown()] if rows else []
     if report.libraries:

@@ -14,6 +14,7 @@ Commands are typed in a copy of the folder, in which weights are in ``models/``.
 """
 
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +53,7 @@ class BundledCommand(Record):
     Attributes:
         words: what is typed after ``python -m bench``, in the folder of a replay.
         makes: records in the bundle that the command makes again.
-        on: collection of each of these results, as it is typed.
+        on: collections that it reads, as they are typed; of an evaluation, that of each result.
         reads: hashes of the files that are read of each folder of weights, by its path.
     """
 
@@ -117,6 +118,7 @@ class _Writer:
         trainings: commands that train, by the folder that they write.
         unrepeated: see `BundleManifest`.
         reads: hashes of the files that are read of each folder of weights, by its path.
+        placed: path in the bundle of each folder of weights.
         needs: sources of collections and weights with their hashes, as lines of the README.
     """
 
@@ -128,6 +130,7 @@ class _Writer:
     unrepeated: dict[str, str] = field(default_factory=dict)
     reads: dict[str, dict[str, str]] = field(default_factory=dict)
     needs: dict[str, None] = field(default_factory=dict)
+    placed: dict[Path, str] = field(default_factory=dict)
 
     def add_result(self, stored: Evaluation) -> None:
         """Copy a result, and add the command that repeats it, or the reason why none does."""
@@ -142,27 +145,34 @@ class _Writer:
         self.needs |= dict.fromkeys(_describe_needs(record))
         try:
             fields = given_fields(find_request(stored, self.workspace, self.files))
+            words, opens = self._relocate(fields, record, target)
         except BenchError as error:
             self.unrepeated[target] = f"{error}. {error.hint}".strip()
             return
-        if record.recipe is None:
-            fields["run"] = f"{target}/{RUN_FILE}"
-            opens, words = fields["dataset"], typed_words("score", fields, "run")
-        else:
-            hashes = {**record.recipe.files, **record.recipe.query_files}
-            fields["model"] = [self._place(name, hashes) for name in fields["model"]]
-            if adapter := record.recipe.adapter:
-                hashes |= adapter.files
-            if "adapter" in fields:
-                fields["adapter"] = self._place(fields["adapter"], hashes)
-            opens = fields.pop("names")[0]
-            words = typed_words("run", fields)
-        command = self.runs.setdefault(words, BundledCommand(words, [], []))
+        command = self.runs.setdefault(words, BundledCommand(words, []))
         command.makes.append(target)
         command.on.append(opens)
 
+    def _relocate(
+        self, fields: dict[str, Any], record: Result, target: str
+    ) -> tuple[tuple[str, ...], str]:
+        """Return the words of a command in the bundle without a collection, and the collection."""
+        if record.recipe is None:
+            fields["run"] = f"{target}/{RUN_FILE}"
+            return typed_words("score", fields, "run"), fields["dataset"]
+        hashes = {**record.recipe.files, **record.recipe.query_files}
+        if record.recipe.adapter:
+            hashes |= record.recipe.adapter.files
+        (model,), (opens,) = fields["model"], fields.pop("names")
+        fields["model"] = self._place(model, hashes)
+        if "adapter" in fields:
+            fields["adapter"] = self._place(fields["adapter"], hashes)
+        return typed_words("run", fields), opens
+
     def _copy(self, source: Path, target: str) -> str:
         """Copy a file into the bundle, and return its path there."""
+        if not source.is_file():
+            raise BenchError(f"{source} is missing")
         path = self.folder / target
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, path)
@@ -179,7 +189,8 @@ class _Writer:
         if path.is_dir():
             return self._list_weights(path, hashes)
         if found := PYTHON_FILE.fullmatch(name):
-            return f"{self._copy_code(Path(found[1]), hashes)}:{found[2]}"
+            copied = self._copy_code(Path(found[1]), hashes)
+            return f"{copied}:{found[2]}" if found[2] else copied
         if name.endswith(TOML) and path.is_file():
             return self._copy_card(path, hashes)
         if "+" in name and not is_url(name):
@@ -189,6 +200,8 @@ class _Writer:
     def _list_weights(self, path: Path, hashes: Mapping[str, str]) -> str:
         """Return the folder of weights in the bundle, and add the training that makes them."""
         path = path.resolve()
+        if path in self.placed:
+            return self.placed[path]
         inner = [f"{ADAPTER_FOLDER}/{name}" for name in hashes]
         named = [*hashes, *inner, CARD_FILE] if hashes else [each.name for each in path.iterdir()]
         files = [name for name in named if (path / name).is_file()]
@@ -198,41 +211,52 @@ class _Writer:
         home = home.parent if command == "adapt" else home
         place = f"models/{path.relative_to(home.parent)}"
         wanted = {name: sha256_of_file(path / name) for name in files}
-        if self.reads.setdefault(place, wanted) != wanted:
+        if place in self.reads:
             raise BenchError(f"two folders of weights are called {place}", "Rename one of them.")
+        self.placed[path], self.reads[place] = place, wanted
         if record:
             source = path if command == "adapt" else home
             self._copy(source / TRAINING_FILE, f"trainings/{place}/{TRAINING_FILE}")
-            self._add_training(home, command, record.conditions.get("request", {}), place)
+            asked = record.conditions.get("request", {})
+            try:
+                self._add_training(home, command, asked, record.code, place)
+            except BenchError as error:
+                self.unrepeated[f"trainings/{place}"] = str(error)
         return place
 
-    def _add_training(self, home: Path, command: str, asked: Mapping[str, Any], place: str) -> None:
+    def _add_training(
+        self,
+        home: Path,
+        command: str,
+        asked: Mapping[str, Any],
+        code: Mapping[str, Mapping[str, str]],
+        place: str,
+    ) -> None:
         """Add the command that trains into the folder ``home``, after those of what it reads."""
         if home in self.trainings:
             self.trainings[home].makes.append(f"trainings/{place}")
             return
-        fields = dict(asked)
-        preset = fields.get("preset", "")
+        fields, preset = dict(asked), asked.get("preset", "")
         if not command or not isinstance(preset, str):
-            reason = "its record states no command: Python made it, or an older version"
-            self.unrepeated[f"trainings/{place}"] = reason
-            return
+            raise BenchError("its record states no command: Python made it, or an older version")
         if preset.endswith(TOML):
             fields["preset"] = self._copy(Path(preset), f"presets/{Path(preset).name}")
         for name in {"model", "start", "objective", "method"} & fields.keys():
-            fields[name] = self._place(fields[name], {})
+            fields[name] = self._place(fields[name], code.get(name, {}))
         if "adapters" in fields:
             fields["adapters"] = [self._place(name, {}) for name in fields["adapters"]]
-        if "method_settings" in fields:
-            settings = fields.pop("method_settings")
+        if settings := fields.pop("method_settings", {}):
             changes = {f"method.{name}": value for name, value in settings.items()}
             fields["changes"] = {**fields.get("changes", {}), **changes}
         positional = ("how", "adapters") if command == "compose" else ("preset",)
         words = typed_words(command, {**fields, "out": f"models/{home.name}"}, *positional)
-        self.trainings[home] = BundledCommand(words, [f"trainings/{place}"])
+        read = [*fields.get("on", ()), *fields.get("held_out", ())]
+        self.trainings[home] = BundledCommand(words, [f"trainings/{place}"], read)
 
     def _copy_code(self, path: Path, hashes: Mapping[str, str]) -> str:
         """Copy a file of Python code and the modules of its folder that it imports."""
+        if not path.is_file():
+            raise BenchError(f"{path} is missing")
         place = f"code/{sha256_of_file(path)[:HASH_DIGITS]}"
         for name in hashes.keys() - {path.name}:
             module = path.parent.joinpath(*name.split("."))
@@ -245,7 +269,8 @@ class _Writer:
         """Copy a card, whose paths become those of the bundle."""
         card, place = load_card(path), self._copy(path, f"cards/{path.name}")
         text = path.read_text(encoding="utf-8")
-        stated = [card.checkpoint, card.query_checkpoint, card.encoder, *card.models]
+        stated = [card.checkpoint, card.query_checkpoint, card.encoder, card.reranker]
+        stated += [card.model, *card.models]
         for name in filter(None, [*stated, card.adapter.path if card.adapter else ""]):
             file = str(path.parent / Path(name.partition(":")[0]).expanduser())
             if Path(file).exists():
@@ -260,7 +285,11 @@ class _Writer:
         cards = [self.folder / word for word in command.words if word.startswith("cards/")]
         text += "".join(card.read_text(encoding="utf-8") for card in cards)
         made = {name.removeprefix("trainings/") for name in command.makes}
-        reads = {path: each for path, each in self.reads.items() if path in text}
+        reads = {
+            path: each
+            for path, each in self.reads.items()
+            if re.search(rf"{re.escape(path)}(?![\w.-])", text)
+        }
         others = {path: each for path, each in reads.items() if path not in made}
         return msgspec.structs.replace(command, reads=others)
 

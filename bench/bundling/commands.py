@@ -4,11 +4,12 @@ A record has hashes instead of paths. Cards, folders and files with that content
 a candidate counts only if its recipe has the fingerprint of the record.
 """
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,15 @@ SEARCH = "Name the folders of weights, cards and code with --search."
 
 @dataclass(frozen=True)
 class FileSearch:
-    """Files below some folders, by content. Hidden folders are left out."""
+    """Files below some folders, by content. Hidden folders are left out.
+
+    Attributes:
+        roots: the folders.
+        models: what to type for models that were found, by their names in results.
+    """
 
     roots: tuple[Path, ...]
+    models: dict[str, tuple[str, ModelSettings]] = field(default_factory=dict)
 
     @cached_property
     def by_name(self) -> Mapping[str, list[Path]]:
@@ -65,6 +72,7 @@ class FileSearch:
                 yield folder
 
 
+@cache
 def _has_content(path: Path, sha256: str) -> bool:
     return path.is_file() and sha256_of_file(path) == sha256
 
@@ -175,17 +183,25 @@ def find_model(
             trusted = ModelSettings(trust_code=True)
             return f"{folder / file}:{name}", _settings_of(recipe, plain, trusted)
         raise BenchError(f"no file {file} with its content was found", SEARCH)
+    if SUFFIX in str(recipe.options.get("reranker", "")):
+        raise BenchError("code of the user reranks it, which is not looked for")
     if not recipe.is_identified or not (recipe.traits.is_stated or recipe.files):
         raise BenchError("a Python object made it, which no command can repeat")
-    for name in _candidate_names(result.model, recipe, files):
-        for sources in _candidate_sources(name, recipe, files):
-            with suppress(BenchError):
-                opened = workspace.load(name, sources).for_dataset(result.protocol.collection)
-                settings = _settings_of(recipe, opened.recipe, sources)
-                model = workspace.load(name, settings).configured(OPTIONS, workspace.resources)
-                found = model.for_dataset(result.protocol.collection).recipe
-                if found.stateless.fingerprint == recipe.stateless.fingerprint:
-                    return name, settings
+    found = files.models.get(result.model)
+    candidates = (
+        (name, sources)
+        for name in _candidate_names(result.model, recipe, files)
+        for sources in _candidate_sources(name, recipe, files)
+    )
+    for name, sources in itertools.chain([found] if found else [], candidates):
+        with suppress(BenchError):
+            opened = workspace.load(name, sources).for_dataset(result.protocol.collection)
+            settings = _settings_of(recipe, opened.recipe, sources)
+            model = workspace.load(name, settings).configured(OPTIONS, workspace.resources)
+            here = model.for_dataset(result.protocol.collection).recipe
+            if here.stateless.fingerprint == recipe.stateless.fingerprint:
+                files.models[result.model] = name, sources
+                return name, settings
     raise BenchError("no card and no weights with the content that it states were found", SEARCH)
 
 
@@ -222,15 +238,15 @@ def _locate_member(name: str, files: FileSearch) -> str:
 
 def _candidate_sources(name: str, recipe: Recipe, files: FileSearch) -> Iterator[ModelSettings]:
     """Yield what decides the card of a model: nothing, its adapter, or a card to use it like."""
-    yield ModelSettings()
     if recipe.traits.is_remote:
         yield ModelSettings(endpoint_model=str(recipe.options["endpoint_model"]))
-    for folder in files.folders(recipe.adapter.files) if recipe.adapter else ():
-        yield ModelSettings(adapter=str(folder))
+    adapters = files.folders(recipe.adapter.files) if recipe.adapter else ()
+    likes = list[str | None]([None])
     if Path(name).is_dir() or name == recipe.checkpoint:
-        for card in all_cards().values():
-            if card.is_network and card.pooling == recipe.pooling and not card.missing:
-                yield ModelSettings(like=card.name)
+        cards = [card for card in all_cards().values() if card.is_network and not card.missing]
+        likes += [card.name for card in cards if card.pooling == recipe.pooling]
+    for adapter in (None, *adapters):
+        yield from (ModelSettings(like=like, adapter=adapter) for like in likes)
 
 
 def _settings_of(recipe: Recipe, plain: Recipe, sources: ModelSettings) -> ModelSettings:

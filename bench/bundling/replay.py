@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from bench.bundling.bundle import MANIFEST, README, BundledCommand, BundleManifest
 from bench.bundling.commands import FileSearch
 from bench.comparing.pairs import ComparedModel, ComparisonSettings
@@ -36,6 +38,8 @@ from retrievers.training.engine.identity import Training, TrainingRecord
 
 COPIED = ("cards", "code", "presets", "recorded")
 COMMANDS = ("run", "score", "pretrain", "finetune", "adapt", "compose")
+# Names of files in the settings of a training, whose content is compared.
+PATHS = ("preset.start.model", "preset.objective.name", "preset.teacher.model")
 State = Literal["repeated", "differs", "missing", "found", "would run"]
 
 
@@ -46,7 +50,7 @@ class ReplayedCommand(Record):
         command: what is typed.
         state: ``found`` stands for weights that are not trained again.
         notes: what is missing, differs or failed.
-        rows: recorded and repeated score of each collection.
+        rows: recorded and repeated score of each result, called MODEL on COLLECTION.
     """
 
     command: str
@@ -183,17 +187,23 @@ class _Replay:
         """Yield the collections and published weights that are not on this machine, or differ."""
         if not self.request.dry_run:  # the commands find them, or download them
             return
-        for one, typed in zip(self._recorded(command), command.on, strict=False):
+        recorded = self._recorded(command)
+        for typed in dict.fromkeys(command.on) if not recorded else ():
+            try:
+                self.workspace.documents([typed])
+            except BenchError as error:
+                yield f"{typed}: {error}"
+        for typed, one in zip(command.on, recorded, strict=False):
             protocol, recipe = one.record.protocol, one.record.recipe
             try:
                 dataset = self.workspace.dataset(typed, protocol.split or None)
             except BenchError as error:
                 yield f"{typed}: {error}"
-            else:
-                hashes = dataset.queries_sha256, dataset.qrels_sha256
-                is_cut = protocol.collection != dataset.name
-                if not is_cut and hashes != (protocol.queries_sha256, protocol.qrels_sha256):
-                    yield f"{typed} has other queries or judgements than the recorded ones"
+                continue
+            hashes = dataset.queries_sha256, dataset.qrels_sha256
+            is_whole = protocol.collection == dataset.name
+            if is_whole and hashes != (protocol.queries_sha256, protocol.qrels_sha256):
+                yield f"{typed} has other queries or judgements than the recorded ones"
             if recipe and recipe.checkpoint and recipe.files and not command.reads:
                 yield from _missing_files(recipe)
 
@@ -231,7 +241,8 @@ class _Replay:
                 {key: getattr(each, key) for key in Training.__struct_fields__}
                 for each in (recorded, made)
             )
-            if changed := find_differing_keys(then, now):
+            changed = [name for name in find_differing_keys(then, now) if name not in PATHS]
+            if changed:
                 state = "differs"
                 notes.append(f"another training: {format_names(changed)} differs")
             elif recorded.weights != made.weights:
@@ -277,7 +288,8 @@ def _compare_scores(
             state = "differs"
             notes.append(str(error))
             continue
-        rows += done.rows
+        label = f"{one.model} on {name}"
+        rows += [msgspec.structs.replace(row, name=label) for row in done.rows]
         if done.outcome != "OK":
             state = "missing" if done.outcome == "MISSING" and state != "differs" else "differs"
             notes += map(str, done.reasons)

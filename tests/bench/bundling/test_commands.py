@@ -12,6 +12,7 @@ from bench.requests.evaluating import RunRequest
 from bench.requests.fields import given_fields
 from bench.runner.run import run
 from bench.runner.workspace import open_workspace
+from foundation.errors import BenchError
 from retrievers.models.kinds import KINDS
 from retrievers.models.settings import ModelSettings
 from tests.bench.evaluation.test_kinds import EXAMPLES
@@ -35,6 +36,7 @@ CASES = [
     for kind in EXAMPLES
     for option in ("", *sorted(KINDS[kind].honours & VALUES.keys()))
     if (kind, option) not in {("python", "dtype"), ("python", "query_prompt")}  # of folders only
+    and kind != "rerank"
 ]
 
 
@@ -76,3 +78,12 @@ def test_the_command_of_a_result_has_its_recipe(kind, option, tmp_path):
 def test_every_setting_of_a_model_is_tried():
     tried = {option for _, option in CASES} | {"like", "adapter", "endpoint_model", "trust_code"}
     assert tried >= {each.name for each in attrs.fields(ModelSettings)} - {"allow_unknown_tokens"}
+
+
+def test_a_result_that_own_code_reranks_is_not_repeated(tmp_path):
+    write_collection(tmp_path / "wings")
+    with ExitStack() as stack:
+        example = EXAMPLES["rerank"](tmp_path, stack)
+        stored = evaluated(tmp_path, model=example.name, **example.settings)
+    with pytest.raises(BenchError, match="code of the user reranks it"):
+        repeated(stored, tmp_path)
