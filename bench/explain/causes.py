@@ -293,17 +293,17 @@ def _share(found: Sequence[str], truth: Sequence[str]) -> float:
 
 
 def find_filter(before: Run, after: Run) -> Cause | None:
-    """Return the filter that turns exact rankings into what was returned, if one does."""
+    """Return the filter that turns exact rankings into what was returned, if one does.
+
+    Documents that a single query should find would fit any filter, so only the others are evidence.
+    """
     wanted, found = first_documents(before, ALL), first_documents(after, ALL)
-    hidden = _never_returned(wanted, found)
-    left = {query: [id_ for id_ in ids if id_ not in hidden] for query, ids in wanted.items()}
-    lost, lost_of_others = (
-        1
-        - float(
-            np.mean([_share(found.get(query, [])[: len(ids)], ids) for query, ids in each.items()])
-        )
-        for each in (wanted, left)
-    )
+    times = Counter(id_ for ids in wanted.values() for id_ in ids)
+    seen = {id_ for ids in found.values() for id_ in ids}
+    repeated = {id_ for id_, count in times.items() if count > 1}
+    hidden = repeated - seen
+    lost = _lost(wanted, found)
+    lost_of_others = _lost(*(_only(each, repeated - hidden) for each in (wanted, found)))
     if not hidden or lost_of_others > min(1 - SHARE, lost * (1 - SHARE)):
         return None
     never = f"{format_count(len(hidden), 'document is', 'documents are')} never returned"
@@ -352,8 +352,11 @@ def _describe_rows(rows: Int64Array) -> str:
     return f"{count} of {rows[1].max():,} rows"
 
 
-def _never_returned(wanted: dict[str, list[str]], found: dict[str, list[str]]) -> set[str]:
-    """Return documents that several queries should find and that none does."""
-    times = Counter(id_ for ids in wanted.values() for id_ in ids)
-    seen = {id_ for ids in found.values() for id_ in ids}
-    return {id_ for id_, count in times.items() if count > 1 and id_ not in seen}
+def _only(rankings: dict[str, list[str]], kept: set[str]) -> dict[str, list[str]]:
+    return {query: [id_ for id_ in ids if id_ in kept] for query, ids in rankings.items()}
+
+
+def _lost(wanted: dict[str, list[str]], found: dict[str, list[str]]) -> float:
+    """Return the mean share of the wanted documents that are not found at their depth."""
+    shares = [_share(found.get(query, [])[: len(ids)], ids) for query, ids in wanted.items()]
+    return 1 - float(np.mean(shares))

@@ -143,7 +143,7 @@ class SearchSystem:
         if rows and isinstance(rows[0], Sequence) and not isinstance(rows[0], str):
             try:
                 ids = [doc_id for doc_id, _ in rows]
-                scores = list(map(float, [score for _, score in rows]))
+                scores = [float(score) for _, score in rows]
             except (TypeError, ValueError):
                 raise self._row_error("rows that are not pairs of id and score", rows) from None
         with suppress(TypeError):

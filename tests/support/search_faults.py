@@ -83,11 +83,16 @@ class World:
 
     @cached_property
     def encode(self) -> Encode:
-        return remember(self.model.require_encoder().encode_queries)
+        return self._encode_queries(self.model)
 
     @cached_property
     def without_prompt(self) -> Encode:
-        return remember(self.plain.require_encoder().encode_queries)
+        return self._encode_queries(self.plain)
+
+    def _encode_queries(self, model: Retriever) -> Encode:
+        encode = remember(model.require_encoder().encode_queries)
+        encode(list(self.dataset.queries.texts))  # together, which is faster
+        return encode
 
     def _encode_documents(self, model: Retriever) -> np.ndarray:
         store = self.workspace.store
