@@ -21,6 +21,7 @@ from datasets_cfg.download import (
     detect_layout,
     fetch_remote,
     find_files,
+    folder_of_table,
     is_training_data,
     reader_of_layout,
 )
@@ -317,6 +318,7 @@ def name_in_results(folder: Path) -> str:
 
 def name_of_user(name: str, data_dir: Path | None = None) -> str:
     """Return the name in results of the collection of a user, "" if ``name`` is not one."""
+    name = folder_of_table(name)
     folder = catalogue.user_folder(name, data_dir)
     return catalogue.remote_name(name) or (name_in_results(folder) if folder else "")
 

@@ -85,9 +85,10 @@ class MemberRetriever(Retriever):
         """Estimate the peak memory of a search in bytes, and raise if it exceeds the limit."""
         wanted = self.members_depth(depth)
         most = max(member.check(dataset, wanted) for member in self.members)
-        ranked = len(dataset.queries) * min(wanted, len(dataset.corpus))
+        documents = len(dataset.corpus) if dataset.has_documents else wanted
+        ranked = len(dataset.queries) * min(wanted, documents)
         needed = most + ranked * len(self.members) * ROW_BYTES
-        return check_memory(self.name, needed, self.resources.max_memory, len(dataset.corpus))
+        return check_memory(self.name, needed, self.resources.max_memory, documents)
 
     def search_members(self, dataset: Dataset, depth: int) -> tuple[list[Run], list[SearchFacts]]:
         """Return the rankings of the members without documents that the protocol excludes."""

@@ -91,6 +91,10 @@ class SystemRetriever(Retriever):
         system = SearchSystem(made, name)
         return cls(model=Model(card, recipe), resources=resources, system=system)
 
+    def with_name(self, name: str) -> Self:
+        """Return this system with another ``name`` in results and in messages."""
+        return replace(super().with_name(name), system=replace(self.system, name=name))
+
     def configured(self, options: EvaluationOptions, resources: Resources) -> Self:
         """Return this system with other options, of which passages change its rankings."""
         facts = {"version": self.system.stated("version"), "passages": options.passages}

@@ -73,6 +73,7 @@ from bench.result_store.find import choose_results, find_named
 from bench.runner.workspace import Workspace, load_models, open_workspace
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.dataset import name_of_user
+from datasets_cfg.download import folder_of_table
 from foundation.errors import BenchError, UnavailableError, format_names
 from retrievers.models.card import ExpectedScore, all_cards
 from retrievers.models.locate import is_card, is_url
@@ -289,12 +290,13 @@ def _find_scope(
         given = model_of(request.baseline)
         name, found = given.name, list(given.results.values())
     own = {c.dataset for c in claims} if name == PUBLISHED else {one.dataset for one in found}
-    folders = _own_folders([word for word in request.on if word not in own], workspace)
+    on = [word if word in own else folder_of_table(word) for word in request.on]
+    folders = _own_folders([word for word in on if word not in own], workspace)
     names = {folder: collection for collection, folder in folders.items()}
-    weights = mean_weights([names.get(word, word) for word in request.on] or sorted(own))
+    weights = mean_weights([names.get(word, word) for word in on] or sorted(own))
     if not weights:
         raise BenchError("there are no collections to check on", "Name them with --on.")
-    chosen = choose_results(name, found, weights if request.on else None)
+    chosen = choose_results(name, found, weights if on else None)
     left_out = tuple(sorted(own - weights.keys()))
     opened_by = {n: folders.get(n) or _find_folder(n, chosen, workspace) for n in weights}
     return Scope(workspace, ComparedModel(name, chosen), weights, left_out, opened_by)

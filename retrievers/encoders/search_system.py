@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from foundation.errors import BenchError, wrap_errors
+from foundation.errors import BenchError, format_count, wrap_errors
 
 ENCODES = ("encode_query", "encode_queries")  # methods of encoders
 SECOND_ARGUMENTS = ("k", "top_k")
@@ -127,8 +127,9 @@ class SearchSystem:
             raise self._error(f"returned a {type(returned).__name__}", returned)
         rankings = list(returned)
         if len(rankings) != len(queries):
-            expected = f"{len(rankings)} rankings for {len(queries)} queries"
-            raise self._error(f"returned {expected}", rankings[:1])
+            counts = format_count(len(rankings), "ranking", "rankings")
+            counts += f" for {format_count(len(queries), 'query', 'queries')}"
+            raise self._error(f"returned {counts}", rankings[:1])
         return [self.read(ranking) for ranking in rankings]
 
     def read(self, ranking: Any) -> Ranking:

@@ -112,7 +112,7 @@ def test_pairs_ids_and_scores_by_id_are_read(returned, ids, scores):
     [
         ("<html>busy</html>", "returned a str: '<html>busy</html>'"),
         (None, "returned a NoneType"),
-        (["a", "b", "c"], "returned 3 rankings for 1 queries"),
+        (["a", "b", "c"], "returned 3 rankings for 1 query"),
         (["a"], "returned a str as a ranking: 'a'"),
         ([("a", 0.5)], "neither text nor whole numbers"),
         ([[("a", "high")]], "not pairs of id and score"),
@@ -232,6 +232,56 @@ def test_a_golden_set_without_documents_is_scored_by_ids_alone(tmp_path, capsys)
     with pytest.raises(BenchError, match="golden has no documents") as refused:
         bench.evaluate("bm25", golden, **places)
     assert "Ids alone suffice for a search system" in refused.value.hint
+
+
+SYSTEMS = """
+class One:
+    name = "first"
+    version = "1"
+    def search(self, queries, k):
+        return [["d1", "d2"] for _ in queries]
+
+class Two(One):
+    name = "second"
+    def search(self, queries, k):
+        return [["d2", "d3"] for _ in queries]
+
+class Broken(One):
+    name = "broken-system"
+    def search(self, queries, k):
+        return "<html>502 Bad Gateway</html>"
+"""
+
+
+def test_a_golden_set_is_named_by_its_table_and_systems_are_fused_without_documents(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(asking, "PAUSES_S", (0.0,))
+    golden = tmp_path / "golden/golden.csv"
+    golden.parent.mkdir()
+    golden.write_text("question,expected_doc_ids\nfirst,d1;d3\nsecond,d2\n", encoding="utf-8")
+    systems = tmp_path / "systems.py"
+    systems.write_text(SYSTEMS, encoding="utf-8")
+    one, two, broken = (f"{systems}:{name}" for name in ("One", "Two", "Broken"))
+    places = ["--results", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")]
+    places += ["--trust-code"]
+    assert main(["run", str(golden), "--model", f"{one}+{two}", one, *places]) == ExitCode.OK
+    fused, alone = find_results(tmp_path / "out")
+    assert {fused.dataset, alone.dataset} == {"golden"}
+    # d2 is first: 1/62 + 1/61 exceeds 1/61 and 1/62.
+    by_model = {each.model: each.measures["nDCG@10"] for each in (fused, alone)}
+    gains = 1 / np.log2([2, 3, 4])
+    assert by_model["first"] == pytest.approx((gains[0] / (gains[0] + gains[1]) + gains[1]) / 2)
+    (name,) = by_model.keys() - {"first"}
+    assert by_model[name] == pytest.approx(
+        ((gains[1] + gains[2]) / (gains[0] + gains[1]) + gains[0]) / 2
+    )
+    checked = ["check", two, "--baseline", "first", "--on", str(golden)]
+    assert main([*checked, *places]) == ExitCode.INCONCLUSIVE
+    assert main(["run", str(golden), "--model", broken, *places]) == ExitCode.BAD_INPUT
+    assert "broken-system returned a str" in capsys.readouterr().err
+    assert main(["run", str(golden), "--model", f"{one}+bm25", *places]) == ExitCode.BAD_INPUT
+    assert "has no documents" in capsys.readouterr().err
 
 
 def test_documents_of_a_golden_set_come_from_the_system_itself(tmp_path):

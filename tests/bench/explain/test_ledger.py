@@ -157,7 +157,7 @@ def test_vectors_of_another_dimension_are_one_row_with_the_search(world):
         ({"ids": lambda: ["x1", "x2"]}, "stores no document of words: its ids are such as 'x1'"),
         ({"vectors": lambda ids: [[1.0]] * 3}, "returned 3 vectors for 400 ids"),
         ({"vectors": lambda ids: [None, *[[1.0]] * (len(ids) - 1)]}, "and none for 'd000'"),
-        ({"search": lambda queries, k: []}, "returned 0 rankings for 1 queries"),
+        ({"search": lambda queries, k: []}, "returned 0 rankings for 1 query"),
         ({"search": lambda queries, k: 1 / 0}, "ZeroDivisionError"),
         ({"search": lambda queries, k: [3.5] * len(queries)}, "returned a float as a ranking"),
     ],
