@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.evaluation.runs import Run
-from bench.explain.causes import find_filter
+from bench.explain.causes import describe_search, find_filter
 
 QUERIES, DOCUMENTS, ROWS = 225, 1_400, 12
 
@@ -34,3 +34,13 @@ def test_rows_that_are_lost_at_random_are_not_those_of_a_filter(rankings):
     rng = np.random.default_rng(1)
     left = [[row for row in ids if rng.random() > 0.25] for ids in rankings]
     assert find_filter(run_of(rankings), run_of(left)) is None
+
+
+def test_a_search_stops_early_if_nearly_all_queries_have_the_same_number_of_rows(rankings):
+    rows = [ids[:4] for ids in rankings]
+    rows[7] = rankings[7][:5]
+    cause = describe_search(run_of(rankings), run_of(rows), ROWS)
+    assert cause.name == "the search stops early: it returns 4 of 12 rows"
+    rows = [ids[: 3 + query % 3] for query, ids in enumerate(rankings)]
+    cause = describe_search(run_of(rankings), run_of(rows), ROWS)
+    assert cause.name.startswith("approximate search: 3 to 5 of 12 rows")
