@@ -298,6 +298,15 @@ _CHECKS = (
 CHANGES_FILE = "CHANGES.md"
 
 
+def check_new_collection(folder: Path) -> None:
+    """Raise if no collection can be written to ``folder``."""
+    if folder.exists():
+        raise BenchError(f"{folder} exists already", "choose a new folder for the copy")
+    if folder.name in (*dataset_names(), *suite_names()):
+        problem = f"{folder} has the name of a declared collection or suite"
+        raise BenchError(problem, "choose another name for the copy")
+
+
 def write_repaired(open_collection: Callable[[], Dataset], folder: Path) -> list[str]:
     """Write a copy of a collection in BEIR's layout, and what was changed into its `CHANGES_FILE`.
 
@@ -305,11 +314,7 @@ def write_repaired(open_collection: Callable[[], Dataset], folder: Path) -> list
     queries without judgements, and other splits. The first of several documents, queries or grades
     with the same id is kept. Returned is what was changed, a sentence each.
     """
-    if folder.exists():
-        raise BenchError(f"{folder} exists already", "choose a new folder for the copy")
-    if folder.name in (*dataset_names(), *suite_names()):
-        problem = f"{folder} has the name of a declared collection or suite"
-        raise BenchError(problem, "choose another name for the copy")
+    check_new_collection(folder)
     with collect_errors() as wrong:
         dataset = open_collection()
         if dataset.answers is not None or dataset.excluded:

@@ -5,6 +5,7 @@ texts that it would have read. A finished training is not repeated.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -106,49 +107,69 @@ def pretrain(
     folder = RunFolder(context, training)
     if finished := folder.result(PretrainResult):
         return finished
-
-    def save(out: Path, step: int) -> None:
-        """Write the model after ``step``: an encoder, and its heads in a separate file."""
-        save_heads(module, started.encoder.encoder, out, preset.objective)
-        card = pretrained_card(preset, step, training.trained_on, like)
-        if save_encoder := getattr(module, "save_encoder", None):
-            save_encoder(out, card)
-        else:
-            save_checkpoint(started.encoder.encoder, started.tokenizer, out, card)
-
-    settings = FitSettings(
-        context=context,
-        stage=context.out.name,
-        optimizer=preset.optimizer,
-        steps=training.steps,
-        batch_size=preset.batch_size,
-        accumulate=preset.accumulate,
-        seed=preset.seed,
-        precision=preset.precision,
-        save_model=save,
-        memory_hint=LESS_MEMORY,
-    )
-    texts_read = training.steps * texts_per_step(preset)
+    stream = Stream(texts, training.steps * texts_per_step(preset), preset.seed)
+    writer = ModelWriter(preset, started, module, training.trained_on, like)
     with folder.claim() as began:
         fitted = FitResult(0.0, training.steps)
         if not folder.has_model:  # else it was killed before it recorded its end
-            if preset.gradient_checkpointing:
-                checkpoint_gradients(module)
-            stream = Stream(texts, texts_read, preset.seed)
-            fitted = StreamTrainer(module, settings, stream, collate).fit(settings)
-            if is_first():
-                with explain_errors(context.out):
-                    save(context.out, training.steps)
+            fitted = train_module(writer, stream, collate, training.steps, context)
         trained = PretrainResult(
             folder=str(context.out),
             objective=preset.objective.name,
             steps=training.steps,
-            texts_read=texts_read,
+            texts_read=len(stream),
             seconds=fitted.seconds,
             resumed_at=fitted.resumed_at,
         )
         folder.finish(trained, began)
     return trained
+
+
+@dataclass(frozen=True)
+class ModelWriter:
+    """The objective's module that is trained from a start, and how its model is written."""
+
+    preset: Pretraining
+    started: StartModel
+    module: nn.Module
+    trained_on: tuple[str, ...]
+    like: Card | None
+
+    def __call__(self, out: Path, step: int) -> None:
+        """Write the model after ``step``: an encoder, and its heads in a separate file."""
+        encoder = self.started.encoder.encoder
+        save_heads(self.module, encoder, out, self.preset.objective)
+        card = pretrained_card(self.preset, step, self.trained_on, self.like)
+        if save_encoder := getattr(self.module, "save_encoder", None):
+            save_encoder(out, card)
+        else:
+            save_checkpoint(encoder, self.started.tokenizer, out, card)
+
+
+def train_module(
+    writer: ModelWriter, stream: Stream, collate: Collator, steps: int, context: TrainingContext
+) -> FitResult:
+    """Train the module of ``writer`` on ``stream``, and write its model."""
+    preset = writer.preset
+    settings = FitSettings(
+        context=context,
+        stage=context.out.name,
+        optimizer=preset.optimizer,
+        steps=steps,
+        batch_size=preset.batch_size,
+        accumulate=preset.accumulate,
+        seed=preset.seed,
+        precision=preset.precision,
+        save_model=writer,
+        memory_hint=LESS_MEMORY,
+    )
+    if preset.gradient_checkpointing:
+        checkpoint_gradients(writer.module)
+    fitted = StreamTrainer(writer.module, settings, stream, collate).fit(settings)
+    if is_first():
+        with explain_errors(context.out):
+            writer(context.out, steps)
+    return fitted
 
 
 def checkpoint_gradients(module: nn.Module) -> None:
