@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.tuning.tuning_record import TunedSetting, Tuning
+from bench.tuning.tuning_record import Reranking, TunedSetting, Tuning
 from foundation.errors import format_count
 from reports import format as fmt
 from reports.table import Column, Table, code, escape
@@ -21,6 +21,8 @@ def tuning_text(done: Tuning, out: Path | None = None) -> str:
 def _parts(done: Tuning, out: Path | None) -> Iterator[str]:
     yield escape(_answer(done))
     yield escape(" ".join(_remarks(done)))
+    if done.rerankings:
+        yield _rerankings(done)
     yield _table(done)
     yield escape(" ".join(_legend(done)))
     if done.chosen and len(done.settings) > 1:
@@ -52,13 +54,30 @@ def _remarks(done: Tuning) -> Iterator[str]:
         yield f"No order of the documents of all rankings exceeds {listed}."
 
 
+def _rerankings(done: Tuning) -> str:
+    """Return a table of what reranking adds to a setting."""
+    columns: list[Column[Reranking]] = [
+        Column(f"reranked of {done.reranked}", lambda row: f"first {row.depth}"),
+        Column("ms more", lambda row: row.ms, fmt.fixed_digits(2)),
+        Column("gain", lambda row: row.gain, fmt.signed),
+        Column("95 % interval", lambda row: row, fmt.interval),
+        Column("verdict", lambda row: "better" if row.low >= 0 else "not proved"),
+    ]
+    return Table(done.rerankings, columns).markdown()
+
+
+def _kind(setting: TunedSetting) -> tuple[object, ...]:
+    """Return what the settings of one row have in common."""
+    return setting.models, setting.fusion and setting.fusion.method, bool(setting.reranked)
+
+
 def _table(done: Tuning) -> str:
     """Return a table of the baseline and the best setting of each kind."""
     best: dict[object, TunedSetting] = {}
     for one in done.settings:
-        best.setdefault((one.models, one.fusion and one.fusion.method), one)
+        best.setdefault(_kind(one), one)
     if done.chosen:
-        best[done.chosen.models, done.chosen.fusion and done.chosen.fusion.method] = done.chosen
+        best[_kind(done.chosen)] = done.chosen
     baseline = TunedSetting(
         name=done.baseline,
         models=(done.baseline,),
@@ -98,6 +117,10 @@ def _how_to_run(done: Tuning, chosen: TunedSetting, out: Path | None) -> str:
     shown = f"Card of the answer: {out}"
     if out is None:
         shown = f"Card of the answer (--out FILE writes it):\n\n```toml\n{done.card}```"
-    words = ["python", "-m", "bench", "tune", *chosen.models, "--on", "OTHER", "--only"]
-    test = shlex.join([*words, str(out or "FILE")])
+    if done.first_card and out is None:
+        shown += f"\n\nCard of its model:\n\n```toml\n{done.first_card}```"
+    words = ["tune", *chosen.models, "--on", "OTHER", "--only", str(out or "FILE")]
+    if chosen.reranked:
+        words = ["check", str(out or "FILE"), "--baseline", done.baseline, "--on", "OTHER"]
+    test = shlex.join(["python", "-m", "bench", *words])
     return f"{shown}\n\nTest it alone on other queries: {code(test)}"

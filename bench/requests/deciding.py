@@ -304,6 +304,8 @@ class TuneRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields,
             path/to/file.py:NAME) or run files. The first one is the baseline.
         on: Collection or folder (see `list datasets`).
         measure: Measure to choose by. Default: the collection's main measure.
+        reranker: Cross-encoder (a folder or Hub id) or path/to/file.py:NAME that also reranks the
+            first 10, 20, 50 and 100 documents of every setting.
         limit_ms: Consider only settings that cost at most so many milliseconds of a query, measured
             on this machine.
         only: Card of a fusion, such as one written by ``out`` for other queries. It alone is
@@ -318,12 +320,14 @@ class TuneRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields,
         python -m bench tune minilm bm25 --on beir/scifact
         python -m bench tune minilm bm25 --on beir/scifact --limit-ms 20 --out hybrid.toml
         python -m bench tune minilm bm25 --on beir/nfcorpus --only hybrid.toml
+        python -m bench tune minilm bm25 --reranker path/to/folder --on beir/scifact
         python -m bench tune prod.trec other.trec --on path/to/mine --figure costs.svg
     """
 
     models: tuple[str, ...] = field(kw_only=False, converter=to_names)
     on: str = field(kw_only=False, converter=str)
     measure: str | None = None
+    reranker: str | None = None
     limit_ms: float | None = None
     only: Path | None = field(default=None, converter=to_optional_path)
     out: Path | None = field(default=None, converter=to_optional_path)

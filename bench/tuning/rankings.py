@@ -8,7 +8,7 @@ from statistics import median
 
 from bench.comparing.comparison import find_run_file, score_run_file
 from bench.evaluation.pipeline import Job, OpenDataset, evaluate
-from bench.evaluation.rerank_retriever import RerankRetriever
+from bench.evaluation.rerank_retriever import Pairs, RerankRetriever
 from bench.evaluation.result_record import Evaluation
 from bench.evaluation.retriever import Retriever
 from bench.evaluation.runs import Run
@@ -19,6 +19,8 @@ from bench.runner.workspace import Workspace, load_models, refuse_duplicates
 from bench.speed.race import time_call
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
+from retrievers.models.card import Card, make_card
+from retrievers.models.resolve import resolve_kind
 
 ENCODED_QUERIES = 20  # whose encoding is timed
 REPEATS = 3
@@ -48,7 +50,8 @@ def open_collection(request: TuneRequest, workspace: Workspace) -> OpenDataset:
         problem = f"{request.on} is a suite, and a pipeline is chosen on one collection"
         raise BenchError(problem, f"Use --on {names[0]}.")
     files = [find_run_file(model, []) for model in request.models]
-    return workspace.open(names[0], request.split, with_corpus=not all(files))
+    needs_texts = request.reranker is not None or not all(files)
+    return workspace.open(names[0], request.split, with_corpus=needs_texts)
 
 
 def collect_rankings(
@@ -57,7 +60,7 @@ def collect_rankings(
     """Read run files and evaluate models as `run` does, unless their results are stored."""
     files = {model: find_run_file(model, []) for model in request.models}
     models = [model for model in request.models if files[model] is None]
-    if not models:
+    if not models and request.reranker is None:
         for model in request.models:
             find_run_file(model, request.typed_settings())  # which would have no effect
     retrievers = load_models(workspace, models, request)
@@ -107,9 +110,8 @@ def _models_ms(retriever: Retriever, dataset: Dataset, known: dict[str, float]) 
     """Return the milliseconds of encoding a query alone, and of scoring its pairs."""
     total = sum(_models_ms(member, dataset, known) for member in retriever.members)
     if isinstance(retriever, RerankRetriever):
-        scored = retriever.score_pairs(dataset, Run.from_rows([], [], [])).values()
-        pairs = sum(one.k for one in scored)
-        total += 1000 * retriever.card.depth * sum(one.seconds for one in scored) / max(1, pairs)
+        pairs = retriever.score_pairs(dataset, Run.from_rows([], [], []))
+        total += retriever.card.depth * measure_pair_ms(pairs)
     return total or _encode_ms(retriever, dataset.queries.texts[:ENCODED_QUERIES], known)
 
 
@@ -123,3 +125,30 @@ def _encode_ms(retriever: Retriever, texts: Sequence[str], known: dict[str, floa
         timed = [[time_call(partial(encode, [text]))[0] for text in texts] for _ in range(REPEATS)]
         known[name] = 1000 * median(map(min, zip(*timed, strict=True)))
     return known[name]
+
+
+def open_reranking(
+    request: TuneRequest, workspace: Workspace, dataset: Dataset, depth: int
+) -> RerankRetriever | None:
+    """Return what scores the first ``depth`` documents of rankings, if there is a reranker."""
+    if request.reranker is None:
+        return None
+    if not dataset.has_documents:
+        problem = f"{dataset.name} has no documents, and --reranker reads their texts"
+        raise BenchError(problem, "Leave it out, or add the file of documents.")
+    card = reranking_card(request, request.models[0], depth)
+    model = resolve_kind(card, Path.cwd(), request.trust_code)
+    return RerankRetriever.open(model, workspace.resources)
+
+
+def reranking_card(request: TuneRequest, model: str, depth: int) -> Card:
+    """Return the card of ``model`` with the reranker of ``request``."""
+    name = request.out.stem if request.out else "tuned"
+    fields = {"title": f"{model}, reranked", "kind": "rerank", "reranker": request.reranker}
+    return make_card({"name": name, **fields, "model": model, "depth": depth})
+
+
+def measure_pair_ms(pairs: Pairs) -> float:
+    """Return the mean milliseconds in which a pair was scored."""
+    count = sum(one.k for one in pairs.values())
+    return 1000 * sum(one.seconds for one in pairs.values()) / max(1, count)

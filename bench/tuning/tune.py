@@ -17,41 +17,60 @@ from tqdm import tqdm
 
 from bench.comparing.groups import average_groups, find_groups
 from bench.comparing.statistics import Resampling
+from bench.evaluation.asking import Response
 from bench.evaluation.fusion_retriever import fuse
 from bench.evaluation.judging import common_measure, judge
 from bench.evaluation.pipeline import OpenDataset
+from bench.evaluation.rerank_retriever import RerankRetriever, rerank
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure, score, tie_bounds
 from bench.requests.deciding import TuneRequest
 from bench.runner.workspace import open_workspace
 from bench.speed.race import time_call
 from bench.tuning.gains import GainTest, selection_gain
-from bench.tuning.rankings import Member, collect_rankings, open_collection
-from bench.tuning.tuning_record import Ceiling, TunedSetting, Tuning
+from bench.tuning.rankings import (
+    Member,
+    collect_rankings,
+    measure_pair_ms,
+    open_collection,
+    open_reranking,
+    reranking_card,
+)
+from bench.tuning.tuning_record import Ceiling, Reranking, TunedSetting, Tuning
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.files import replace_file
+from foundation.records import SUFFIX
 from retrievers.models.card import Fusion, format_card, load_card, make_card
 from retrievers.models.locate import member_names
 
 DEPTH = 100  # documents of each ranking that are fused, unless the measure reads more
 CONSTANTS = (10, 60)  # of reciprocal ranks
 WEIGHTS = tuple(tenths / 10 for tenths in range(1, 10))  # of the first of two rankings
-CEILINGS = (10, 20, 50, 100)  # depths
+DEPTHS = (10, 20, 50, 100)  # that are reranked, and of ceilings
 CARD = "tuned"  # name of a card that is not written
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Numbers of the rankings that take part, and how they are fused; one alone is not."""
+    """A pipeline of the rankings of a tuning.
+
+    Attributes:
+        members: numbers of the rankings that take part.
+        fusion: how they are fused; None for one alone.
+        reranked: number of first documents that are reranked; 0 for none.
+    """
 
     members: tuple[int, ...]
     fusion: Fusion | None = None
+    reranked: int = 0
 
     def describe(self, members: Sequence[Member]) -> str:
         """Return a short text for people, such as ``minilm + bm25, weights .3 .7``."""
+        if self.reranked:
+            return f"{replace(self, reranked=0).describe(members)}, first {self.reranked} reranked"
         names = " + ".join(members[number].name for number in self.members)
         if self.fusion is None:
             return names
@@ -63,11 +82,11 @@ class Setting:
 
 
 def make_grid(count: int, depth: int) -> list[Setting]:
-    """Return the settings for ``count`` rankings, without the baseline alone.
+    """Return the settings for ``count`` rankings without a reranker.
 
-    They are each other ranking alone, fusions of each pair, and fusions of all.
+    They are each ranking alone, the baseline first, fusions of each pair, and fusions of all.
     """
-    settings = [Setting((number,)) for number in range(1, count)]
+    settings = [Setting((number,)) for number in range(count)]
     for pair in combinations(range(count), 2):
         settings += [Setting(pair, Fusion(k=k, depth=depth)) for k in CONSTANTS]
         for weight in WEIGHTS:
@@ -95,10 +114,11 @@ def tune(request: TuneRequest) -> Tuning:
     measure = common_measure([opened.dataset], request.measure)
     groups = find_groups(request.group, {opened.name: opened.dataset})
     members = collect_rankings(request, workspace, opened)
-    trial = Trial(opened, members, measure, groups.groups.get(opened.name))
+    reranker = open_reranking(request, workspace, opened.dataset, max(DEPTHS))
+    trial = Trial(opened, members, measure, groups.groups.get(opened.name), reranker)
     every = tuple(range(len(members)))
-    grid = [Setting(every, only)] if only else make_grid(len(members), trial.depth)
-    return _choose(request, trial, grid)
+    grid = [Setting((0,)), Setting(every, only)] if only else make_grid(len(members), trial.depth)
+    return _choose(request, trial, _score(trial, grid))
 
 
 def _read_fusion(path: Path, count: int) -> Fusion:
@@ -121,12 +141,14 @@ class Trial:
         members: rankings, that of the baseline first.
         measure: measure of the scores.
         groups: group of each query, if the means of groups are compared.
+        reranker: reranks the documents of every setting; None for no reranker.
     """
 
     opened: OpenDataset
     members: Sequence[Member]
     measure: str
     groups: Mapping[str, str] | None
+    reranker: RerankRetriever | None
 
     @property
     def dataset(self) -> Dataset:
@@ -166,75 +188,121 @@ class Trial:
     def ceilings(self) -> Iterator[Ceiling]:
         """Yield the mean score of the best order of the first documents, if it is known."""
         if parse_measure(self.measure).native:
-            for depth in CEILINGS:
+            for depth in DEPTHS:
                 union = self.fuse(Fusion(depth=depth))
                 tied = replace(union, scores=np.zeros_like(union.scores))
                 best = tie_bounds(tied, self.judged, self.measure, self.judged_queries)[1]
                 yield Ceiling(depth, best)
 
 
-def _choose(request: TuneRequest, trial: Trial, grid: Sequence[Setting]) -> Tuning:
-    """Score and test all settings, and choose one."""
+@dataclass(frozen=True)
+class Scores:
+    """Scores of all settings, float64 ``(queries,)`` each, and what they cost.
+
+    ``ms`` are the milliseconds of a query, and ``pair_ms`` those of scoring a pair.
+    """
+
+    of: Mapping[Setting, Float64Array]
+    ms: Mapping[Setting, float | None]
+    pair_ms: float
+
+
+def _score(trial: Trial, grid: Sequence[Setting]) -> Scores:
+    """Score the settings of ``grid`` and, with a reranker, each of them at several depths."""
     members, queries = trial.members, len(trial.dataset.queries)
-    baseline = trial.score(members[0].run)
-    scores, seconds = [], [0.0]
+    scores, seconds, pairs = dict[Setting, Float64Array](), [0.0], dict[str, Response]()
     for setting in tqdm(grid, desc="tune", unit=" settings"):
         run = members[setting.members[0]].run
         if setting.fusion:
             spent, run = time_call(partial(trial.fuse, setting.fusion, setting.members))
             seconds.append(spent)
-        scores.append(trial.score(run))
-    fusing = 1000 * median(seconds) / queries
-    costs = [_cost(members, setting, fusing) for setting in grid]
-    allowed = [number for number, ms in enumerate(costs) if _is_allowed(ms, request.limit_ms)]
+        scores[setting] = trial.score(run)
+        if trial.reranker:
+            pairs = dict(trial.reranker.score_pairs(trial.dataset, run))
+            for depth in DEPTHS:
+                reranked = replace(setting, reranked=depth)
+                scores[reranked] = trial.score(rerank(run, pairs, depth))
+    fusing, pair = 1000 * median(seconds) / queries, measure_pair_ms(pairs)
+    costs = {setting: _cost(members, setting, fusing, pair) for setting in scores}
+    return Scores(scores, costs, pair)
+
+
+def _choose(request: TuneRequest, trial: Trial, scores: Scores) -> Tuning:
+    """Test all settings that are cheap enough, and choose one."""
+    members, baseline = trial.members, Setting((0,))
+    settings = [one for one in scores.of if one != baseline]
+    allowed = [one for one in settings if _is_allowed(scores.ms[one], request.limit_ms)]
     if not allowed:
-        least = min(ms for ms in costs if ms is not None)
+        least = min(ms for one in settings if (ms := scores.ms[one]) is not None)
         problem = f"every setting costs more than {request.limit_ms:g} ms a query"
         raise BenchError(problem, f"Use --limit-ms {least:.3g} or more.")
-    gains = np.column_stack([scores[number] - baseline for number in allowed])
-    test = GainTest(gains, Resampling(request.resamples, request.seed))
-    low, high = test.limits(), -test.limits(-1)
-    settings = [
-        TunedSetting(
-            name=grid[number].describe(members),
-            models=tuple(members[one].typed for one in grid[number].members),
-            fusion=grid[number].fusion,
-            ms=costs[number],
-            score=float(scores[number].mean()),
+    gains, low, high = _test(request, scores, allowed, baseline)
+    tested = {
+        setting: TunedSetting(
+            name=setting.describe(members),
+            models=tuple(members[one].typed for one in setting.members),
+            fusion=setting.fusion,
+            reranked=setting.reranked,
+            ms=scores.ms[setting],
+            score=float(scores.of[setting].mean()),
             gain=float(gains[:, place].mean()),
             low=float(low[place]),
             high=float(high[place]),
         )
-        for place, number in enumerate(allowed)
-    ]
-    proved = [one for one in settings if one.proved]
-    chosen = min(proved, key=lambda one: (one.cost, -one.low), default=None)
-    card = _card(chosen, request.out.stem if request.out else CARD) if chosen else ""
-    if card and request.out:
-        with replace_file(request.out) as file:
-            file.write(card.encode())
+        for place, setting in enumerate(allowed)
+    }
+    proved = [setting for setting, one in tested.items() if one.proved]
+    proved.sort(key=lambda one: (tested[one].cost, -tested[one].low))
+    chosen = tested[proved[0]] if proved else None
+    first = next((one for one in proved if not one.reranked), baseline)
+    cards = _write_cards(request, chosen) if chosen else ("", "")
     return Tuning(
         on=trial.opened.name,
         measure=trial.measure,
         queries=len(gains),
         baseline=members[0].name,
-        baseline_score=float(baseline.mean()),
-        baseline_ms=_cost(members, Setting((0,)), 0.0),
-        over_ms=len(grid) - len(allowed),
-        settings=tuple(sorted(settings, key=lambda one: -one.gain)),
+        baseline_score=float(scores.of[baseline].mean()),
+        baseline_ms=scores.ms[baseline],
+        over_ms=len(settings) - len(allowed),
+        settings=tuple(sorted(tested.values(), key=lambda one: -one.gain)),
         selection=selection_gain(gains, request.seed),
         ceilings=tuple(trial.ceilings()),
         chosen=chosen,
-        card=card,
+        card=cards[0],
+        first_card=cards[1],
+        reranked=first.describe(members) if trial.reranker else "",
+        rerankings=tuple(_test_reranking(request, scores, first)) if trial.reranker else (),
     )
 
 
-def _cost(members: Sequence[Member], setting: Setting, fusing: float) -> float | None:
-    """Return the milliseconds of a query, of which ``fusing`` takes some; None with run files."""
+def _test(
+    request: TuneRequest, scores: Scores, settings: Sequence[Setting], against: Setting
+) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Return gains, float64 ``(queries, settings)``, and both limits of each mean gain."""
+    gains = np.column_stack([scores.of[one] - scores.of[against] for one in settings])
+    test = GainTest(gains, Resampling(request.resamples, request.seed))
+    return gains, test.limits(), -test.limits(-1)
+
+
+def _test_reranking(request: TuneRequest, scores: Scores, first: Setting) -> Iterator[Reranking]:
+    """Yield what reranking adds to a setting at each depth."""
+    depths = [replace(first, reranked=depth) for depth in DEPTHS]
+    gains, low, high = _test(request, scores, depths, first)
+    for place, (setting, gain) in enumerate(zip(depths, gains.mean(axis=0), strict=True)):
+        limits = float(low[place]), float(high[place])
+        yield Reranking(setting.reranked, scores.pair_ms * setting.reranked, float(gain), *limits)
+
+
+def _cost(members: Sequence[Member], setting: Setting, fusing: float, pair: float) -> float | None:
+    """Return the milliseconds of a query, or None if a run file takes part in the tuning.
+
+    Fusing takes ``fusing`` ms, and scoring a pair of query and document ``pair`` ms.
+    """
     times = [members[number].ms for number in setting.members]
     if any(one.ms is None for one in members):
         return None
-    return sum(ms for ms in times if ms is not None) + fusing * (setting.fusion is not None)
+    searching = sum(ms for ms in times if ms is not None)
+    return searching + fusing * (setting.fusion is not None) + pair * setting.reranked
 
 
 def _is_allowed(ms: float | None, limit: float | None) -> bool:
@@ -246,7 +314,31 @@ def _is_allowed(ms: float | None, limit: float | None) -> bool:
     return ms <= limit
 
 
-def _card(setting: TunedSetting, name: str) -> str:
+def _write_cards(request: TuneRequest, chosen: TunedSetting) -> tuple[str, str]:
+    """Return the card of the answer and of the fusion that it reranks, and write them to files.
+
+    A card is "" where none is needed.
+    """
+    name = request.out.stem if request.out else CARD
+    if not chosen.reranked:
+        return _write(request.out, _fusion_card(chosen, name)), ""
+    first = f"{name}-first"
+    fused = _fusion_card(chosen, first)
+    path = request.out.with_stem(first) if request.out else Path(f"{first}{SUFFIX}")
+    model = path.name if fused else chosen.models[0]
+    card = format_card(reranking_card(request, model, chosen.reranked))
+    return _write(request.out, card), _write(path if request.out else None, fused)
+
+
+def _write(path: Path | None, card: str) -> str:
+    """Write a card, if there is one and a file for it, and return it."""
+    if card and path:
+        with replace_file(path) as file:
+            file.write(card.encode())
+    return card
+
+
+def _fusion_card(setting: TunedSetting, name: str) -> str:
     """Return the card of a fusion as TOML; "" for one ranking alone."""
     if setting.fusion is None:
         return ""

@@ -12,6 +12,7 @@ class TunedSetting(Record, kw_only=True):
         name: short name for people.
         models: models and run files that take part, as they were typed.
         fusion: how their rankings are fused; None for one model alone.
+        reranked: number of first documents that are reranked; 0 for none.
         ms: milliseconds of a query on this machine; None if a run file takes part anywhere.
         score: mean score.
         gain: mean score minus that of the baseline.
@@ -26,6 +27,7 @@ class TunedSetting(Record, kw_only=True):
     gain: float
     low: float
     high: float
+    reranked: int = 0
 
     @property
     def proved(self) -> bool:
@@ -34,8 +36,8 @@ class TunedSetting(Record, kw_only=True):
 
     @property
     def cost(self) -> float:
-        """Milliseconds of a query, or the number of rankings where they are unknown."""
-        return len(self.models) if self.ms is None else self.ms
+        """Milliseconds of a query, or the number of rankings and of reranked documents."""
+        return len(self.models) + self.reranked if self.ms is None else self.ms
 
 
 class Ceiling(Record):
@@ -43,6 +45,23 @@ class Ceiling(Record):
 
     depth: int
     score: float
+
+
+class Reranking(Record):
+    """What reranking the first ``depth`` documents adds to a setting, and costs.
+
+    Attributes:
+        depth: number of documents.
+        ms: milliseconds of a query.
+        gain: mean score minus that of the setting.
+        low, high: 95 % interval of the gain, for all depths together.
+    """
+
+    depth: int
+    ms: float
+    gain: float
+    low: float
+    high: float
 
 
 class Tuning(Record, kw_only=True):
@@ -61,6 +80,10 @@ class Tuning(Record, kw_only=True):
         ceilings: what no order of the first documents can exceed.
         chosen: the answer; None if no setting is proved better.
         card: card of the answer (TOML); "" for one ranking alone.
+        first_card: card of the fusion that ``card`` reranks; "" if it reranks none.
+        reranked: name of the setting whose reranking is shown: the cheapest one that is proved
+            without a reranker, or the baseline.
+        rerankings: what reranking it adds, by depth.
     """
 
     on: str
@@ -75,6 +98,9 @@ class Tuning(Record, kw_only=True):
     ceilings: tuple[Ceiling, ...] = ()
     chosen: TunedSetting | None = None
     card: str = ""
+    first_card: str = ""
+    reranked: str = ""
+    rerankings: tuple[Reranking, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
