@@ -126,7 +126,9 @@ def find_request(
 
 def find_collection(protocol: Protocol, workspace: Workspace) -> tuple[str, Dataset | None]:
     """Return what to type for the collection of a result, and the collection if it is here."""
-    name = protocol.collection.partition(LIMITED)[0]
+    name, limited, _ = protocol.collection.partition(LIMITED)
+    if limited:  # what was evaluated is a part of it in the cache
+        return name, None
     try:
         dataset = open_evaluated_dataset(protocol, workspace)
     except UnavailableError:

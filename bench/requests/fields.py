@@ -136,9 +136,12 @@ def typed_options(fields: Mapping[str, Any]) -> list[str]:
                 text = str(chosen).lower() if isinstance(chosen, bool) else chosen
                 words += ["--set", f"{setting}={text}"]
             continue
-        words.append(f"--{name.replace('_', '-')}")
+        option = f"--{name.replace('_', '-')}"
+        if name == "measure":  # one value each time that it is typed
+            words += [word for measure in value for word in (option, measure)]
+            continue
         several = value if isinstance(value, tuple | list) else (value,)
-        words += [] if value is True else map(str, several)
+        words += [option, *([] if value is True else map(str, several))]
     return words
 
 
