@@ -19,6 +19,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from bench.boards.leaderboard_record import Leaderboard
+from bench.bundling.bundle import BundleManifest
+from bench.bundling.replay import ReplayReport
 from bench.cli.command_table import COMMANDS, Command, is_required, typed_name
 from bench.cli.commands.names import NameLine
 from bench.cli.main import format_default
@@ -104,6 +106,8 @@ DOCUMENTS: dict[str, Any] = {
     "verify": dict[str, list[Finding]],
     "cache": {"stored": list[ModelUsage], "pruned": list[ModelUsage]},
     "export": {"files": list[str]},
+    "bundle": BundleManifest,
+    "replay": ReplayReport,
 }
 
 # Facts about a document that its types do not express.

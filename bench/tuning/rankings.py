@@ -20,8 +20,10 @@ from bench.speed.race import time_call
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.models.card import Card, make_card
+from retrievers.models.locate import anchor_path
 from retrievers.models.resolve import resolve_kind
 
+CARD = "tuned"  # name of a card that is not written
 ENCODED_QUERIES = 20  # whose encoding is timed
 REPEATS = 3
 
@@ -143,9 +145,15 @@ def open_reranking(
 
 def reranking_card(request: TuneRequest, model: str, depth: int) -> Card:
     """Return the card of ``model`` with the reranker of ``request``."""
-    name = request.out.stem if request.out else "tuned"
-    fields = {"title": f"{model}, reranked", "kind": "rerank", "reranker": request.reranker}
-    return make_card({"name": name, **fields, "model": model, "depth": depth})
+    fields = {
+        "name": request.out.stem if request.out else CARD,
+        "title": f"{model}, first {depth} reranked",
+        "kind": "rerank",
+        "model": model,
+        "reranker": anchor_path(request.reranker or "", Path.cwd()),
+        "depth": depth,
+    }
+    return make_card(fields)
 
 
 def measure_pair_ms(pairs: Pairs) -> float:

@@ -29,6 +29,7 @@ from bench.runner.workspace import open_workspace
 from bench.speed.race import time_call
 from bench.tuning.gains import GainTest, selection_gain
 from bench.tuning.rankings import (
+    CARD,
     Member,
     collect_rankings,
     measure_pair_ms,
@@ -44,13 +45,12 @@ from foundation.errors import BenchError
 from foundation.files import replace_file
 from foundation.records import SUFFIX
 from retrievers.models.card import Fusion, format_card, load_card, make_card
-from retrievers.models.locate import member_names
+from retrievers.models.locate import anchor_path, member_names
 
 DEPTH = 100  # documents of each ranking that are fused, unless the measure reads more
 CONSTANTS = (10, 60)  # of reciprocal ranks
 WEIGHTS = tuple(tenths / 10 for tenths in range(1, 10))  # of the first of two rankings
 DEPTHS = (10, 20, 50, 100)  # that are reranked, and of ceilings
-CARD = "tuned"  # name of a card that is not written
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def tune(request: TuneRequest) -> Tuning:
     opened = open_collection(request, workspace)
     measure = common_measure([opened.dataset], request.measure)
     groups = find_groups(request.group, {opened.name: opened.dataset})
-    members = collect_rankings(request, workspace, opened)
     reranker = open_reranking(request, workspace, opened.dataset, max(DEPTHS))
+    members = collect_rankings(request, workspace, opened)
     trial = Trial(opened, members, measure, groups.groups.get(opened.name), reranker)
     every = tuple(range(len(members)))
     grid = [Setting((0,)), Setting(every, only)] if only else make_grid(len(members), trial.depth)
@@ -325,7 +325,7 @@ def _write_cards(request: TuneRequest, chosen: TunedSetting) -> tuple[str, str]:
     first = f"{name}-first"
     fused = _fusion_card(chosen, first)
     path = request.out.with_stem(first) if request.out else Path(f"{first}{SUFFIX}")
-    model = path.name if fused else chosen.models[0]
+    model = path.name if fused else anchor_path(chosen.models[0], Path.cwd())
     card = format_card(reranking_card(request, model, chosen.reranked))
     return _write(request.out, card), _write(path if request.out else None, fused)
 

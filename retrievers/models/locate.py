@@ -113,13 +113,15 @@ def _name_of(member: str) -> str:
 
 def member_names(card: Card, base: Path) -> list[str]:
     """Return the models that a card combines. Its relative paths are those next to its file."""
-    found = []
-    for name in card.models or (card.model,):
-        vectors, code = READY_VECTORS.fullmatch(name), PYTHON_FILE.fullmatch(name)
-        file = vectors[1] if vectors else code[1] if code else name
-        path = base / Path(file).expanduser()
-        found.append(name.replace(file, str(path), 1) if path.exists() else name)
-    return found
+    return [anchor_path(name, base) for name in card.models or (card.model,)]
+
+
+def anchor_path(name: str, base: Path) -> str:
+    """Return ``name`` with the path in it below ``base``, if that exists."""
+    vectors, code = READY_VECTORS.fullmatch(name), PYTHON_FILE.fullmatch(name)
+    file = vectors[1] if vectors else code[1] if code else name
+    path = base / Path(file).expanduser()
+    return name.replace(file, str(path), 1) if path.exists() else name
 
 
 def is_card(model: str) -> bool:

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 import bench as api
+from bench.requests.deciding import TuneRequest
 from bench.requests.outcomes import ExitCode
+from bench.tuning.tune import _write_cards
+from bench.tuning.tuning_record import TunedSetting
 from foundation.errors import BenchError
+from retrievers.models.card import Fusion
 from tests.bench.comparing.test_groups import with_metadata
 from tests.bench.cutoffs.test_cutoff import write_run
 from tests.bench.evaluation.test_rerank_retriever import write_card, write_reranker
@@ -127,6 +131,85 @@ def test_the_time_of_a_reranker_counts_also_where_its_scores_are_stored(bench, s
         found, _ = tune(bench, "bm25", card, "--on", sixty, "--trust-code")
         alone = next(one for one in found["settings"] if one["name"] == "reranked")
         assert 2 <= alone["ms"] < 100
+
+
+OVERLAP = "return [len({*query.split()} & {*text.split()}) / 2 for text in texts]"
+
+
+@pytest.fixture
+def third(tmp_path, sixty):
+    """Two run files of documents of the collection, with the relevant one at rank 3 or 4."""
+    found = []
+    for rank, name in enumerate("ab", start=2):
+        rankings = {}
+        for number, (query, document) in enumerate(SIXTY_QRELS):
+            others = [f"d{(number + step) % 60:02}" for step in range(1, 9)]
+            others.insert(rank, document)
+            rankings[query] = {one: float(-place) for place, one in enumerate(others)}
+        found.append(write_run(tmp_path / f"{name}.trec", rankings))
+    return found
+
+
+def test_every_setting_is_also_reranked_and_the_gain_of_reranking_is_told(
+    bench, sixty, third, tmp_path
+):
+    write_reranker(tmp_path, OVERLAP)
+    own = ["--reranker", tmp_path / "own.py:score", "--trust-code"]
+    found, code = tune(bench, *third, "--on", sixty, *own)
+    assert code == ExitCode.OK
+    assert len(found["settings"]) == 12 + 4 * 13
+    assert found["baseline_score"] == pytest.approx(1 / 3)
+    assert found["chosen"]["name"] == "a, first 10 reranked"
+    assert found["chosen"]["score"] == 1.0
+    assert found["reranked"] == "a"
+    assert [one["depth"] for one in found["rerankings"]] == [10, 20, 50, 100]
+    assert [one["gain"] for one in found["rerankings"]] == pytest.approx([2 / 3] * 4)
+    shown = bench("tune", *third, "--on", sixty, *own, "--results", bench.out).stdout
+    assert "| first 10 " in shown
+    assert "check FILE --baseline a --on OTHER" in shown
+
+
+def test_a_pair_is_scored_once_for_all_settings(bench, sixty, third, tmp_path):
+    seen = tmp_path / "seen.txt"
+    write_reranker(
+        tmp_path,
+        f"open({str(seen)!r}, 'a').writelines(f'{{query}} | {{text}}\\n' for text in texts)\n"
+        f"    {OVERLAP}",
+    )
+    for _ in range(2):
+        tune(bench, *third, "--on", sixty, "--reranker", tmp_path / "own.py:score", "--trust-code")
+    lines = seen.read_text("utf-8").splitlines()
+    assert len(lines) == len({*lines}) == 60 * 9
+
+
+@pytest.mark.parametrize("fusion", [None, Fusion(method="weighted", weights=(0.3, 0.7))])
+def test_the_cards_of_a_reranked_answer_run(bench, sixty, tmp_path, fusion):
+    write_reranker(tmp_path, OVERLAP)
+    (tmp_path / "cards").mkdir()
+    out = tmp_path / "cards" / "answer.toml"
+    request = TuneRequest(
+        ("hashing", "bm25"), str(sixty), reranker=str(tmp_path / "own.py:score"), out=out
+    )
+    models = ("hashing", "bm25") if fusion else ("hashing",)
+    numbers = {"ms": 1.0, "score": 0.5, "gain": 0.1, "low": 0.05, "high": 0.2}
+    setting = TunedSetting(name="x", models=models, fusion=fusion, reranked=3, **numbers)
+    card, first = _write_cards(request, setting)
+    assert card == out.read_text("utf-8")
+    assert bool(first) == (tmp_path / "cards" / "answer-first.toml").exists() == bool(fusion)
+    done = bench("run", sixty, "--model", out, "--trust-code", "--json")
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["measures"]["RR@10"] == 1.0
+
+
+def test_a_reranker_needs_texts(bench, halves, tmp_path):
+    (tmp_path / "golden").mkdir()
+    golden = tmp_path / "golden" / "golden.csv"
+    golden.write_text("id,question,relevant_ids\nq00,word,d00\nq01,other,d01\n", encoding="utf-8")
+    write_reranker(tmp_path, OVERLAP)
+    own = ["--reranker", tmp_path / "own.py:score", "--trust-code"]
+    done = bench("tune", *halves, "--on", golden.parent, *own)
+    assert done.code == ExitCode.BAD_INPUT
+    assert "has no documents" in done.stderr
 
 
 def test_the_means_of_groups_are_compared(bench, tmp_path, halves):
