@@ -11,7 +11,6 @@ import msgspec
 from bench.comparing.pairs import Forgetting, TransferRow
 from bench.comparing.statistics import Difference
 from bench.experiments.report import (
-    MEAN,
     Effect,
     Report,
     RowOnCollection,
@@ -237,7 +236,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _heading(report: Report, name: str) -> str:
-    if name == MEAN:
+    if report.is_mean(name):
         nested = ", a nested suite counting once" if report.weights else ""
         return f"Mean of {len(report.collections) - 1} collections{nested}"
     measures = {on.measure for row in report.rows if (on := row.on_collection(name))}

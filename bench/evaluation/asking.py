@@ -188,7 +188,7 @@ class Caller:
             if call.attempt:
                 time.sleep(PAUSES_S[call.attempt])
             with self._lock:
-                if self._stopped:
+                if self._stopped or self._failure:
                     return
                 call.started = time.perf_counter()
                 self._running.add(call)
@@ -230,7 +230,7 @@ class Caller:
         problem = f"{self._system.name} failed {len(PAUSES_S)} times on {call.label}: "
         hint = failure.hint if isinstance(failure, BenchError) else ""
         with self._ended:
-            self._failure = BenchError(problem + own[:LONGEST], hint)
+            self._failure = self._failure or BenchError(problem + own[:LONGEST], hint)
             self._ended.notify()
 
     def _stop(self) -> None:
