@@ -30,13 +30,14 @@ from foundation.errors import BenchError, format_names
 from foundation.files import resolve_inside, sha256_of_file
 from foundation.machine import library_version
 from foundation.records import Record, find_differing_keys, read_json
-from foundation.sources import ROOT
+from foundation.sources import ROOT, SUFFIX
 from retrievers.models.card import BRANCH, Recipe, all_cards
 from retrievers.models.locate import find_local
 from retrievers.models.resolve import TRAINING_FILE
 from retrievers.training.engine.identity import Training, TrainingRecord
 
 COPIED = ("cards", "code", "presets", "recorded")
+TRUST = "--trust-code"
 COMMANDS = ("run", "score", "pretrain", "finetune", "adapt", "compose")
 # Names of files in the settings of a training, whose content is compared.
 PATHS = ("preset.start.model", "preset.objective.name", "preset.teacher.model")
@@ -85,10 +86,12 @@ def replay(request: ReplayRequest) -> ReplayReport:
     """Repeat the commands of a bundle, or plan it with ``dry_run``.
 
     Raises:
-        BenchError: the folder is not a complete bundle, or has code that is not trusted.
+        BenchError: the folder is not a complete bundle, or code that it has or names is not
+            trusted.
     """
     manifest = read_bundle(request.bundle)
-    code = [name for name in manifest.files if name.startswith("code/")]
+    words = [word for command in manifest.commands for word in command.words]
+    code = [name for name in (*manifest.files, *words) if SUFFIX in name or name == TRUST]
     if code and not (request.trust_code or request.dry_run):
         problem = f"the bundle runs code: {format_names(code)}"
         raise BenchError(problem, "Read it, then allow it with --trust-code.")

@@ -1,5 +1,6 @@
 """``bundle`` and ``replay`` as they are typed: moved to an empty folder, with another cache."""
 
+import hashlib
 import json
 import shutil
 
@@ -139,6 +140,24 @@ def test_a_bundle_that_was_cut_or_edited_is_refused(bench, moved):
     done = bench("replay", moved.parent)
     assert done.code == ExitCode.BAD_INPUT
     assert "is not a bundle" in done.stderr
+
+
+@pytest.mark.parametrize("added", [["--trust-code"], ["--like", "cards/evil.py:made"]])
+def test_code_that_commands_name_is_not_run_without_consent(bench, project, added):
+    """Somebody who writes a bundle by hand could hide code elsewhere than in code/."""
+    run(bench, "bm25")
+    assert bundle(bench, "results", "--out", "paper").code == ExitCode.OK
+    manifest, readme = project / "paper" / "bundle.json", project / "paper" / "README.md"
+    content = json.loads(manifest.read_text())
+    content["commands"][0]["words"] += added
+    text = readme.read_text().replace("--model bm25", f"--model bm25 {' '.join(added)}")
+    readme.write_text(text)
+    content["files"]["README.md"] = hashlib.sha256(text.encode()).hexdigest()
+    manifest.write_text(json.dumps(content))
+    done = bench("replay", "paper", "--out", "again")
+    assert done.code == ExitCode.BAD_INPUT
+    assert f"the bundle runs code: {added[-1]}" in done.stderr
+    assert not (project / "again").exists()
 
 
 def test_bad_input_of_bundle_is_one_message(bench, project):
