@@ -136,7 +136,7 @@ def find_collection(protocol: Protocol, workspace: Workspace) -> tuple[str, Data
     if dataset.name in dataset_names():
         return name, dataset
     folder = dataset.reader.folder.resolve()
-    for root in data_folders(workspace.data_dir):
+    for root in (*data_folders(workspace.data_dir), Path.cwd()):
         if folder.is_relative_to(root.resolve()):
             return folder.relative_to(root.resolve()).as_posix(), dataset
     return folder.name, dataset

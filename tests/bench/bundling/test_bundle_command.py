@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import sys
 
 import pytest
 
@@ -32,6 +33,8 @@ def project(bench, monkeypatch):
     (folder / "search.py").write_text(SYSTEM, encoding="utf-8")
     (folder / "words.py").write_text("split = str.split\n", encoding="utf-8")
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # own code adds its folder
+    monkeypatch.delitem(sys.modules, "words", raising=False)
     return folder
 
 
