@@ -148,7 +148,7 @@ class Trial:
     members: Sequence[Member]
     measure: str
     groups: Mapping[str, str] | None
-    reranker: RerankRetriever | None
+    reranker: RerankRetriever | None = None
 
     @property
     def dataset(self) -> Dataset:

@@ -106,7 +106,7 @@ def deal(trial: Trial) -> Dealt:
     """Number the documents of the rankings, for queries that are ranked and judged enough."""
     grid = make_grid(len(trial.members), trial.depth)
     union = trial.fuse(Fusion(depth=trial.depth))
-    runs = [trial.members[0].run, *(_run_of(trial, one) for one in grid)]
+    runs = [_run_of(trial, one) for one in grid]
     judged: dict[str, dict[str, int]] = {}
     for query, document, grade in trial.judged:
         judged.setdefault(query, {})[document] = max(0, grade)
@@ -140,7 +140,7 @@ def _run_of(trial: Trial, setting) -> Run:  # type: ignore[no-untyped-def]
 
 def gains_of(trial: Trial) -> np.ndarray:
     """Real gains over the first member, ``(queries, settings)``."""
-    grid = make_grid(len(trial.members), trial.depth)
+    _, *grid = make_grid(len(trial.members), trial.depth)  # without the baseline alone
     baseline = trial.score(trial.members[0].run)
     return np.column_stack([trial.score(_run_of(trial, one)) - baseline for one in grid])
 
