@@ -196,7 +196,7 @@ class _Replay:
                 self.workspace.documents([typed])
             except BenchError as error:
                 yield f"{typed}: {error}"
-        for typed, one in zip(command.on, recorded, strict=False):
+        for typed, one in zip(command.on, recorded, strict=True) if recorded else ():
             protocol, recipe = one.record.protocol, one.record.recipe
             try:
                 dataset = self.workspace.dataset(typed, protocol.split or None)

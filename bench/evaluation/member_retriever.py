@@ -1,4 +1,4 @@
-"""What fusions and rerankings share: a retriever that makes one ranking of those of its members."""
+"""Retrievers that combine the rankings of other models, which are their members."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -295,8 +295,8 @@ class TuneRequest(ResamplingFields, MismatchFields, ModelFields, HardwareFields,
     """Find the cheapest pipeline that is proved better than a baseline: is hybrid search worth it?
 
     Each ranking alone and fusions of them are compared with the first one. Their 95 % intervals
-    hold together, so the choice among those that are proved better is free. How much of the largest
-    gain comes from choosing it on these queries is shown, too. Exit codes: 0 a setting is proved
+    hold together, so any setting that is proved better may be chosen. How much of the largest gain
+    comes from choosing it on these queries is shown, too. Exit codes: 0 a setting is proved
     better, 3 none is, 2 bad input.
 
     Attributes:

@@ -5,7 +5,7 @@ set of random signs of the queries is used for all settings, and the largest sta
 setting is what a true gain must exceed (single-step maxT: Westfall and Young, Resampling-based
 multiple testing, 1993). So in at most 2.5 % of samples does any setting without a gain seem better,
 and in as many does any without a loss seem worse, however many settings there are and however
-similar they are. The choice among those that are proved better is free.
+similar they are. Any setting that is proved better may be chosen.
 
 The lower limit of a setting is the largest gain, in steps of `STEP`, that the same test rejects
 when it is subtracted from the gains of all settings.
