@@ -455,8 +455,15 @@ def draw_tuning(done: Tuning, path: Path) -> None:
             axes.plot(one.cost, one.gain, "o", ms=6, **style)
             axes.vlines(one.cost, one.low, one.high, color=style["color"])
             if one == done.chosen:
+                costs = [each.cost for each in done.settings]
+                middle = (min(costs) + max(costs)) / 2
                 axes.annotate(
-                    one.name, (one.cost, one.gain), (0, 8), textcoords="offset points", fontsize=8
+                    one.name,
+                    (one.cost, one.gain),
+                    (-6, 8) if one.cost > middle else (6, 8),
+                    textcoords="offset points",
+                    ha="right" if one.cost > middle else "left",
+                    fontsize=8,
                 )
         axes.set_xlabel("milliseconds of a query" if known else "number of rankings")
         axes.set_ylabel(f"gain in {done.measure}, with its 95 % interval")
