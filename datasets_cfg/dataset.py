@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -129,19 +130,21 @@ class Dataset:
 
     def with_documents(self, corpus: Mapping[str, Mapping[str, str]]) -> "Dataset":
         """Return this dataset, which has only ids of documents, with texts as of `from_dicts`."""
-        qrels: dict[str, dict[str, int]] = {}
-        for query, document, grade in self.qrels:
-            qrels.setdefault(query, {})[document] = grade
-        stated = {name: getattr(self.facts, name) for name in INHERITED_FACTS}
         made = Dataset.from_dicts(
             corpus,
-            dict(zip(self.queries.ids, self.queries.texts, strict=True)),
-            qrels,
+            self.queries.by_id,
+            self.qrels.by_query,
             name=self.name,
             cache_dir=self.cache_dir,
-            **{name: fact for name, fact in stated.items() if fact is not None},
+            **self.inherited_facts,
         )
         return replace(made, assumptions=self.assumptions)
+
+    @property
+    def inherited_facts(self) -> dict[str, Any]:
+        """Stated facts that a copy of the collection has, too."""
+        stated = {name: getattr(self.facts, name) for name in INHERITED_FACTS}
+        return {name: fact for name, fact in stated.items() if fact is not None}
 
     @property
     def name(self) -> str:
@@ -412,21 +415,15 @@ def take_first_queries(dataset: Dataset, count: int) -> Dataset:
     if dataset.answers is not None:
         problem = "has answers instead of judgements, so --limit cannot choose documents"
         raise BenchError(f"{dataset.name} {problem}", "omit --limit")
-    ids = list(dataset.qrels.queries())[:count]
-    texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
-    qrels: dict[str, dict[str, int]] = {id_: {} for id_ in ids}
-    for query, document, grade in dataset.qrels:
-        if query in qrels:
-            qrels[query][document] = grade
+    texts, qrels = dataset.queries.by_id, dict(islice(dataset.qrels.by_query.items(), count))
     judged = sorted({document for grades in qrels.values() for document in grades})
-    facts = {name: getattr(dataset.facts, name) for name in INHERITED_FACTS}
     small = Dataset.from_dicts(
         dict(_first_documents(dataset, judged, OTHERS_PER_QUERY * count)),
-        {id_: texts[id_] for id_ in ids},
+        {id_: texts[id_] for id_ in qrels},
         qrels,
         name=f"{dataset.name}/first{count}",
         cache_dir=dataset.cache_dir,
-        **{name: fact for name, fact in facts.items() if fact is not None},
+        **dataset.inherited_facts,
     )
     excluded = {id_: names for id_, names in dataset.excluded.items() if id_ in qrels}
     return replace(small, excluded=excluded, assumptions=all_assumptions(dataset))

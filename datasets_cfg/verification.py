@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from datasets_cfg import catalogue
 from datasets_cfg.catalogue import dataset_names, suite_names
 from datasets_cfg.corpus import BATCH_DOCUMENTS
-from datasets_cfg.dataset import FACTS_FILE, INHERITED_FACTS, Dataset, all_assumptions, open_dataset
+from datasets_cfg.dataset import FACTS_FILE, Dataset, all_assumptions, open_dataset
 from datasets_cfg.readers.beir import write_collection
 from datasets_cfg.readers.reader import Document, RepeatedError, collect_assumptions
 from foundation.arrays import Int64Array
@@ -333,8 +333,7 @@ def write_repaired(open_collection: Callable[[], Dataset], folder: Path) -> list
                 known.add(_check_id(document.id))
                 yield document
 
-    facts = {name: getattr(dataset.facts, name) for name in INHERITED_FACTS}
-    facts |= {"name": folder.name, "layout": "beir", "split": split}
+    named = {"name": folder.name, "layout": "beir", "split": split}
     with replace_folder(folder) as unfinished:
         with collect_errors() as wrong_documents, collect_assumptions() as assumptions:
             write_collection(
@@ -342,7 +341,7 @@ def write_repaired(open_collection: Callable[[], Dataset], folder: Path) -> list
                 documents(),
                 zip(dataset.queries.ids, dataset.queries.texts, strict=True),
                 (row for row in dataset.qrels if row[0] in asked and row[1] in known),
-                {name: fact for name, fact in facts.items() if fact is not None},
+                {**dataset.inherited_facts, **named},
             )
         try:
             open_dataset(str(unfinished), cache_dir=dataset.cache_dir)

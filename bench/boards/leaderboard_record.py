@@ -14,8 +14,6 @@ from bench.comparing.statistics import Estimate
 from bench.gate.check_record import Outcome, Reason
 from retrievers.models.read_checkpoint import Parameters
 
-MAIN_MEASURE = ""  # the main measure of each collection
-
 
 class Score(Estimate):
     """One score of a leaderboard: a mean over all queries, or over a suite.

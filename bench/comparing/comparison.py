@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from bench.comparing.groups import find_groups
 from bench.comparing.pairs import (
     ComparedModel,
     Comparison,
@@ -28,7 +27,7 @@ from bench.comparing.pairs import (
     measure_forgetting,
 )
 from bench.comparing.settling import Holes, find_holes, read_texts
-from bench.comparing.slices import SliceComparison, compare_slices, find_slices
+from bench.comparing.slices import SliceComparison, compare_slices, find_groups, find_slices
 from bench.comparing.statistics import SAME_SCORE, Difference, Resampling
 from bench.evaluation.judging import suites_inner_first
 from bench.evaluation.pipeline import OpenDataset, evaluate_run
@@ -297,7 +296,7 @@ def score_run_file(
     """Score a run file by the collection's own protocol, as ``score`` does."""
     measures = None if measure is None else [measure]
     file = read_run_file(path, split=opened.dataset.facts.split)
-    return evaluate_run(file, path.name, opened.dataset, measures, depth, opened.official)
+    return evaluate_run(file, path.name, opened, measures, depth)
 
 
 Evaluations = tuple[Evaluation, Evaluation]  # of two models on one collection
@@ -335,14 +334,12 @@ def _find_changed_queries(
     wins, losses = order[gains[order] > SAME_SCORE], order[gains[order] < -SAME_SCORE]
     selected = [queries[row] for row in [*wins[:count], *losses[:count]]]
     dataset = None if isinstance(opened, UnavailableError) else opened
-    grades: dict[str, dict[str, int]] = {query: {} for query in selected}
-    for query, doc_id, grade in dataset.qrels if dataset else ():
-        if query in grades:
-            grades[query][doc_id] = grade
+    judged = dataset.qrels.by_query if dataset else {}
+    grades = {query: judged.get(query, {}) for query in selected}
     ranks = {query: [_ranks(one.run, query) for one in evaluations] for query in selected}
     shown = {query: _documents(grades[query], *ranks[query]) for query in selected}
     found = read_texts(dataset, list(chain(*shown.values()))) if dataset else {}
-    texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True)) if dataset else {}
+    texts = dataset.queries.by_id if dataset else {}
     answers = (dataset.answers if dataset else None) or {}
     changed = []
     for query in selected:

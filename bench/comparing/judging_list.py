@@ -121,7 +121,7 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
     if (rows < 0).any():
         missing = documents[int(np.argmin(rows))][0]
         raise BenchError(f"{collection} has no document {missing!r}, which a model retrieved")
-    texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
+    texts = dataset.queries.by_id
     query_ids = [table.query_ids[row] for row in table.query[table.holes[chosen]]]
     pairs = [
         PairToJudge(query_id, copies[0], texts[query_id], title, text, copies[1:])

@@ -22,7 +22,6 @@ from itertools import combinations
 import msgspec
 import numpy as np
 
-from bench.comparing.groups import average_groups
 from bench.comparing.statistics import (
     Difference,
     Estimate,
@@ -31,6 +30,7 @@ from bench.comparing.statistics import (
     ScoreMatrix,
     Verdict,
     adjust_p_values,
+    average_groups,
     mean_with_interval,
     paired_difference,
 )

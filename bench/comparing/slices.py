@@ -1,4 +1,4 @@
-"""Slices of collections: which language, tenant or length of query lost?
+"""Slices and groups of queries by a field: which language, tenant or length of query lost?
 
 A slice is the queries of one collection that share a value. Slices are tested together by joint
 sign flips: each random set of signs of the queries is used for all slices of a collection, and the
@@ -13,6 +13,10 @@ changed queries, whose ratio is often extreme, from raising the bar for all othe
 
 A name is a label: signs are drawn in an order of collections, slices and queries that depends on
 their scores alone.
+
+A group is the queries that depend on each other, such as paraphrases of one question. Tests and
+bounds assume that queries are independent. The means of groups are, if all dependent queries share
+a group, so they are compared instead of the queries.
 """
 
 import math
@@ -25,7 +29,6 @@ from itertools import combinations
 import msgspec
 import numpy as np
 
-from bench.comparing.groups import average_groups
 from bench.comparing.pairs import ComparedModel, ComparisonRow, ComparisonSettings, read_scores
 from bench.comparing.sign_flips import flip_means
 from bench.comparing.statistics import (
@@ -33,13 +36,14 @@ from bench.comparing.statistics import (
     SAME_MEAN,
     SAME_SCORE,
     Resampling,
+    average_groups,
     collection_order,
     paired_difference,
     resample_differences,
 )
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array, Int64Array
-from foundation.errors import BenchError, UnavailableError, format_count
+from foundation.errors import BenchError, UnavailableError, format_count, format_names
 from foundation.records import Record
 
 COLLECTION = "collection"
@@ -50,6 +54,7 @@ CONSTANT = 0.5
 COLUMNS = 256  # slices whose flips are in memory at once
 
 Values = Mapping[str, tuple[str, ...]]  # of the queries
+_WORD = re.compile(r"\w+")
 _WHOLE = re.compile(r"-?\d+")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]\d+)?")
 
@@ -160,7 +165,7 @@ def _find_values(field: str, dataset: Dataset) -> tuple[Values, bool]:
         return dataset.reader.query_values(field, COMPUTED), False
     except BenchError:
         if field == "words":
-            texts = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
+            texts = dataset.queries.by_id.items()
             return {query: (str(len(text.split())),) for query, text in texts}, True
         if field == "relevant" and dataset.answers is None:
             counts = Counter(query for query, _, grade in dataset.qrels if grade > 0)
@@ -369,3 +374,69 @@ def _scale(slices: Sequence[Slice], constant: float) -> Float64Array:
         for value, column in found:
             table[row, column] = value
     return np.asarray(table / (np.sqrt((table**2).sum(axis=0)) + constant))
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Group of each query by collection, and what users should know about dependent queries."""
+
+    groups: Mapping[str, Mapping[str, str]]
+    warnings: tuple[str, ...]
+
+
+def find_groups(field: str, opened: Mapping[str, Dataset | UnavailableError]) -> Grouping:
+    """Group the queries of collections by a ``field`` of their metadata.
+
+    Args:
+        field: name of the field; "" for the ``group`` that each collection declares, if any.
+        opened: collections that were evaluated, or the reason why one is not available, by name.
+
+    Raises:
+        BenchError: a collection is not available, no query has the field, or one has several
+            values.
+    """
+    groups, warnings = {}, []
+    for name, dataset in opened.items():
+        if isinstance(dataset, UnavailableError):
+            if field:
+                raise BenchError(f"--group {field}: {dataset}", "Name other collections with --on.")
+            continue
+        if chosen := field or dataset.facts.group:
+            groups[name] = group_queries(dataset, chosen)
+            number = format_count(len(set(groups[name].values())), "group", "groups")
+            warnings.append(
+                f"{name}: means of {number} by {chosen} are compared, not the "
+                f"{len(dataset.queries):,} queries"
+            )
+        elif repeated := count_repeated(dataset.queries.texts):
+            warnings.append(
+                f"{name}: {repeated:,} of {len(dataset.queries):,} queries repeat the words of "
+                "another one. Tests assume independent queries: use --group FIELD if a field of "
+                "the queries names the question they share"
+            )
+    return Grouping(groups, tuple(warnings))
+
+
+def group_queries(dataset: Dataset, field: str) -> dict[str, str]:
+    """Return the group of each query, which is the value of ``field``.
+
+    A query without a value is a group of its own.
+    """
+    values = dataset.reader.query_values(field)
+    several = [query for query in dataset.queries.ids if len(values.get(query, ())) > 1]
+    if several:
+        raise BenchError(
+            f"{dataset.name}: {format_names(several)} has several values of {field}, and a query "
+            "can be in one group only",
+            "Choose another field with --group.",
+        )
+    return {query: values.get(query, (f"query {query}",))[0] for query in dataset.queries.ids}
+
+
+def count_repeated(texts: Sequence[str]) -> int:
+    """Return how many texts have the words of an earlier one.
+
+    Case, white space, punctuation, repeated words and the order of words are ignored.
+    """
+    counts = Counter(frozenset(_WORD.findall(text.casefold())) for text in texts)
+    return sum(number - 1 for words, number in counts.items() if words)

@@ -270,6 +270,19 @@ def mean_with_interval(
     return Estimate(weighted_mean(scores, weights), low, high)
 
 
+def average_groups(
+    scores: Float64Array, queries: Sequence[str], groups: Mapping[str, str]
+) -> tuple[Float64Array, list[str]]:
+    """Return the mean scores of groups, float64 ``(groups, models)``, and their names.
+
+    ``scores`` are float64 ``(queries, models)``.
+    """
+    names, rows = np.unique([groups[query] for query in queries], return_inverse=True)
+    totals = np.zeros((len(names), scores.shape[1]))
+    np.add.at(totals, rows, scores)
+    return totals / np.bincount(rows)[:, None], names.tolist()
+
+
 def combine_draws(weights: Sequence[float], draws: Sequence[Float64Array]) -> Float64Array:
     """Return the weighted sum of the draws of several collections, as if they were independent.
 

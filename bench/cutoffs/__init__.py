@@ -1,5 +1,4 @@
 """The score below which to return nothing, with a proof of what remains.
 
-Read `choice` (the proof, on arrays of scores), then `cutoff_record` (the records), then `cutoff`,
-the use case.
+`cutoff_record` has the records, and `cutoff` the proof, on arrays of scores, and the use case.
 """

@@ -5,11 +5,11 @@
 
 - `pipeline`: `OpenDataset`, `Job` and `evaluate`; `evaluate_run` scores an existing ranking.
 - `retriever`: `Retriever`, what ranks, with its `EvaluationOptions`. `kinds` lists its subclasses,
-  `vector_retriever`, `bm25_retriever` and `system_retriever`. Their ``search(dataset, depth)``
-  returns a `Run`.
+  such as `vector_retriever` and `system_retriever`. Their ``search(dataset, depth)`` returns a
+  `Run`.
 - `asking`: threads that ask a search system, and the file of its responses. `responses` reads them.
 - `encoding`: the preflight of an encoder, encoding with the vector store, and its speed.
-- `vector_search`: the steps of a search of vectors, from queries to scored candidates.
+- `vector_search`: the steps of a search of vectors, from queries to scored candidates, or by words.
 - `index_search`: exact search within the available memory, and FAISS indexes. `exact` searches
   on the CPU, `device_search` on a GPU, and `certificate` has the arithmetic of both.
 - `runs`: `Run`, the ranking of each query. `run_files` reads and writes its files.

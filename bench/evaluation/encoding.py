@@ -17,6 +17,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.endpoint import TextError
 from retrievers.encoders.protocol import Encoder, join_documents
+from retrievers.encoders.views import sample_rows
 from retrievers.models.card import Recipe
 
 PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
@@ -67,8 +68,7 @@ def _find_text(dataset: Dataset, recipe: Recipe, wanted: str) -> str:
 
 def sample_documents(corpus: Corpus, count: int) -> tuple[list[str], list[str]]:
     """Return titles and texts of up to ``count`` random documents, always the same ones."""
-    rng, most = np.random.default_rng(0), min(count, len(corpus))
-    return corpus.documents_at(np.sort(rng.choice(len(corpus), most, replace=False)))
+    return corpus.documents_at(sample_rows(len(corpus), count))
 
 
 def encode_documents(dataset: Dataset, encoder: Encoder, store: VectorStore) -> StoredVectors:

@@ -412,13 +412,3 @@ class IndexSearch:
                 *(self.dataset.name, self.index.manifest.spec, wanted),
                 *(short, len(found), found.min()),
             )
-
-
-def sample_queries(queries: int, wanted: int | None) -> Int64Array:
-    """Return ascending rows of the queries on which recall is measured, int64.
-
-    ``wanted`` is the size of a seeded sample of the queries, or None for all.
-    """
-    if wanted is None or wanted >= queries:
-        return np.arange(queries)
-    return np.sort(np.random.default_rng(0).choice(queries, wanted, replace=False))

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import regex
 
-from bench.evaluation.result_record import Protocol
-from bench.evaluation.runs import Run
+from bench.evaluation.runs import Run, encode_strings, find_strings
 from bench.evaluation.scoring import Scores, parse_measure, score, tie_bounds
 from datasets_cfg.catalogue import collections_of, is_suite, suite_for
 from datasets_cfg.dataset import Dataset
@@ -107,9 +106,10 @@ def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
     kept = np.ones(len(run), dtype=bool)
     if excluded:
         numbers, ids = zip(*excluded, strict=True)
-        positions = run.positions_of(pa.array(ids, pa.large_string()))
-        pairs = (np.array(numbers) * len(run.ids) + positions)[positions >= 0]
-        kept = ~np.isin(queries * len(run.ids) + run.documents, pairs)
+        codes, distinct = encode_strings(pa.array(ids, pa.large_string()))
+        found = find_strings(run.ids, distinct)[run.documents]
+        pairs = np.array(numbers) * len(distinct) + codes
+        kept = (found < 0) | ~np.isin(queries * len(distinct) + found, pairs)
     before = np.concatenate([[0], np.cumsum(kept)])
     ranks = before[:-1] - before[run.offsets[queries]]
     kept &= ranks < depth
@@ -161,29 +161,6 @@ def score_run(
     if parse_measure(names[0]).native:
         low, high = tie_bounds(run, judgements, names[0], queries)
     return scores, {"judged_at_10": judged, "tie_low": low, "tie_high": high}
-
-
-def make_protocol(
-    dataset: Dataset, depth: int | None, corpus_sha256: str, official: bool | None
-) -> Protocol:
-    """Return the protocol, which two results on a collection must share to be compared.
-
-    ``corpus_sha256`` is "" if a run file is scored without the corpus.
-    """
-    facts = dataset.facts
-    return Protocol(
-        collection=facts.name,
-        version=facts.version,
-        split=facts.split,
-        title_track=facts.title_track,
-        corpus_sha256=corpus_sha256,
-        queries_sha256=dataset.queries_sha256,
-        qrels_sha256=dataset.qrels_sha256,
-        exclude_self=bool(facts.exclude_self),
-        depth=depth or facts.depth,
-        official=official,
-        overlay=dataset.overlay,
-    )
 
 
 def common_measure(datasets: Sequence[Dataset], wanted: str | None) -> str:

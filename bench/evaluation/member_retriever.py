@@ -13,10 +13,8 @@ from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, 
 from bench.evaluation.runs import Run
 from datasets_cfg.dataset import Dataset
 from retrievers.encoders.protocol import Encoder
-from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.card import STATE
 from retrievers.models.read_checkpoint import Parameters
-from retrievers.models.resolve import Model
 
 ROW_BYTES = 100  # of a document of a member's ranking while rankings are combined
 
@@ -24,13 +22,6 @@ ROW_BYTES = 100  # of a document of a member's ranking while rankings are combin
 @dataclass(frozen=True, kw_only=True)
 class MemberRetriever(Retriever):
     """A retriever of the rankings of others, which identify it with its settings."""
-
-    @classmethod
-    def open(
-        cls, model: Model, resources: Resources, networks: SharedNetworks | None = None
-    ) -> Self:
-        """Return the retriever of a resolved model, still without its members."""
-        return cls(model=model, resources=resources)
 
     def _map(self, change: Callable[[Retriever], Retriever]) -> Self:
         return replace(self, members=tuple(map(change, self.members)))

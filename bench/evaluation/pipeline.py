@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from bench.evaluation.exact import search_device
-from bench.evaluation.judging import apply_protocol, make_protocol, resolve_measures, score_run
+from bench.evaluation.judging import apply_protocol, resolve_measures, score_run
 from bench.evaluation.responses import check_run
 from bench.evaluation.result_record import Conditions, Evaluation, Protocol, Result, Timings
 from bench.evaluation.retriever import Retriever
@@ -54,10 +54,28 @@ class OpenDataset:
         """Name of the collection in results."""
         return self.dataset.name
 
-    def protocol(self, depth: int | None = None) -> Protocol:
-        """Return the protocol with ``depth`` documents per query, or None for the default."""
-        corpus_sha256 = self.dataset.corpus.sha256 if self.dataset.has_documents else ""
-        return make_protocol(self.dataset, depth, corpus_sha256, self.official)
+    def protocol(self, depth: int | None = None, with_corpus: bool = True) -> Protocol:
+        """Return the protocol, which two results on a collection must share to be compared.
+
+        Args:
+            depth: documents per query; None for the default.
+            with_corpus: False if a run file is scored without the documents.
+        """
+        dataset, facts = self.dataset, self.dataset.facts
+        has_corpus = with_corpus and dataset.has_documents
+        return Protocol(
+            collection=facts.name,
+            version=facts.version,
+            split=facts.split,
+            title_track=facts.title_track,
+            corpus_sha256=dataset.corpus.sha256 if has_corpus else "",
+            queries_sha256=dataset.queries_sha256,
+            qrels_sha256=dataset.qrels_sha256,
+            exclude_self=bool(facts.exclude_self),
+            depth=depth or facts.depth,
+            official=self.official,
+            overlay=dataset.overlay,
+        )
 
 
 @dataclass(frozen=True)
@@ -142,27 +160,25 @@ def evaluate(job: Job) -> Evaluation:
 def evaluate_run(
     file: RunFile,
     name: str,
-    dataset: Dataset,
+    opened: OpenDataset,
     measures: Sequence[str] | None,
     depth: int | None,
-    official: bool | None,
 ) -> Evaluation:
     """Score a ranking of another program, and warn of what makes its scores mean something else.
 
     Args:
         file: the ranking, and the hash of its content, which identifies it.
         name: name of the run in results.
-        dataset: collection.
+        opened: collection.
         measures: measures besides the collection's main one; None for the collection's.
         depth: documents per query; None for the collection's.
-        official: whether the collection is the published one.
 
     Raises:
         BenchError: the run has no documents, or no query or document of the collection.
     """
+    dataset, protocol = opened.dataset, opened.protocol(depth, with_corpus=False)
     names = resolve_measures(dataset, measures, depth)
     notes = check_run(file.run, name, dataset, names)
-    protocol = make_protocol(dataset, depth, corpus_sha256="", official=official)
     done = _score_ranking(
         dataset,
         apply_protocol(file.run, dataset, protocol.depth),

@@ -26,7 +26,6 @@ from datasets_cfg.dataset import Dataset
 from foundation.files import hash_records
 from retrievers.encoders.protocol import join_documents
 from retrievers.encoders.reranker import Reranker, open_reranker
-from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.read_checkpoint import Parameters
 from retrievers.models.resolve import Model, count_parameters
 
@@ -47,9 +46,7 @@ class RerankRetriever(MemberRetriever):
     reranker: Callable[[], Reranker]
 
     @classmethod
-    def open(
-        cls, model: Model, resources: Resources, networks: SharedNetworks | None = None
-    ) -> Self:
+    def open(cls, model: Model, resources: Resources) -> Self:
         """Return the retriever of a resolved model, still without its member."""
         reranker = functools.cache(functools.partial(open_reranker, model, resources.device))
         return cls(model=model, resources=resources, reranker=reranker)

@@ -7,6 +7,7 @@ equal scores are ties. Otherwise ranks are the scores.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -52,17 +53,11 @@ def read_responses(
     repeated: list[str] = []
     unordered: list[str] = []
     for response in responses:
-        ids, values = response.ids, _read_scores(response)
-        if values is None:
-            values = -np.arange(1, len(ids) + 1, dtype=np.float32)
-            unordered += [response.query] * (response.scores is not None)
-        rows = list(dict(zip(reversed(ids), range(len(ids) - 1, -1, -1), strict=True)).values())
-        if len(rows) < len(ids):
-            rows.sort()
-            ids, values = [ids[row] for row in rows], values[rows]
-            repeated.append(response.query)
-        documents += ids
-        scores.append(values)
+        read = rank_response(response.ids, response.scores)
+        unordered += [response.query] * (read.has_ranks and response.scores is not None)
+        repeated += [response.query] * (len(read.ids) < len(response.ids))
+        documents += read.ids
+        scores.append(read.scores)
     if not documents:
         asked = format_count(len(responses), "query", "queries")
         problem = f"{name} returned no document for {asked}"
@@ -94,15 +89,25 @@ def _count(some: Sequence[object], total: int) -> str:
     return f"{len(some):,} of {format_count(total, 'query', 'queries')}"
 
 
-def _read_scores(response: Response) -> Float32Array | None:
-    """Return scores that can be used, or None if the ranks are the scores."""
-    if response.scores is None or None in response.scores:
-        return None
-    with suppress(BenchError):  # not finite as float32
-        values = np.array(response.scores, np.float64)
-        rounded = round_scores(values)
-        return None if (np.diff(values) > 0).any() else rounded
-    return None
+class RankedResponse(NamedTuple):
+    """Distinct documents of a response, best first, and whether their scores are ranks."""
+
+    ids: list[str]
+    scores: Float32Array
+    has_ranks: bool
+
+
+def rank_response(ids: Sequence[str], given: Sequence[float | None] | None) -> RankedResponse:
+    """Read the documents of a response, each at its first rank, and their scores if any."""
+    scores, has_ranks = -np.arange(1, len(ids) + 1, dtype=np.float32), True
+    if given is not None and None not in given:
+        with suppress(BenchError):  # not finite as float32
+            values = np.array(given, np.float64)
+            rounded = round_scores(values)
+            if not (np.diff(values) > 0).any():
+                scores, has_ranks = rounded, False
+    rows = sorted({id_: row for row, id_ in reversed(list(enumerate(ids)))}.values())
+    return RankedResponse([ids[row] for row in rows], scores[rows], has_ranks)
 
 
 def check_run(run: Run, name: str, dataset: Dataset, measures: Sequence[str]) -> list[str]:

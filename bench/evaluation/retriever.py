@@ -76,11 +76,13 @@ class Resources:
         store: vector store.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         max_memory: memory limit of this process in bytes; None for most of the free memory.
+        networks: loaded bases, which adapters share.
     """
 
     store: VectorStore
     device: str = "auto"
     max_memory: int | None = None
+    networks: SharedNetworks = field(default_factory=SharedNetworks)
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,9 @@ class Retriever(ABC):
     members: tuple["Retriever", ...] = ()
 
     @classmethod
-    @abstractmethod
-    def open(
-        cls, model: Model, resources: Resources, networks: SharedNetworks | None = None
-    ) -> Self:
+    def open(cls, model: Model, resources: Resources) -> Self:
         """Return the retriever of a resolved model. Weights are read at the first text."""
+        return cls(model=model, resources=resources)
 
     @property
     def card(self) -> Card:

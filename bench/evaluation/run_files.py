@@ -21,10 +21,9 @@ import zlib
 from bisect import bisect_left
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -178,10 +177,7 @@ def _read_predictions(content: bytes, split: str) -> tuple[Run, str]:
             tree = decode(content)
             tree.pop(_ABOUT_MODEL, None)
             tree, assumption = _choose_predictions(tree, split)
-        rankings = msgspec.convert(tree, dict[str, dict[str, float]])
-        rows = [(q, d, value) for q, ranked in rankings.items() for d, value in ranked.items()]
-        queries, documents = [row[0] for row in rows], [row[1] for row in rows]
-        return Run.from_rows(queries, documents, [row[2] for row in rows]), assumption
+        return Run.from_scores(msgspec.convert(tree, dict[str, dict[str, float]])), assumption
     except (ValueError, LookupError, TypeError, RecursionError, msgspec.MsgspecError) as error:
         wanted = "expected predictions of mteb or sentence-transformers"
         problem = f"{wanted}; {type(error).__name__}: {error}"
@@ -297,8 +293,8 @@ def _interpret(table: pa.Table, printing: str) -> tuple[bool, str]:
     )
 
 
-def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
-    """Write the lines of a TREC run file to a binary file, optionally compressed with gzip.
+def encode_trec(run: Run, tag: str) -> bytes:
+    """Return the content of the TREC run file of ``run``, compressed with gzip.
 
     Scores have enough digits to read back the same float32. Queries without documents have no line.
     """
@@ -310,9 +306,9 @@ def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
     ranks = np.arange(len(run)) - run.offsets[queries] + 1
     texts = ("Q0", f"{tag}\n", " ")
     second, last, space = (pa.scalar(text, pa.large_string()) for text in texts)
+    file = io.BytesIO()
     # Without name and time, so that equal runs give equal files.
-    zipped = gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) if compress else nullcontext(file)
-    with cast(AbstractContextManager[BinaryIO], zipped) as out:
+    with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as out:
         for start in range(0, len(run), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
             lines = pc.binary_join_element_wise(
@@ -325,6 +321,7 @@ def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
                 space,
             )
             out.write(lines.buffers()[-1])  # the strings of an array lie end to end
+    return file.getvalue()
 
 
 def check_writable(ids: Strings, kind_of_name: str) -> None:

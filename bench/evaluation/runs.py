@@ -1,7 +1,7 @@
 """Runs in the sense of information retrieval: the ranked documents of each query."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -95,6 +95,13 @@ class Run:
         return cls.from_columns(queries, documents, scores)
 
     @classmethod
+    def from_scores(cls, rankings: Mapping[str, Mapping[str, float]]) -> "Run":
+        """Make a run of the score of each document, by the ids of query and document."""
+        rows = [(q, d, float(s)) for q, scores in rankings.items() for d, s in scores.items()]
+        queries, documents, values = zip(*rows, strict=True) if rows else ((), (), ())
+        return cls.from_rows(queries, documents, values)
+
+    @classmethod
     def from_columns(cls, queries: Strings, documents: Strings, scores: Float32Array) -> "Run":
         """Make a run of Arrow columns in any order of rows.
 
@@ -109,7 +116,7 @@ class Run:
         if len(ids) > 1 and not pc.all(pc.less(ids[:-1], ids[1:])).as_py():
             distinct = ids.unique()
             by_bytes = distinct.take(pc.sort_indices(distinct))
-            codes = pc.index_in(ids, by_bytes).to_numpy().astype(np.int64)[codes]
+            codes = find_strings(ids, by_bytes)[codes]
             ids = by_bytes
         _check_distinct(query_codes, query_ids, codes, ids)
         counts = np.bincount(query_codes, minlength=len(query_ids))
@@ -129,22 +136,6 @@ class Run:
     def doc_ids(self) -> pa.LargeStringArray:
         """Document id of each row, ``large_string`` ``(n,)``."""
         return self.ids.take(pa.array(self.documents))
-
-    def positions_of(self, ids: Strings) -> Int64Array:
-        """Return the position in ``self.ids`` of each of the given ``ids``, int64, or -1.
-
-        It is a binary search, whose time depends on the number of given ids.
-        """
-        if not len(self.ids):
-            return np.full(len(ids), -1, dtype=np.int64)
-        low = np.zeros(len(ids), dtype=np.int64)
-        high = np.full(len(ids), len(self.ids) - 1, dtype=np.int64)
-        while (low < high).any():
-            middle = (low + high) // 2
-            less = _as_numpy(pc.less(self.ids.take(pa.array(middle)), ids))
-            low = np.where(less & (low < high), middle + 1, low)
-            high = np.where(less, high, middle)
-        return np.where(_as_numpy(pc.equal(self.ids.take(pa.array(low)), ids)), low, -1)
 
     def rankings(self) -> Iterator[tuple[str, list[str], Float32Array]]:
         """Yield query id, document ids and scores (best first) of each query."""
@@ -196,6 +187,12 @@ def encode_strings(strings: Strings) -> tuple[Int64Array, pa.LargeStringArray]:
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
 
 
+def find_strings(strings: pa.Array, among: pa.Array) -> Int64Array:
+    """Return the place of each string in ``among``, distinct strings, int64 ``(n,)``, or -1."""
+    places: Int64Array = pc.index_in(strings, among).fill_null(-1).to_numpy().astype(np.int64)
+    return places
+
+
 def _check_distinct(
     query_codes: Int64Array, query_ids: pa.Array, doc_codes: Int64Array, doc_ids: pa.Array
 ) -> None:
@@ -213,7 +210,3 @@ def _repeat_error(doc_id: str, query_id: str) -> BenchError:
 
 def _one_array(strings: Strings) -> pa.Array:
     return strings.combine_chunks() if isinstance(strings, pa.ChunkedArray) else strings
-
-
-def _as_numpy(mask: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=bool)

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from bench.evaluation.runs import Run
+from bench.evaluation.runs import Run, find_strings
 from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError, closest_names
@@ -446,9 +446,7 @@ def _find_judged_rows(
     run: Run, judgements: _EncodedJudgements, run_numbers: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Return the rows of the run that have a judgement, and their grades."""
-    codes = np.full(len(run.ids), -1, dtype=np.int32)  # judged document of each document of the run
-    places = run.positions_of(judgements.doc_ids)
-    codes[places[places >= 0]] = np.flatnonzero(places >= 0)
+    codes = find_strings(run.ids, judgements.doc_ids)
     rows = np.flatnonzero((codes >= 0)[run.documents])
     queries = run_numbers[np.searchsorted(run.offsets, rows, side="right") - 1]
     rows, queries = rows[queries >= 0], queries[queries >= 0]
@@ -488,9 +486,7 @@ def _score_with_providers(
 
 
 def _grades_by_query(qrels: Qrels) -> dict[str, dict[str, int]]:
-    grades: dict[str, dict[str, int]] = {query_id: {} for query_id in qrels.queries()}
-    for query_id, doc_id, grade in qrels:
-        grades[query_id][doc_id] = grade
+    grades = qrels.by_query
     for query_id, judged in grades.items():
         if max(judged.values()) < 0:
             # trec_eval reads invalid memory when all grades of a query are negative.

@@ -26,9 +26,7 @@ from bench.evaluation.runs import Run, parent_id
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, DriftError
 from foundation.files import hash_records
-from retrievers.encoders.objects import make_object
 from retrievers.encoders.search_system import SearchSystem
-from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.card import STATE, Option, Recipe, replace_fields
 from retrievers.models.kinds import KINDS
 from retrievers.models.resolve import Model
@@ -59,11 +57,10 @@ class SystemRetriever(Retriever):
     probe: Mapping[str, Response] = field(default_factory=dict)
 
     @classmethod
-    def open(
-        cls, model: Model, resources: Resources, networks: SharedNetworks | None = None
-    ) -> Self:
-        """Return the retriever of the system that a file of the user defines."""
-        return cls.of_file(model, make_object(model.card.encoder, resources.device), resources)
+    def open(cls, model: Model, resources: Resources) -> Self:
+        """Refuse a card of this kind: a system is an object, or that of a file."""
+        problem = f"{model.card.name} names no file with a search system"
+        raise BenchError(problem, "Pass --model path/to/file.py:NAME.")
 
     @classmethod
     def of_file(cls, model: Model, made: Any, resources: Resources) -> Self:
@@ -157,7 +154,7 @@ class SystemRetriever(Retriever):
 
     def _ask_missing(self, dataset: Dataset, depth: int, kept: ResponseFile) -> None:
         """Ask the queries without a response, and deeper if passages leave too few documents."""
-        texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
+        texts = dataset.queries.by_id
         while wanted := self._depths_to_ask(dataset, depth, kept):
             for k in sorted(set(wanted.values())):
                 queries = {query: texts[query] for query, each in wanted.items() if each == k}
@@ -179,7 +176,7 @@ class SystemRetriever(Retriever):
 
     def _ask_probe(self, dataset: Dataset, k: int) -> dict[str, Response]:
         """Return the responses to the queries that tell the state, the same ones each time."""
-        texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
+        texts = dataset.queries.by_id
         ids, found = sorted(texts), dict[str, Response]()
         rows = np.linspace(0, len(ids) - 1, min(PROBED, len(ids))).astype(int)
         queries = {ids[row]: texts[ids[row]] for row in rows}

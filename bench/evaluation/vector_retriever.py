@@ -8,7 +8,6 @@ from typing import Self, cast
 
 import msgspec
 
-from bench.evaluation.bm25_retriever import search_bm25
 from bench.evaluation.encoding import encode_documents, encode_queries, run_preflight
 from bench.evaluation.exact import search_device
 from bench.evaluation.index_search import (
@@ -19,13 +18,17 @@ from bench.evaluation.index_search import (
     check_index_fits,
     default_budget,
     plan_search,
-    sample_queries,
 )
 from bench.evaluation.judging import drop_excluded, search_depth
 from bench.evaluation.result_record import Timings
 from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, SearchFacts
 from bench.evaluation.runs import Run
-from bench.evaluation.vector_search import VectorSearch, bytes_per_document, transform_queries
+from bench.evaluation.vector_search import (
+    VectorSearch,
+    bytes_per_document,
+    search_bm25,
+    transform_queries,
+)
 from bench.store.indexes import INDEXES, IndexFolder, IndexManifest
 from bench.store.store import VectorStore
 from datasets_cfg.dataset import Dataset
@@ -35,8 +38,8 @@ from foundation.machine import library_version
 from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.protocol import Encoder, PhaseTimer
 from retrievers.encoders.ready_vectors import ReadyVectors
-from retrievers.encoders.transformer import SharedNetworks, open_encoder
-from retrievers.encoders.views import View, ViewedVectors, compress
+from retrievers.encoders.transformer import open_encoder
+from retrievers.encoders.views import View, ViewedVectors, compress, sample_rows
 from retrievers.index.faiss_index import IndexSpec, faiss_device, trained_on
 from retrievers.index.hits import Hits, multiply_by_similarity, sort_canonically
 from retrievers.models.card import Compression, Role
@@ -58,11 +61,9 @@ class VectorRetriever(Retriever):
     encoder: Encoder
 
     @classmethod
-    def open(
-        cls, model: Model, resources: Resources, networks: SharedNetworks | None = None
-    ) -> Self:
+    def open(cls, model: Model, resources: Resources) -> Self:
         """Return the retriever of a resolved model, whose recipe gets its dimension."""
-        encoder = open_encoder(model, resources.device, networks=networks)
+        encoder = open_encoder(model, resources.device, resources.networks)
         return cls.of(model, encoder, resources)
 
     @classmethod
@@ -244,7 +245,7 @@ class VectorRetriever(Retriever):
             self.corpus_index(dataset),
             transform_queries(queries, self.view, in_faiss=True),
             self.compression.rescore or depth,
-            sample_queries(len(queries), self.options.recall_queries),
+            sample_rows(len(queries), self.options.recall_queries),
             faiss_device(self.resources.device),
             self._exact(dataset),
         )
@@ -265,9 +266,6 @@ class VectorRetriever(Retriever):
             documents=len(dataset.corpus),
             dim=self._index_dim,
             faiss=library_version("faiss-cpu") or library_version("faiss-gpu"),
-            build_s=0.0,
-            bytes=0,
-            sha256="",
             tokens_sha256=tokens,
             trained_on=self.trained_on,
         )

@@ -12,8 +12,11 @@ import msgspec
 import numpy as np
 
 from bench.evaluation.exact import ArrayVectors, exact_search
-from bench.evaluation.index_search import index_row_bytes, train_index
+from bench.evaluation.index_search import index_row_bytes, progress_bar, train_index
+from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Int64Array
+from retrievers.encoders.bm25 import BM25
+from retrievers.encoders.protocol import PhaseTimer
 from retrievers.encoders.views import StoredViews, View, ViewedVectors, encode_codes
 from retrievers.index.faiss_index import FaissIndex, IndexSpec, faiss_device
 from retrievers.index.hits import Hits, replace_by_similarity, sort_canonically
@@ -112,6 +115,23 @@ def build_index(vectors: ArrayVectors, recipe: Recipe, spec: IndexSpec, device: 
     train_index(index, documents)
     index.add(documents.rows(np.arange(vectors.shape[0])))
     return index
+
+
+def search_bm25(dataset: Dataset, bm25: BM25, depth: int, timer: PhaseTimer | None = None) -> Hits:
+    """Return the best ``depth`` documents of each query by ``bm25``, self-matches included.
+
+    A ``timer`` gets the seconds of the search, without those of the index, as ``search_s``.
+    """
+    corpus = dataset.corpus
+    batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
+    with progress_bar(f"{dataset.name}: bm25 indexes", len(corpus)) as bar:
+        bm25.index(batches, bar.update, dataset.cache_dir)
+    hits = Hits.empty(len(dataset.queries), depth)
+    with (timer or PhaseTimer()).phase("search_s"):
+        for row, query in enumerate(dataset.queries.texts):  # hits may tie beyond the depth
+            ranked = sort_canonically(bm25.search([query], depth), corpus.tie_rank, depth)
+            hits.scores[row], hits.rows[row] = ranked.scores[0], ranked.rows[0]
+    return hits
 
 
 def bytes_per_document(recipe: Recipe, spec: IndexSpec) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,15 +29,15 @@ from bench.explain.evidence import (
 )
 from bench.explain.ledger import Stage
 from bench.explain.question import Question
-from bench.explain.setup import CORRECT_THERE, Deviation, EvaluationSetup, deviations
+from bench.explain.setup import CORRECT_THERE, EvaluationSetup
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError, format_count
 from retrievers.encoders.objects import join_titles
 
 Encode = Callable[[Sequence[str]], Float32Array]
+Rankings = dict[str, list[str]]
 FindRun = Callable[[Sequence[str], Float32Array, int], Run]
 
-NO_PLACES: Int64Array = np.zeros(0, np.int64)
 AGREE = 10.0**ROUGH  # error of a vector that is the checkpoint's, in float32 or float16
 LEVELS = dict(PRECISIONS)
 CHUNK = 2_048  # documents that are compared at a time
@@ -56,12 +57,10 @@ INGESTION = "encode whole texts there"
 PROBE, SAMPLE, FULL = 12, 48, 5  # queries of a probe and a sample; hypotheses of the sample
 TOP = 10  # documents in which answers are compared
 SAME = 0.9  # share of them in two answers to equal query vectors
-ALL = 1 << 30  # rows
 CLEAR, PART = 0.1, 0.5  # gain and agreement of a cause that explains answers in part
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(NamedTuple):
     """A cause, with the places of the documents that it applies to.
 
     Attributes:
@@ -72,7 +71,7 @@ class Cause:
 
     name: str
     apply: str
-    places: Int64Array
+    places: Int64Array = np.zeros(0, np.int64)
 
 
 def group_vectors(
@@ -123,12 +122,6 @@ def _count(name: str, documents: int) -> str:
     return f"{name} ({format_count(documents, 'document', 'documents')})"
 
 
-def _deviations(question: Question) -> dict[str, Deviation]:
-    facts, other = question.dataset.facts, question.passes.other
-    model, lengths = question.passes.model, sorted(set(question.lengths))
-    return {each.name: each for each in deviations(model, question.setup, other, facts, lengths)}
-
-
 @dataclass(frozen=True)
 class StoredCauses:
     """Search for causes of stored vectors, float32 ``(n, dim)``, of the documents ``ids``."""
@@ -171,9 +164,9 @@ class StoredCauses:
         best = answer.explanations[0] if answer.explanations else answer.closest
         if best is None:
             return None
-        setup, known = question.setup, _deviations(question)
+        setup = question.setup
         for name in best.deviations:
-            setup = known[name].on(setup)
+            setup = question.deviations[name].on(setup)
         explained = left
         if not setup.shuffled:
             predicted = question.passes.documents(setup, *self._texts(left))
@@ -247,7 +240,7 @@ class QueryCauses:
 
     def _candidates(self) -> Iterator["_Candidate"]:
         setup = self.question.setup
-        for name, each in _deviations(self.question).items():
+        for name, each in self.question.deviations.items():
             named = name.replace("texts cut", "queries cut")
             yield _Candidate(named, each.apply, self._encode_by(each.on(setup)))
         for length in QUERY_CHARACTERS:
@@ -259,12 +252,12 @@ class QueryCauses:
 
     def _agreement(self, queries: Texts, encode: Encode) -> Float64Array:
         """Return the share of the system's first documents that a search finds, for each query."""
-        found = first_documents(self.find(queries.ids, encode(queries.texts), TOP))
-        return np.array([_share(found.get(id_, []), self._first[id_]) for id_ in queries.ids])
+        found = self.find(queries.ids, encode(queries.texts), TOP)
+        return _shares(read_ids(found, TOP), {id_: self._first[id_] for id_ in queries.ids})
 
     @cached_property
     def _first(self) -> dict[str, list[str]]:
-        return first_documents(self.answers)
+        return read_ids(self.answers, TOP)
 
 
 @dataclass(frozen=True)
@@ -276,20 +269,20 @@ class _Candidate:
     encode: Encode
 
 
-def first_documents(run: Run, k: int = TOP) -> dict[str, list[str]]:
-    """Return the first ``k`` documents of each query that has any."""
+def read_ids(run: Run, k: int | None = None) -> Rankings:
+    """Return the documents of each query that has any, or only the first ``k``."""
     return {query: ids[:k] for query, ids, _ in run.rankings()}
 
 
 def overlaps(found: Run, truth: Run, k: int) -> Float64Array:
     """Return the share of the first ``k`` documents of ``truth`` that ``found`` has, ``(q,)``."""
-    ours = first_documents(found, k)
-    true = first_documents(truth, k).items()
-    return np.array([_share(ours.get(query, []), ids) for query, ids in true])
+    return _shares(read_ids(found, k), read_ids(truth, k))
 
 
-def _share(found: Sequence[str], truth: Sequence[str]) -> float:
-    return len({*found} & {*truth}) / len(truth) if truth else 1.0
+def _shares(found: Rankings, truth: Rankings) -> Float64Array:
+    """Return the share of the documents of each query of ``truth`` that are found."""
+    pairs = [({*found.get(query, ())}, {*ids}) for query, ids in truth.items()]
+    return np.array([len(some & ids) / len(ids) if ids else 1.0 for some, ids in pairs])
 
 
 def find_filter(before: Run, after: Run) -> Cause | None:
@@ -297,7 +290,7 @@ def find_filter(before: Run, after: Run) -> Cause | None:
 
     Documents that a single query should find would fit any filter, so only the others are evidence.
     """
-    wanted, found = first_documents(before, ALL), first_documents(after, ALL)
+    wanted, found = read_ids(before), read_ids(after)
     times = Counter(id_ for ids in wanted.values() for id_ in ids)
     seen = {id_ for ids in found.values() for id_ in ids}
     repeated = {id_ for id_, count in times.items() if count > 1}
@@ -309,10 +302,10 @@ def find_filter(before: Run, after: Run) -> Cause | None:
     never = f"{format_count(len(hidden), 'document is', 'documents are')} never returned"
     if not has_fewer_rows(before, after):
         name = f"{never}: by a filter, or they are not in the index"
-        return Cause(name, "leave the filter out, or build the index again", NO_PLACES)
+        return Cause(name, "leave the filter out, or build the index again")
     rows = _describe_rows(_rows(before, after))
     name = f"filter after the search: {never}, {rows} are left"
-    return Cause(name, "filter before the search, or ask for more rows", NO_PLACES)
+    return Cause(name, "filter before the search, or ask for more rows")
 
 
 def describe_search(before: Run, after: Run, k: int) -> Cause:
@@ -327,11 +320,11 @@ def describe_search(before: Run, after: Run, k: int) -> Cause:
         usual = int(np.median(rows[0]))
         if (rows[0] == usual).mean() >= SHARE:  # equal vectors may add a row
             name = f"the search stops early: it returns {usual:,} of {rows[1].max():,} rows"
-            return Cause(name, "raise ef_search, num_candidates or the limit there", NO_PLACES)
-        return Cause(f"approximate search: {_describe_rows(rows)}, {recalls}", more, NO_PLACES)
+            return Cause(name, "raise ef_search, num_candidates or the limit there")
+        return Cause(f"approximate search: {_describe_rows(rows)}, {recalls}", more)
     if shares[k].min(initial=1.0) == 1.0:
-        return Cause("search: the answers are those of exact search", "", NO_PLACES)
-    return Cause(f"approximate search: {recalls}", more, NO_PLACES)
+        return Cause("search: the answers are those of exact search", "")
+    return Cause(f"approximate search: {recalls}", more)
 
 
 def has_fewer_rows(before: Run, after: Run) -> bool:
@@ -342,9 +335,8 @@ def has_fewer_rows(before: Run, after: Run) -> bool:
 
 def _rows(before: Run, after: Run) -> Int64Array:
     """Return the number of rows that were returned and that should be, int64 ``(2, q)``."""
-    found = first_documents(after, ALL)
-    wanted = first_documents(before, ALL).items()
-    return np.array([[len(found.get(query, [])), len(ids)] for query, ids in wanted]).T
+    found, wanted = read_ids(after), read_ids(before).items()
+    return np.array([[len(found.get(query, ())), len(ids)] for query, ids in wanted]).T
 
 
 def _describe_rows(rows: Int64Array) -> str:
@@ -353,11 +345,11 @@ def _describe_rows(rows: Int64Array) -> str:
     return f"{count} of {rows[1].max():,} rows"
 
 
-def _only(rankings: dict[str, list[str]], kept: set[str]) -> dict[str, list[str]]:
+def _only(rankings: Rankings, kept: set[str]) -> Rankings:
     return {query: [id_ for id_ in ids if id_ in kept] for query, ids in rankings.items()}
 
 
-def _lost(wanted: dict[str, list[str]], found: dict[str, list[str]]) -> float:
+def _lost(wanted: Rankings, found: Rankings) -> float:
     """Return the mean share of the wanted documents that are not found at their depth."""
-    shares = [_share(found.get(query, [])[: len(ids)], ids) for query, ids in wanted.items()]
-    return 1 - float(np.mean(shares))
+    near = {query: found.get(query, [])[: len(ids)] for query, ids in wanted.items()}
+    return 1 - float(_shares(near, wanted).mean())

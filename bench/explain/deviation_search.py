@@ -21,7 +21,6 @@ from bench.explain.setup import (
     Deviation,
     EvaluationSetup,
     Explanation,
-    deviations,
     forward_key,
 )
 from foundation.errors import BenchError
@@ -68,12 +67,9 @@ class _DeviationSearch:
     stated: str
 
     def answer(self) -> Answer:
-        question, facts = self.question, self.question.dataset.facts
-        models, lengths = question.passes, sorted(set(question.lengths))
-        singles = deviations(models.model, question.setup, models.other, facts, lengths)
+        question = self.question
         base = self._fit(question.setup, False)
-        if base.is_within(self.stated):
-            singles = []
+        singles = () if base.is_within(self.stated) else question.deviations.values()
         probed = self._fit_all([(deviation,) for deviation in singles], True)
         tried = self._fit_all(_keep_undecided(probed, FULL_SINGLES), False)
         accepted = _accept(tried, base)
@@ -107,7 +103,7 @@ class _DeviationSearch:
             singles=len(probed),
             pairs=len(pairs),
             encoded=question.passes.encoded,
-            measure=facts.main_measure,
+            measure=question.dataset.facts.main_measure,
             sampled=not self._needs_collection,
         )
 

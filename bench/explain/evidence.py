@@ -262,8 +262,7 @@ def choose_documents(corpus: Corpus, ids: Sequence[str], count: int = DOCUMENTS)
 def choose_queries(dataset: Dataset, ids: Sequence[str], count: int = QUERIES) -> Texts:
     """Choose queries, alternately any and long ones. ``ids`` that the dataset lacks are ignored."""
     wanted = set(ids)
-    pairs = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
-    known = [(id_, text) for id_, text in pairs if id_ in wanted]
+    known = [(id_, text) for id_, text in dataset.queries.by_id.items() if id_ in wanted]
     order = np.random.default_rng(0).permutation(len(known))
     lengths = np.array([len(text) for _, text in known])
     chosen = _alternate([order.tolist(), np.argsort(-lengths).tolist()], count)

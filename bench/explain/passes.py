@@ -49,10 +49,9 @@ class ForwardPasses:
         self.model, self.other = model, other
         self.encoded = 0
         self._device_name = device
-        self._towers: dict[tuple[str, bool, bool, str], Tower] = {}
         self._tokenizers: dict[tuple[str, bool, str, str], TextTokenizer] = {}
         self._pooled: dict[tuple[str, bool, bool, str], dict[bytes, Float32Array]] = {}
-        self._stages = cache(self._load_stages)
+        self._towers, self._stages = cache(self._load_tower), cache(self._load_stages)
 
     def queries(self, setup: EvaluationSetup, texts: Sequence[str]) -> Float32Array:
         """Return vectors of queries, float32 ``(n, dim)``."""
@@ -80,30 +79,29 @@ class ForwardPasses:
         return cast("Checkpoint", model.query if weights == "query" else model.document)
 
     def _tower(self, setup: EvaluationSetup, weights: Weights) -> "Tower":
+        return self._towers(*_network_key(setup, weights))
+
+    def _load_tower(
+        self, weights: Weights, with_adapter: bool, with_pooler: bool, stored: str
+    ) -> "Tower":
         from retrievers.encoders.device import pick_device
         from retrievers.encoders.tower import Tower
 
-        key = _network_key(setup, weights)
-        if key not in self._towers:
-            model, checkpoint = self._model(weights), self._checkpoint(weights)
-            with_pooler = setup.pooling == "pooler"
-            recipe = msgspec.structs.replace(  # of pooled states, before any later layer
-                model.recipe,
-                pooling="pooler" if with_pooler else "every",
-                dim=checkpoint.hidden_width * (1 if with_pooler else len(EVERY_POOLING)),
-                stages=(),
-                normalize=False,
-                similarity="dot",
-                adapter=model.recipe.adapter if setup.adapter else None,
-                backend="torch",
-            )
-            folder = model.adapter if setup.adapter else None
-            device = pick_device(self._device_name)
-            change = partial(round_weights, precision=setup.stored)
-            self._towers[key] = Tower(
-                checkpoint, recipe, folder, device, PhaseTimer(), change=change
-            )
-        return self._towers[key]
+        model, checkpoint = self._model(weights), self._checkpoint(weights)
+        recipe = msgspec.structs.replace(  # of pooled states, before any later layer
+            model.recipe,
+            pooling="pooler" if with_pooler else "every",
+            dim=checkpoint.hidden_width * (1 if with_pooler else len(EVERY_POOLING)),
+            stages=(),
+            normalize=False,
+            similarity="dot",
+            adapter=model.recipe.adapter if with_adapter else None,
+            backend="torch",
+        )
+        folder = model.adapter if with_adapter else None
+        change = partial(round_weights, precision=stored)
+        device = pick_device(self._device_name)
+        return Tower(checkpoint, recipe, folder, device, PhaseTimer(), change=change)
 
     def _tokenizer(self, setup: EvaluationSetup, weights: Weights) -> TextTokenizer:
         from retrievers.encoders.tokens import load_tokenizer
@@ -228,7 +226,7 @@ def round_weights(network: Any, precision: str) -> None:
                 layer.weight.copy_((layer.weight / step).round() * step)
 
 
-def _network_key(setup: EvaluationSetup, weights: Weights) -> tuple[str, bool, bool, str]:
+def _network_key(setup: EvaluationSetup, weights: Weights) -> tuple[Weights, bool, bool, str]:
     return weights, setup.adapter, setup.pooling == "pooler", setup.stored
 
 

@@ -2,18 +2,16 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-import pyarrow.parquet as pq
 from safetensors import SafetensorError
-from safetensors.numpy import load
 
 from bench.evaluation.retriever import Retriever
 from bench.evaluation.run_files import read_run_file
@@ -32,24 +30,26 @@ from bench.explain.evidence import (
 )
 from bench.explain.passes import ForwardPasses
 from bench.explain.scored import CollectionScores, PublishedEvidence, PublishedNumber, QueryEvidence
-from bench.explain.setup import LENGTHS, SPLITS, EvaluationSetup, Observation, make_setup
+from bench.explain.setup import (
+    LENGTHS,
+    SPLITS,
+    Deviation,
+    EvaluationSetup,
+    Observation,
+    deviations,
+    make_setup,
+)
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, name_path_in_errors
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.card import Role
+from retrievers.models.read_vectors import READERS
 
 FORMATS = "Use .npy, .npz (arrays ids and vectors), .parquet (columns id, vector) or .safetensors"
 QUERY_LINES = "Write one line for each query: its id, white space and its score"
 LEAST = 4  # vectors of a role
 NAMES = ("vectors", "vector", "embeddings", "embedding")
-READERS: dict[str, Callable[[BinaryIO], Mapping[str, Any]]] = {
-    ".npy": lambda file: {"vectors": np.load(file, allow_pickle=False)},
-    ".npz": lambda file: np.load(file, allow_pickle=False),
-    ".parquet": lambda file: {
-        name: np.array(values) for name, values in pq.read_table(file).to_pydict().items()
-    },
-    ".safetensors": lambda file: load(file.read()),
-}
+SUFFIXES = (".npy", ".npz", ".parquet", ".safetensors")
 
 
 def parse_published(typed: str, datasets: Sequence[Dataset]) -> PublishedNumber:
@@ -138,24 +138,25 @@ def _ids_by_count(path: Path, count: int, dataset: Dataset) -> list[str]:
 
 def _read_arrays(path: Path) -> tuple[Any, list[str] | None]:
     """Return the vectors of a file, and their ids if it has any."""
-    if path.suffix not in READERS:
+    if path.suffix not in SUFFIXES:
         raise BenchError(f"{path} is not a file of vectors", FORMATS)
     with _refuse_unreadable(path, f"is not a complete {path.suffix} file of numbers", FORMATS):
         ids_file = Path(f"{path}.ids.txt")
         lines = ids_file.read_bytes().decode().splitlines() if ids_file.exists() else None
-        with path.open("rb") as file:
-            arrays = dict(READERS[path.suffix](file))
-    name = next((name for name in NAMES if name in arrays), None)
-    if name is None:
+        arrays = list(READERS[path.suffix](path))
+    found = [array for name, array in arrays if name in NAMES]
+    found += [array for name, array in arrays if name == path.stem and array.ndim > 1]
+    if not found:
         raise BenchError(f"{path} has no array called {' or '.join(NAMES)}", FORMATS)
-    vectors = arrays[name]
+    vectors = np.asarray(found[0])
     if vectors.ndim != 2 or vectors.dtype.kind not in "biuf" or not np.isfinite(vectors).all():
         raise BenchError(
             f"{path} has an array {vectors.shape} of {vectors.dtype}, not rows of finite numbers",
             "Write one vector a row",
         )
-    ids = next((arrays[each] for each in ("ids", "id") if each in arrays), lines)
-    return vectors, None if ids is None else list(map(str, ids))
+    of_column = [array for name, array in arrays if name == path.stem and array.ndim == 1]
+    ids = [array for name, array in arrays if name in ("ids", "id")] or of_column
+    return vectors, list(map(str, ids[0])) if ids else lines
 
 
 @contextmanager
@@ -212,6 +213,13 @@ class Question:
     def setup(self) -> EvaluationSetup:
         """The model's own configuration on the first collection."""
         return make_setup(self.passes.model, self.dataset.facts)
+
+    @cached_property
+    def deviations(self) -> dict[str, Deviation]:
+        """Every single deviation that is possible for the model, by name."""
+        model, other, facts = self.passes.model, self.passes.other, self.dataset.facts
+        possible = deviations(model, self.setup, other, facts, sorted(set(self.lengths)))
+        return {each.name: each for each in possible}
 
     @cached_property
     def collections(self) -> dict[str, CollectionScores]:
@@ -306,10 +314,11 @@ class Question:
     @cached_property
     def _small_collection(self) -> tuple[list[str], np.ndarray[tuple[int], np.dtype[np.int64]]]:
         """Some queries, and rows of their relevant documents among a sample of others."""
-        relevant: dict[str, list[str]] = {}
-        for query, document, grade in self.dataset.qrels:
-            if grade > 0:
-                relevant.setdefault(query, []).append(document)
+        relevant = {
+            query: [document for document, grade in judged.items() if grade > 0]
+            for query, judged in self.dataset.qrels.by_query.items()
+        }
+        relevant = {query: documents for query, documents in relevant.items() if documents}
         queries = choose_queries(self.dataset, list(relevant), COST_QUERIES).ids
         wanted = [id_ for query in queries for id_ in relevant[query][:COST_RELEVANT]]
         rows = np.unique(self.dataset.corpus.rows_of([*wanted, *self._sampled_documents.ids]))

@@ -10,13 +10,15 @@ import numpy as np
 from bench.evaluation.exact import ArrayVectors, exact_search
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import Scores, score
+from bench.evaluation.vector_search import transform_queries
 from bench.explain.evidence import Fit, SetupEvidence, value_fit
 from bench.explain.passes import ForwardPasses, round_to
-from bench.explain.setup import EvaluationSetup, document_key, forward_key
+from bench.explain.setup import EUCLIDEAN, EvaluationSetup, document_key, forward_key
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
+from retrievers.encoders.views import ViewedVectors
 from retrievers.index.hits import Hits, exclude_documents
 
 CHUNK = 2_048  # documents that are encoded at a time
@@ -69,8 +71,8 @@ class CollectionScores:
         """
         dataset = self.open_split(setup.split) if setup.split else self.dataset
         wanted = set(dataset.queries.ids if queries is None else queries)
-        pairs = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
-        ids, texts = zip(*((id_, text) for id_, text in pairs if id_ in wanted), strict=True)
+        known = {id_: text for id_, text in dataset.queries.by_id.items() if id_ in wanted}
+        ids, texts = list(known), list(known.values())
         corpus = self.dataset.corpus
         excluded = self.dataset.excluded_rows(ids, not setup.keep_self)
         encoded = self.passes.queries(setup, texts)
@@ -91,7 +93,7 @@ class CollectionScores:
         """Some queries, and rows of their relevant documents and of the first that are found."""
         judged = self.dataset.qrels.queries()
         chosen = np.random.default_rng(0).permutation(len(judged))[:SAMPLE_QUERIES]
-        texts = dict(zip(self.dataset.queries.ids, self.dataset.queries.texts, strict=True))
+        texts = self.dataset.queries.by_id
         queries = {judged[place]: texts[judged[place]] for place in chosen}
         encoded = self.passes.queries(self.base, list(queries.values()))
         hits = self._search(self.base, encoded, POOL_DEPTH, None)
@@ -109,14 +111,13 @@ class CollectionScores:
     ) -> Hits:
         """Return hits with rows of the corpus."""
         corpus = self.dataset.corpus
-        documents = self._documents(setup, rows)
-        if setup.euclidean:
-            squares = np.einsum("ij,ij->i", documents, documents)[:, None]
-            documents = np.hstack([documents, -0.5 * squares])
-            queries = np.hstack([queries, np.ones((len(queries), 1), np.float32)])
+        stored = ArrayVectors(self._documents(setup, rows))
+        view = EUCLIDEAN if setup.euclidean else None
+        documents = ViewedVectors(stored, view) if view else stored
+        asked = transform_queries(queries, view, in_faiss=False)
         order = -np.arange(len(corpus)) if setup.input_order else corpus.tie_rank
         ranks = np.argsort(np.argsort(order if rows is None else order[rows]))
-        hits = exact_search(ArrayVectors(documents), queries, depth, ranks)
+        hits = exact_search(documents, asked, depth, ranks)
         if rows is None:
             return hits
         return Hits(hits.scores, np.where(hits.rows >= 0, rows[hits.rows], -1))

@@ -8,6 +8,7 @@ import msgspec
 
 from datasets_cfg.catalogue import Facts
 from foundation.files import sha256_of_file
+from retrievers.encoders.views import View
 from retrievers.models.card import Prompts, StoredPooling, TruncationSide, all_cards
 from retrievers.models.read_checkpoint import TOKENIZER as TOKENIZER_FILES
 from retrievers.models.resolve import Model
@@ -17,6 +18,7 @@ Case = Literal["", "lower", "cased", "accents", "no-accents"]
 Weights = Literal["document", "query", "other"]
 Special = Literal["first", "last"]
 Precision = Literal["float32", "float16", "bfloat16", "int8", "binary"]
+EUCLIDEAN = View(normalize=False, similarity="euclidean")
 LENGTHS = (64, 128, 256, 512)
 LONGEST = 512  # tokens, if a recipe states no length
 WIDTHS = (64, 128, 256, 512)

@@ -36,6 +36,7 @@ from bench.explain.causes import (
 from bench.explain.evidence import SHARE
 from bench.explain.ledger import Ledger, Stage, compare_stages
 from bench.explain.question import Question
+from bench.explain.setup import EUCLIDEAN
 from bench.explain.system import METHODS, StoredSystem
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Int64Array
@@ -54,7 +55,6 @@ def examine(
     dataset: Dataset,
     question: Question | None = None,
     measures: Sequence[str] | None = None,
-    resampling: Resampling = RESAMPLING,
 ) -> Ledger:
     """Return the ledger of a search system on a collection.
 
@@ -64,7 +64,6 @@ def examine(
         dataset: collection.
         question: applies deviations to the checkpoint; None if that is impossible.
         measures: names; None for the collection's main one and the deepest.
-        resampling: of the queries.
 
     Raises:
         BenchError: the system fails, or stores no document of the collection.
@@ -83,7 +82,7 @@ def examine(
         stages,
         names,
         depth,
-        resampling,
+        RESAMPLING,
         system=system.name,
         version=system.stated("version"),
         checkpoint=retriever.name,
@@ -124,12 +123,11 @@ class SystemVectors:
         vectors, (ids, tie_rank) = self.vectors, self._columns
         if metric == "cosine":
             vectors = scale(vectors)
-        if metric == "L2 distance":  # q.d - |d|^2 / 2 ranks as -|q - d|^2 does
-            squares = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)[:, None]
-            vectors = np.hstack([vectors, (-0.5 * squares).astype(np.float32)])
-            queries = np.hstack([queries, np.ones((len(queries), 1), np.float32)])
-        documents = ArrayVectors(np.ascontiguousarray(vectors))
-        hits = exact_search(documents, queries, min(k, len(ids)), tie_rank)
+        stored = ArrayVectors(np.ascontiguousarray(vectors))
+        view = EUCLIDEAN if metric == "L2 distance" else None
+        documents = ViewedVectors(stored, view) if view else stored
+        asked = transform_queries(queries, view, in_faiss=False)
+        hits = exact_search(documents, asked, min(k, len(ids)), tie_rank)
         return Run.from_hits(hits, query_ids, ids, tie_rank)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from tqdm import tqdm
 
+from bench.evaluation.responses import rank_response
 from bench.evaluation.runs import Run
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, wrap_errors
@@ -104,16 +105,10 @@ class StoredSystem(SearchSystem):
 
 def make_run(query_ids: Sequence[str], rankings: Iterable[Ranking], k: int) -> Run:
     """Return rankings as a run, in their order, up to ``k`` distinct documents of each query."""
-    queries, documents = list[str](), list[str]()
-    scores, ranks, falls = list[float](), list[float](), True
+    queries, documents, scores = list[str](), list[str](), list[float]()
     for query, (ids, given) in zip(query_ids, rankings, strict=True):
-        first = {id_: row for row, id_ in reversed(list(enumerate(ids)))}
-        rows = sorted(first.values())[:k]
-        kept = [given[row] for row in rows] if given else [None] * len(rows)
-        values = np.array(kept, np.float32)  # None becomes NaN
-        falls &= bool(np.isfinite(values).all() and (np.diff(values) <= 0).all())
-        queries += [query] * len(rows)
-        documents += [ids[row] for row in rows]
-        scores += values.tolist()
-        ranks += (-np.arange(1.0, len(rows) + 1)).tolist()
-    return Run.from_rows(queries, documents, scores if falls else ranks)
+        read = rank_response(ids, given)
+        queries += [query] * len(read.ids[:k])
+        documents += read.ids[:k]
+        scores += read.scores[:k].tolist()
+    return Run.from_rows(queries, documents, scores)

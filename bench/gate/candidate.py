@@ -54,10 +54,8 @@ class Candidate(ComparedModel):
 
     def text(self, collection: str, query_id: str) -> str:
         """Return the text of ``query_id`` in ``collection``, or "" if it is not available."""
-        if collection not in self.queries:
-            return ""
-        queries = self.queries[collection]
-        return dict(zip(queries.ids, queries.texts, strict=True)).get(query_id, "")
+        known = self.queries.get(collection)
+        return known.by_id.get(query_id, "") if known else ""
 
 
 def candidate_name(model: Retriever, results: Path) -> str:

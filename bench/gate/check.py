@@ -26,7 +26,6 @@ from bench.comparing.comparison import (
     tested_pairs,
     try_open_evaluated,
 )
-from bench.comparing.groups import Grouping, find_groups
 from bench.comparing.pairs import (
     ComparedModel,
     ComparisonSettings,
@@ -35,7 +34,7 @@ from bench.comparing.pairs import (
     read_scores,
 )
 from bench.comparing.settling import Holes
-from bench.comparing.slices import Slicing, find_slices, read_slices
+from bench.comparing.slices import Grouping, Slicing, find_groups, find_slices, read_slices
 from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
 from bench.evaluation.judging import mean_weights
 from bench.evaluation.result_record import Evaluation, Protocol

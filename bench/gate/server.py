@@ -46,7 +46,7 @@ from bench.runner.workspace import load_models, open_endpoint, open_workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.endpoint import EndpointEncoder, RefusedError
-from retrievers.encoders.preflight import BATCH_TOLERANCE, find_mixed_up
+from retrievers.encoders.preflight import BATCH_TOLERANCE, find_mixed_up, relative_distances
 from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.card import Role
 from retrievers.models.resolve import Model
@@ -133,9 +133,8 @@ def _check_repeated(encoder: EndpointEncoder, model: str, dataset: Dataset) -> C
     order = [*range(len(texts)), *reversed(range(len(texts)))]
     shown = tqdm(order, "sending texts twice", unit=" requests")
     vectors = np.concatenate([encoder.encode_documents([titles[i]], [texts[i]]) for i in shown])
-    first, second = np.split(vectors.astype(np.float64), 2)
-    lengths = np.maximum(np.linalg.norm(first, axis=1), np.sqrt(FLOOR))
-    moved = np.linalg.norm(first - second[::-1], axis=1) / lengths
+    first, second = np.split(vectors, 2)
+    moved = relative_distances(first, second[::-1])
     if moved.max() <= SAME:
         return None
     cause = (

@@ -30,7 +30,7 @@ from bench.runner.workspace import load_models, open_workspace
 from datasets_cfg.dataset import Dataset, take_first_queries
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
-from retrievers.encoders.preflight import BATCH_TOLERANCE
+from retrievers.encoders.preflight import BATCH_TOLERANCE, relative_distances
 from retrievers.encoders.protocol import join
 from retrievers.encoders.tokens import probe_texts
 from retrievers.models.card import Role
@@ -283,12 +283,10 @@ def _flatten(name: str, fact: Any) -> Iterator[tuple[str, str]]:
 
 def _distances(here: Stack, there: Stack, name: str) -> Float64Array:
     """Return the relative distance of each pair of rows, float64 ``(n,)``; 1 for other widths."""
-    old, new = (each.arrays[name].astype(np.float64) for each in (here, there))
+    old, new = here.arrays[name], there.arrays[name]
     if old.shape != new.shape:
         return np.ones(max(1, len(old)))
-    lengths = np.maximum(np.linalg.norm(old, axis=1), 1e-30)
-    relative: Float64Array = np.linalg.norm(old - new, axis=1) / lengths
-    return relative
+    return relative_distances(old, new)
 
 
 def _score_row(sample: Dataset, here: Stack, there: Stack, cosine: bool) -> CheckRow:

@@ -6,7 +6,6 @@ see `find_named`.
 """
 
 import hashlib
-import io
 import logging
 import sys
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ import msgspec
 from tqdm import tqdm
 
 from bench.evaluation.result_record import Evaluation, Protocol, Result
-from bench.evaluation.run_files import write_lines
+from bench.evaluation.run_files import encode_trec
 from bench.requests.deciding import ExportRequest
 from bench.result_store.result import RESULT_FILE, load, load_all
 from datasets_cfg.catalogue import collections_of, expand_names, is_suite
@@ -376,13 +375,12 @@ def export(request: ExportRequest) -> list[Path]:
     written = []
     for typed, stored in chosen.items():
         for collection, evaluation in tqdm(stored.items(), desc=typed, unit=" files"):
-            content = io.BytesIO()
-            write_lines(evaluation.run, content, evaluation.model, compress=True)
+            content = encode_trec(evaluation.run, evaluation.model)
             file = request.out / evaluation.model / f"{collection}.trec.gz"
             if not file.exists():
                 with replace_file(file) as opened:
-                    opened.write(content.getvalue())
-            elif file.read_bytes() != content.getvalue():
+                    opened.write(content)
+            elif file.read_bytes() != content:
                 problem = f"{file} exists already, with different content"
                 raise BenchError(problem, "choose another folder")
             written.append(file)

@@ -323,10 +323,8 @@ def score(request: ScoreRequest) -> Evaluation:
     opened = workspace.open(request.dataset, request.split, with_corpus=with_corpus)
     file, name = _read_run(request.run, opened.dataset.facts.split)
     file = _read_passages(file, request.passages) if request.passages else file
-    evaluation = evaluate_run(
-        *(file, request.name or name, opened.dataset),
-        *(request.measure or None, request.depth, opened.official),
-    )
+    measures = request.measure or None
+    evaluation = evaluate_run(file, request.name or name, opened, measures, request.depth)
     return evaluation if request.results is None else save(evaluation, request.results)
 
 
@@ -341,9 +339,7 @@ def _read_run(run: Any, split: str) -> tuple[RunFile, str]:
         path = Path(run)
         return read_run_file(path, split=split), run_file_name(path)
     if not isinstance(run, Run):
-        rows = [(q, d, float(s)) for q, documents in run.items() for d, s in documents.items()]
-        queries, documents, scores = zip(*rows, strict=True) if rows else ((), (), ())
-        run = Run.from_rows(queries, documents, scores)
+        run = Run.from_scores(run)
     content = hashlib.sha256()
     for column in (run.query_ids, run.offsets.tolist(), run.doc_ids.to_pylist()):
         content.update(msgspec.json.encode(column))

@@ -55,7 +55,6 @@ from retrievers.encoders.endpoint import EndpointEncoder, check_norms, check_sam
 from retrievers.encoders.objects import wrap_encoder
 from retrievers.encoders.search_system import SearchSystem, is_search
 from retrievers.encoders.tokens import probe_texts
-from retrievers.encoders.transformer import SharedNetworks
 from retrievers.models.card import Card, Compression, Recipe, card_names
 from retrievers.models.kinds import KINDS
 from retrievers.models.locate import is_card, is_url
@@ -233,7 +232,7 @@ class Workspace:
         self,
         name: str,
         settings: ModelSettings = CARD_DECIDES,
-        networks: SharedNetworks | None = None,
+        resources: Resources | None = None,
     ) -> Retriever:
         """Load a model. Weights are read at the first text.
 
@@ -242,7 +241,7 @@ class Workspace:
         Args:
             name: card, folder, Hub repository, or URL of a server.
             settings: replace those of the card.
-            networks: shared by adapters of the same base.
+            resources: what its searches use, shared by adapters of one base; None for new ones.
 
         Raises:
             BenchError: the model is unknown, or cannot be used.
@@ -251,7 +250,7 @@ class Workspace:
         if name in (*dataset_names(), *suite_names()) and not Path(name).exists():
             problem = f"{name} is a collection or suite, but a model is needed here"
             raise BenchError(problem, "Run `bench list models` for the names of models.")
-        retriever = open_retriever(resolve_model(name, settings), self.resources, networks)
+        retriever = open_retriever(resolve_model(name, settings), resources or self.resources)
         for each in (retriever, *retriever.members):
             if each.recipe.traits.is_remote:
                 self._check_server(each, settings.like if is_url(name) else "")
@@ -342,12 +341,12 @@ def load_models(workspace: Workspace, names: Sequence[Any], fields: Request) -> 
     Raises:
         BenchError: a model cannot be used, or a setting applies to none of the models.
     """
-    networks, models = SharedNetworks(), []
+    resources, models = workspace.resources, list[Retriever]()
     typed = [str(name) for name in names if isinstance(name, str | Path)]
     only_cards, has_url = all(map(is_card, typed)), any(map(is_url, typed))
     for model in names:
         if not isinstance(model, str | Path):
-            models.append(_wrap_object(model, fields, workspace.resources))
+            models.append(_wrap_object(model, fields, resources))
             continue
         name = str(model)
         settings = ModelSettings.of(fields)
@@ -355,7 +354,7 @@ def load_models(workspace: Workspace, names: Sequence[Any], fields: Request) -> 
             settings = evolve(settings, like=None)
         if has_url and not is_url(name):
             settings = evolve(settings, endpoint_model=None)
-        models.append(workspace.load(name, settings, networks))
+        models.append(workspace.load(name, settings, resources))
     return models
 
 

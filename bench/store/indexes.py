@@ -51,9 +51,9 @@ class IndexManifest(Record, kw_only=True):
     documents: int
     dim: int
     faiss: str
-    build_s: float
-    bytes: int
-    sha256: str
+    build_s: float = 0.0
+    bytes: int = 0
+    sha256: str = ""
     recall: dict[str, dict[str, float]] = {}
     tokens_sha256: str = ""
     trained_on: str = ""

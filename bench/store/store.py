@@ -44,7 +44,7 @@ from foundation.errors import BenchError, DriftError
 from foundation.files import replace_file
 from foundation.machine import library_version
 from foundation.records import Record, decode_json, read_json, write_json
-from retrievers.encoders.preflight import BATCH_TOLERANCE
+from retrievers.encoders.preflight import BATCH_TOLERANCE, relative_distances
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.tokens import probe_texts
 from retrievers.models.card import Recipe, Role
@@ -177,9 +177,7 @@ class VectorStore:
         timer.add({}, {name: -count for name, count in spent.items()})  # not of the collection
         about = f"probe of a {role}, tokens {tokens_sha256}"
         fact = self.remember(side, about, lambda: {"vectors": now.tolist(), "libraries": here})
-        then = np.array(fact["vectors"], np.float64)
-        distances = np.linalg.norm(then - now, axis=1)
-        distances /= np.maximum(np.linalg.norm(then, axis=1), 1e-30)
+        distances = relative_distances(np.array(fact["vectors"], np.float32), now)
         tolerance, name = _drift_tolerance(encoder.recipe), encoder.recipe.model
         if not (distances <= tolerance).all():
             worst = int(distances.argmax())

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from bench.evaluation.bm25_retriever import search_bm25
 from bench.evaluation.encoding import encode_documents, encode_queries
 from bench.evaluation.exact import search_device
 from bench.evaluation.index_search import ExactSearch, default_budget
 from bench.evaluation.judging import drop_excluded, search_depth
 from bench.evaluation.pipeline import current_conditions
+from bench.evaluation.vector_search import search_bm25
 from bench.requests import training as requests
 from bench.requests.fields import FolderFields, given_fields
 from bench.runner.workspace import Workspace, open_workspace

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from bench.comparing.groups import average_groups, find_groups
-from bench.comparing.statistics import Resampling
+from bench.comparing.slices import find_groups
+from bench.comparing.statistics import Resampling, average_groups
 from bench.evaluation.asking import Response
 from bench.evaluation.fusion_retriever import fuse
 from bench.evaluation.judging import common_measure, judge

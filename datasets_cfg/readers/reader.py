@@ -82,6 +82,11 @@ class Queries:
     ids: tuple[str, ...]
     texts: tuple[str, ...]
 
+    @property
+    def by_id(self) -> dict[str, str]:
+        """Text of each query by its id."""
+        return dict(zip(self.ids, self.texts, strict=True))
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -109,6 +114,14 @@ class Qrels:
     def queries(self) -> tuple[str, ...]:
         """Return distinct query ids by first appearance, the denominator of every mean."""
         return tuple(dict.fromkeys(self.query_ids))
+
+    @property
+    def by_query(self) -> dict[str, dict[str, int]]:
+        """Grade of each judged document, by query and document, as in the qrels."""
+        grades: dict[str, dict[str, int]] = {}
+        for query, document, grade in self:
+            grades.setdefault(query, {})[document] = grade
+        return grades
 
 
 class TrainingExample(NamedTuple):

@@ -198,6 +198,13 @@ def find_mixed_up(distances: Float64Array, own: Float64Array) -> BoolArray:
     return mixed_up
 
 
+def relative_distances(vectors: Float32Array, others: Float32Array) -> Float64Array:
+    """Return the distance of each pair of rows, over the length of the first, float64 ``(n,)``."""
+    exact = vectors.astype(np.float64)
+    lengths = np.maximum(np.linalg.norm(exact, axis=1), 1e-30)
+    return np.asarray(np.linalg.norm(exact - others, axis=1) / lengths)
+
+
 def _compare_alone(
     encoder: Encoder, titles: Sequence[str], texts: Sequence[str], batched: Float32Array
 ) -> tuple[float, int]:

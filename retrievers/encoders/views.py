@@ -200,9 +200,7 @@ class ViewedVectors:
         """
         if self.view.precision not in ("int8", "uint8"):
             return None
-        count = self.stored.shape[0]
-        rng = np.random.default_rng(0)
-        sample = np.sort(rng.choice(count, min(count, CALIBRATION_ROWS), replace=False))
+        sample = sample_rows(self.stored.shape[0], CALIBRATION_ROWS)
         vectors = self.view.transform_documents(self.stored.rows(sample))
         return np.vstack([vectors.min(axis=0), vectors.max(axis=0)])
 
@@ -216,6 +214,13 @@ class ViewedVectors:
             squares = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)
             vectors = np.hstack([vectors, (-0.5 * squares)[:, None].astype(np.float32)])
         return vectors
+
+
+def sample_rows(count: int, wanted: int | None) -> Int64Array:
+    """Return ascending rows of a seeded sample of ``count`` rows, int64. None is all of them."""
+    if wanted is None or wanted >= count:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).choice(count, wanted, replace=False))
 
 
 def encode_codes(

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.cutoffs.choice import MeanBound, ScoredRankings, choose_cutoff, lower_bound
-from bench.cutoffs.cutoff import Search
+from bench.cutoffs.cutoff import MeanBound, ScoredRankings, Search, choose_cutoff, lower_bound
 from bench.gate.decision import LEVEL
 from bench.runner.workspace import Workspace
 from foundation.files import cache_folder

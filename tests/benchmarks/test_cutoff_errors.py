@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.cutoffs.choice import ScoredRankings
+from bench.cutoffs.cutoff import ScoredRankings
 from tests.benchmarks.cutoff_errors import broken, draw_sample, rules, split
 
 DRAWS, INNER, KEEP = 300, 499, 0.9

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli.commands.deciding import compare
-from bench.evaluation.run_files import write_lines
+from bench.evaluation.run_files import encode_trec
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure
 from bench.result_store.result import load
@@ -51,8 +51,7 @@ class Place:
 def write_ranking(path: Path, ranking: dict[str, list[str]]) -> Path:
     rows = [(query, doc, -rank) for query, docs in ranking.items() for rank, doc in enumerate(docs)]
     queries, docs, scores = zip(*rows, strict=True)
-    with path.open("wb") as file:
-        write_lines(Run.from_rows(queries, docs, scores), file, "test", path.suffix == ".gz")
+    path.write_bytes(encode_trec(Run.from_rows(queries, docs, scores), "test"))
     return path
 
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from bench.comparing.groups import average_groups, count_repeated, find_groups, group_queries
-from bench.comparing.statistics import Resampling
+from bench.comparing.slices import count_repeated, find_groups, group_queries
+from bench.comparing.statistics import Resampling, average_groups
 from bench.gate.decision import GateSettings, ScorePair, decide
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError, UnavailableError

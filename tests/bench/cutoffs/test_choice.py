@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bench.cutoffs.choice import (
+from bench.cutoffs.cutoff import (
     ScoredRankings,
     choose_cutoff,
     least_queries,

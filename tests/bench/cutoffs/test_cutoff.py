@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bench as api
-from bench.cutoffs.choice import least_queries, lower_bound
+from bench.cutoffs.cutoff import least_queries, lower_bound
 from bench.requests.outcomes import ExitCode
 from foundation.errors import BenchError
 from tests.bench.comparing.test_groups import with_metadata

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from bench.evaluation.judging import (
     apply_protocol,
     judge,
-    make_protocol,
     resolve_measures,
     score_run,
 )
+from bench.evaluation.pipeline import OpenDataset
 from bench.evaluation.runs import Run
 from datasets_cfg.catalogue import Facts
 from datasets_cfg.corpus import Corpus
@@ -185,13 +185,13 @@ def test_a_view_shows_judged_documents_and_tie_bounds():
 
 def test_a_protocol_holds_the_facts_and_contents_of_the_collection():
     dataset = dataset_of(version="v2", split="dev", title_track="title", exclude_self=True)
-    protocol = make_protocol(dataset, 77, corpus_sha256="c", official=False)
+    protocol = OpenDataset(dataset, official=False).protocol(77, with_corpus=False)
     assert msgspec.to_builtins(protocol) == {
         "collection": "own/tiny",
         "version": "v2",
         "split": "dev",
         "title_track": "title",
-        "corpus_sha256": "c",
+        "corpus_sha256": "",
         "queries_sha256": dataset.queries_sha256,
         "qrels_sha256": dataset.qrels_sha256,
         "exclude_self": True,

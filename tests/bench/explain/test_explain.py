@@ -20,7 +20,7 @@ import transformers
 
 from bench.evaluation.run_files import read_run_file
 from bench.explain.deviation_search import answer_question
-from bench.explain.question import READERS, Question, observe_run
+from bench.explain.question import SUFFIXES, Question, observe_run
 from bench.explain.setup import Answer
 from bench.gate.check_record import Check
 from bench.runner.workspace import Workspace
@@ -556,7 +556,7 @@ def test_the_report_of_a_server_names_it_and_explains(bench, folder, oracle):
         (("--vectors", "short.npy"), "3 vectors"),
         (("--vectors", "nan.npy"), "finite"),
         (("--vectors", "pickle.npy"), "pickle.npy"),
-        *((("--vectors", f"damaged{suffix}"), "damaged") for suffix in READERS),
+        *((("--vectors", f"damaged{suffix}"), "damaged") for suffix in SUFFIXES),
         (("--vectors", "shifted.trec"), ".safetensors"),
         (("--per-query", "damaged.npy"), "UTF-8"),
         (("--per-query", "other.txt"), "judged here"),
@@ -572,7 +572,7 @@ def test_bad_evidence_is_refused_by_name(bench, folder, tmp_path, monkeypatch, w
     np.save("short.npy", np.zeros((3, 32), np.float32))
     np.save("nan.npy", np.full((5, 32), np.nan))
     np.save("pickle.npy", np.array([{}] * 5, dtype=object))
-    for suffix in READERS:
+    for suffix in SUFFIXES:
         Path(f"damaged{suffix}").write_bytes(b"\xff damaged")
     done = bench("explain", folder / "tiny.toml", "--on", tmp_path / "numbers", *words)
     assert (done.code, done.stdout) == (2, "")

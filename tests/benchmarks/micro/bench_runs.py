@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.evaluation.run_files import read_run_file, write_lines
+from bench.evaluation.run_files import encode_trec, read_run_file
 from bench.evaluation.scoring import score
 from tests.benchmarks.scoring_speed import MEASURES, synthetic
 
@@ -19,8 +19,7 @@ def bench_score_1000_x_1000(benchmark, run_and_qrels):
 
 
 def write_file(run, path):
-    with path.open("wb") as file:
-        write_lines(run, file, "tag", compress=False)
+    path.write_bytes(encode_trec(run, "tag"))
 
 
 def bench_write_1000_x_1000(benchmark, run_and_qrels, tmp_path):
