@@ -68,8 +68,8 @@ if not TYPE_CHECKING:  # with it, a type checker would accept any name
             return getattr(import_module(HOMES.get(name, "bench.api")), name)
         from foundation.errors import did_you_mean
 
-        meant = did_you_mean(name, __all__, f"it has {', '.join(__all__)}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {meant}")
+        meant = did_you_mean(name, __all__, f"It has {', '.join(__all__)}.")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}. {meant}")
 
 
 def __dir__() -> list[str]:

@@ -92,8 +92,8 @@ def _as_type_error(function: str, error: TypeError, request: Any) -> TypeError:
     message = re.sub(r"^\w+\.__init__\(\) ", "", str(error))
     if unknown := re.search(r"unexpected keyword argument '(\w+)'", message):
         known = [field.name for field in attrs.fields(request)]
-        meant = did_you_mean(unknown[1], known, f"its arguments are {', '.join(known)}")
-        message = f"got an {unknown[0]}: {meant}"
+        meant = did_you_mean(unknown[1], known, f"Its arguments are {', '.join(known)}.")
+        message = f"got an {unknown[0]}. {meant}"
     return TypeError(f"bench.{function}(): {message}")
 
 
@@ -153,7 +153,7 @@ def results(folder: str | Path = "results") -> "pd.DataFrame":
 
     stored = find_results(local_path(folder))
     if not stored:
-        raise BenchError(f"{folder} has no results", "use the folder that `run` wrote to")
+        raise BenchError(f"{folder} has no results", "Use the folder that `run` wrote to.")
     frame = pd.DataFrame([row for each in stored for row in _result_rows(each)])
     frame["time"] = pd.to_datetime(frame["time"], utc=True)
     frame["judged_at_10"] = frame["judged_at_10"].astype(float)  # None if nothing is judged

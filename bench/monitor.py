@@ -171,7 +171,7 @@ def watch(
     if not request.folder.is_dir():
         raise BenchError(
             f"there is no folder {request.folder}",
-            "give the folder that the training writes its checkpoints to (output_dir)",
+            "Give the folder that the training writes its checkpoints to (output_dir).",
         )
     if request.like is not None:
         load_card(request.like)
@@ -196,7 +196,7 @@ def watch(
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock.try_acquire(out / ".lock")
     if lock is None:
-        raise BenchError(f"another watch is writing to {out}", "stop it, or choose another --out")
+        raise BenchError(f"another watch is writing to {out}", "Stop it, or choose another --out.")
     with lock:
         interrupted = follow_training(request, watcher, show)
         curve = show()

@@ -165,7 +165,7 @@ def facts_for(name: str) -> Facts:
     """Return the facts of the declared collection ``name``."""
     if is_suite(name):
         members = ", ".join(suite_for(name).members[:3])
-        hint = f"name one of its members, such as {members}: run `python -m bench show {name}`"
+        hint = f"Name one of its members, such as {members}: run `python -m bench show {name}`."
         raise BenchError(f"{name} is a suite, but one collection is needed here", hint)
     if name not in _fact_files():
         raise unknown_name_error(name, dataset_names())
@@ -190,7 +190,7 @@ def suite_for(name: str) -> Suite:
         raise unknown_name_error(name, suite_names())
     table = read_toml(Path(name).expanduser(), dict[str, Any])
     if "name" in table:
-        hint = "delete it: the path of the file is the name, and title is for people"
+        hint = "Delete it: the path of the file is the name, and title is for people."
         raise BenchError(f"{name}: unknown field 'name'", hint)
     suite = convert_table({"title": "", **table, "name": name}, Suite, name)
     _check_members(suite.members, suite.weights, name)
@@ -199,18 +199,18 @@ def suite_for(name: str) -> Suite:
 
 def _check_members(members: Sequence[str], weights: Sequence[float], path: str) -> None:
     if not members:
-        raise BenchError(f"{path}: no members", 'write members = ["beir/scifact", ...]')
+        raise BenchError(f"{path}: no members", 'Write members = ["beir/scifact", ...]')
     for member in members:
         if members.count(member) > 1:
-            raise BenchError(f"{path}: {member} is listed twice", "list it once, with a weight")
+            raise BenchError(f"{path}: {member} is listed twice", "List it once, with a weight.")
         if remote_name(member):
-            hint = "download it and list its folder"
+            hint = "Download it and list its folder."
             raise BenchError(f"{path}: {member} is not on this machine", hint)
         if member.endswith(".toml"):
-            raise BenchError(f"{path}: {member} is a suite file", "list its members instead")
+            raise BenchError(f"{path}: {member} is a suite file", "List its members instead.")
     if weights and (len(weights) != len(members) or not all(map(math.isfinite, weights))):
         problem = f"{path}: {len(members)} members, but the weights {list(weights)}"
-        raise BenchError(problem, "write one finite weight for each member, or remove weights")
+        raise BenchError(problem, "Write one finite weight for each member, or remove weights.")
 
 
 def collections_of(name: str) -> list[str]:
@@ -267,7 +267,7 @@ def data_folders(data_dir: Path | None) -> list[Path]:
     folders = {source: Path(value).expanduser() for source, value in named.items() if value}
     for source, folder in folders.items():
         if not folder.is_dir():
-            hint = "use the folder that holds the collections, such as DIR in DIR/beir/scifact"
+            hint = "Use the folder that holds the collections, such as DIR in DIR/beir/scifact"
             raise BenchError(f"{source} is {folder}, which is not a folder", hint)
     return list(folders.values())
 
@@ -286,14 +286,14 @@ def unknown_name_error(name: str, known: Iterable[str], data_dir: Path | None = 
     """
     path, known = Path(name).expanduser(), tuple(known)
     if path.is_file():
-        return BenchError(f"{name} is a file, not a collection", f"name its folder: {path.parent}")
+        return BenchError(f"{name} is a file, not a collection", f"Name its folder, {path.parent}.")
     last_parts = _last_parts(known)
     close = [last_parts[name]] if name in last_parts else closest_names(name, known)
     near = {each.name: str(each) for each in _folders_in(path.parent)}
     near |= {each.name: each.name for root in data_folders(data_dir) for each in _folders_in(root)}
     close += [near[each] for each in closest_names(path.name, near)]
     meant = " or ".join(list(dict.fromkeys(close))[:3])
-    hint = f"did you mean {meant}?" if meant else "python -m bench list datasets"
+    hint = f"Did you mean {meant}?" if meant else "Run `python -m bench list datasets`."
     return BenchError(f"there is no collection, suite or folder {name!r}", hint)
 
 

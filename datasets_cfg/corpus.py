@@ -62,7 +62,7 @@ class DamagedCorpusError(BenchError):
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(
             f"the corpus in {folder} cannot be used: {reason}",
-            hint="repeat the command to rebuild the corpus from its sources",
+            hint="Repeat the command to rebuild the corpus from its sources.",
         )
 
 
@@ -265,7 +265,7 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
     with collect_assumptions() as assumptions:
         count, empty, sha256 = write_documents(documents, path)
     if not count:
-        hint = "check whether the corpus file is empty or its download incomplete"
+        hint = "Check whether the corpus file is empty or its download incomplete."
         raise BenchError("the collection has no documents", hint)
     mapped, table = _map_table(path)
     order, repeated = _sort_ids(table)
@@ -286,7 +286,9 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
         documents=_hash_blocks(mapped),
     )
     if tuple(SourceFile.of(path) for path in sources) != read_from:
-        raise BenchError("a file of the collection changed while it was read", "repeat the command")
+        raise BenchError(
+            "a file of the collection changed while it was read", "Repeat the command."
+        )
     write_json(folder / CHECKSUMS_FILE, checksums)
 
 
@@ -312,7 +314,7 @@ def _sort_ids(table: pa.Table) -> tuple[Int64Array, Int64Array]:
         if first != second:
             earlier, later = sorted(order[place : place + 2] + 1)
             what = f"documents {earlier} and {later} of the corpus have different titles or texts"
-            hint = f"remove or rename one of the two (repeated ids: {len(places):,})"
+            hint = f"Remove or rename one of the two (repeated ids: {len(places):,})."
             raise BenchError(f"document id {first['id']!r} occurs twice: {what}", hint)
     return order, order[places + 1]
 

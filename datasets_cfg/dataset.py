@@ -115,7 +115,7 @@ class Dataset:
         texts = convert_table(corpus, dict[str, _DocumentTexts], "documents")
         asked = convert_table(queries, dict[str, str], "queries")
         if "" in texts or "" in asked:
-            raise BenchError("the id of a document or query is empty", "give it an id")
+            raise BenchError("the id of a document or query is empty", "Give it an id.")
         documents = [Document(id_, each.title or "", each.text) for id_, each in texts.items()]
         judged = [(query, *pair) for query, grades in qrels.items() for pair in grades.items()]
         declared = {"name": name, "layout": "beir", "split": "test", **facts}
@@ -359,7 +359,7 @@ def facts_of_folder(folder: Path, split: str | None = None) -> Facts:
     own = sorted(stated.keys() - {"split"})
     if changed := [key for key in own if getattr(facts, key) != getattr(published, key)]:
         problem = f"{path} claims the name {name} but changes its {' and '.join(changed)}"
-        raise BenchError(problem, f"remove these, or {_rename_hint(folder)}")
+        raise BenchError(problem, f"Remove these. {_rename_hint(folder)}")
     return facts if facts.split == published.split else _facts_of_split(facts, facts.split)
 
 
@@ -374,7 +374,7 @@ def _only_split(folder: Path, layout: str) -> str:
 
 
 def _rename_hint(folder: Path) -> str:
-    return f'write name = "another" into {folder / FACTS_FILE}'
+    return f'Write name = "another" into {folder / FACTS_FILE}'
 
 
 def _facts_of_split(facts: Facts, split: str) -> Facts:
@@ -414,7 +414,7 @@ def take_first_queries(dataset: Dataset, count: int) -> Dataset:
     """
     if dataset.answers is not None:
         problem = "has answers instead of judgements, so --limit cannot choose documents"
-        raise BenchError(f"{dataset.name} {problem}", "omit --limit")
+        raise BenchError(f"{dataset.name} {problem}", "Omit --limit.")
     texts, qrels = dataset.queries.by_id, dict(islice(dataset.qrels.by_query.items(), count))
     judged = sorted({document for grades in qrels.values() for document in grades})
     small = Dataset.from_dicts(

@@ -63,7 +63,7 @@ ATTEMPTS = 5
 FIRST_WAIT_S = 0.5
 TIMEOUT_S = 60.0
 _CONNECTION_ERRORS = (ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException)
-_IR_HINT = "see https://ir-datasets.com for ids and instructions"
+_IR_HINT = "See https://ir-datasets.com for ids and instructions."
 _RANGE_REFUSED = 416
 _RETRIED_STATUSES = (429, 500, 502, 503, 504)
 # RuntimeError: zipfile raises it for encryption and unknown compression
@@ -73,7 +73,7 @@ _ARCHIVE_ERRORS = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, R
 def reader_of_layout(name: str) -> type[Reader]:
     """Return the reader of the layout ``name``."""
     if name not in READERS:
-        hint = did_you_mean(name, READERS, f"layouts: {', '.join(READERS)}")
+        hint = did_you_mean(name, READERS, f"Use one of {', '.join(READERS)}.")
         raise BenchError(f"there is no layout {name!r}", hint)
     return READERS[name]
 
@@ -93,7 +93,7 @@ def detect_layout(folder: Path) -> str:
     inner = sorted({path.parent for pattern in patterns for path in folder.glob(pattern)})
     if inner and not found:
         count = format_count(len(inner), "collection", "collections")
-        hint = f"name one of them: {format_names([str(path) for path in inner])}"
+        hint = f"Name one of them: {format_names([str(path) for path in inner])}"
         raise BenchError(f"{folder} is not a collection, but a folder with {count}", hint)
     problem = f"holds the corpora of {' and '.join(found)}" if found else "is not a collection"
     layouts = [f"{kind.expected.format(split='test')} ({name})" for name, kind in READERS.items()]
@@ -231,9 +231,9 @@ def _absent_error(facts: Facts, archive: Archive, why: BenchError, cache_dir: Pa
     files = ", ".join(archive.files) or archive.file_name
     return BenchError(
         f"{facts.name}: {files} from {archive.url}: {why}",
-        hint=f"{why.hint}; ".lstrip("; ")
-        + f"if the files are on this machine, put them in DIR/{facts.name} and use --data-dir DIR; "
-        f"without a network, run `python -m bench fetch {facts.name}` on another machine and "
+        hint=f"{why.hint} ".lstrip()
+        + f"If the files are on this machine, put them in DIR/{facts.name} and use --data-dir DIR. "
+        f"Without a network, run `python -m bench fetch {facts.name}` on another machine and "
         f"copy its cache folder to {cache_dir}",
     )
 
@@ -243,7 +243,7 @@ def _licence_error(facts: Facts, looked: list[Path]) -> BenchError:
     places = ", ".join(map(str, looked))
     return BenchError(
         f"{facts.name} needs a licence and cannot be downloaded; it was not found in {places}",
-        f"obtain it:\n{facts.instructions.strip()}\nthen put {files} into "
+        f"Obtain it:\n{facts.instructions.strip()}\nthen put {files} into "
         f"{looked[0] / facts.name}, and run again with --data-dir {looked[0]}",
     )
 
@@ -271,7 +271,7 @@ def check_md5(path: Path, md5: str, source: str) -> None:
         path.unlink()
         raise BenchError(
             f"{source}: the MD5 of the file is {digest}, not {md5}; the file was removed",
-            hint="try again; if it stays the same, the source has changed: do not compare scores",
+            hint="Try again; if it stays the same, the source has changed: do not compare scores.",
         )
 
 
@@ -287,7 +287,7 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
         try:
             _extract(archive, temporary, inside, wanted)
         except (*_ARCHIVE_ERRORS, gzip.BadGzipFile) as error:
-            hint = f"remove it with `rm {archive}` and repeat the command to download it again"
+            hint = f"Remove it with `rm {archive}` and repeat the command to download it again."
             raise BenchError(f"{archive} cannot be unpacked: {error}", hint) from error
         unpacked = temporary / inside
         missing = [name for name in sorted(wanted) if not (unpacked / name).is_file()]
@@ -337,7 +337,7 @@ def _receive_with_retries(url: str, part: Path) -> None:
         time.sleep(FIRST_WAIT_S * 2**attempt)
     raise BenchError(
         f"{url}: the connection broke {ATTEMPTS} times: {problem}",
-        hint=f"repeat the command to continue after the {_size(part):,} bytes received so far",
+        hint=f"Repeat the command to continue after the {_size(part):,} bytes received so far.",
     )
 
 
@@ -376,7 +376,7 @@ def fetch_remote(name: str, cache_dir: Path, download: bool) -> Path:
     if not folder.is_dir():
         if not download:
             problem = f"{name} is not in {folder}, and downloads are off"
-            raise BenchError(problem, f"run `python -m bench fetch {name}` on a connected machine")
+            raise BenchError(problem, f"Run `python -m bench fetch {name}` on a connected machine.")
         _export(name.removeprefix(IR_DATASETS), folder)
     return folder
 
@@ -405,8 +405,8 @@ def fetch_snapshot(repository: str, patterns: Sequence[str], download: bool, nam
     except (OSError, ValueError, *http_errors) as error:
         raise BenchError(
             f"cannot get {HUB}{repository} from the Hugging Face Hub: {first_line(error)}",
-            f"run `python -m bench fetch {name}` on a connected machine and copy its "
-            "cache (HF_HOME), or give a local clone",
+            f"Run `python -m bench fetch {name}` on a connected machine and copy its "
+            "cache (HF_HOME), or give a local clone.",
         ) from error
     assume(f"{HUB}{owner_and_name} is read at commit {Path(folder).name}", None)
     return Path(folder)
@@ -423,7 +423,7 @@ def _export(id_: str, folder: Path) -> None:
         raise BenchError(problem, _IR_HINT) from error
     try:
         if missing := [part for part in ("docs", "queries", "qrels") if not dataset.has(part)]:
-            raise BenchError(f"it has no {' and no '.join(missing)}", "choose one of its subsets")
+            raise BenchError(f"it has no {' and no '.join(missing)}", "Choose one of its subsets.")
         facts = {"name": remote_name(IR_DATASETS + id_), "layout": "beir", "split": "test"}
         with replace_folder(folder) as unfinished:
             write_collection(

@@ -103,8 +103,8 @@ def check_counts(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = Tru
     """
     different = count_differences(dataset, with_corpus)
     if different and not allow_mismatch:
-        verify = f"run `python -m bench verify {dataset.name}` for details"
-        hint = f"{verify}, or use --allow-mismatch to continue with marked results"
+        verify = f"Run `python -m bench verify {dataset.name}` for details"
+        hint = f"{verify}, or use --allow-mismatch to continue with marked results."
         raise BenchError(f"this is not the published {dataset.name}: {'; '.join(different)}", hint)
     return not different
 
@@ -123,7 +123,7 @@ def count_differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
 
 
 def _count_findings(dataset: Dataset) -> Iterator[Finding]:
-    advice = "this is not the published collection, so scores are not comparable"
+    advice = "This is not the published collection, so scores are not comparable."
     yield from (Finding("error", text, 1, suggestion=advice) for text in count_differences(dataset))
     if empty := dataset.corpus.manifest.empty_documents:
         yield Finding("note", "documents have neither title nor text and are kept", empty)
@@ -193,7 +193,7 @@ def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
         f"({relevant:,} of them relevant{', as in the published data' if official else ''})",
         len(missing),
         _first_ids(qrels.doc_ids[row] for row in missing),
-        "check that corpus and qrels are from the same release" if harmful else "",
+        "Check that corpus and qrels are from the same release." if harmful else "",
     )
 
 
@@ -213,7 +213,7 @@ def _blanks(dataset: Dataset) -> Iterator[Finding]:
 def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
     answered = {query for query, _, grade in dataset.qrels if grade > 0}
     if without := [query for query in dataset.qrels.queries() if query not in answered]:
-        what, advice = "queries have no relevant document", "they count in every mean with score 0"
+        what, advice = "queries have no relevant document", "They count in every mean with score 0."
         yield Finding("warning", what, len(without), _first_ids(without), advice)
 
 
@@ -227,7 +227,7 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
             "relevant documents are dropped because their id equals the query id",
             len(lost),
             _first_ids(lost),
-            "if the ids collide by accident, set exclude_self = false",
+            "If the ids collide by accident, set exclude_self = false.",
         )
     if excluded is not None or dataset.facts.layout in ("msmarco", "dpr"):  # ids are numbers
         return
@@ -242,7 +242,7 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
             len(ids),
             _first_ids(ids),
             f"{_where_to_write(dataset)}: exclude_self = true if the queries are documents of the "
-            "corpus, as in ArguAna; exclude_self = false if ids collide by accident",
+            "corpus, as in ArguAna; exclude_self = false if ids collide by accident.",
             is_told_once=not same,
         )
 
@@ -251,8 +251,8 @@ def _where_to_write(dataset: Dataset) -> str:
     """Return what to do to state a fact of a collection whose folder may be read-only."""
     folder = dataset.reader.folder
     if os.access(folder, os.W_OK):
-        return f"write into {folder / FACTS_FILE}"
-    return f"{folder} cannot be written, so copy it, and write into {FACTS_FILE} of the copy"
+        return f"Write into {folder / FACTS_FILE}"
+    return f"Copy {folder}, which cannot be written, and write into {FACTS_FILE} of the copy"
 
 
 def _grades_of_trec_dl(dataset: Dataset) -> Iterator[Finding]:
@@ -266,8 +266,9 @@ def _grades_of_trec_dl(dataset: Dataset) -> Iterator[Finding]:
         "grades are 0 to 3, as in TREC-DL, whose recall, AP and RR count 2 and 3 as relevant. Here "
         "they count grade 1, too",
         int((grades == 1).sum()),
-        suggestion=f'write into {dataset.reader.folder / FACTS_FILE}: measures = ["R(rel=2)@1000", '
-        '"AP(rel=2)", "RR(rel=2)"] for TREC-DL; measures = ["R(rel=1)@100"] if grade 1 is relevant',
+        suggestion=f"Write into {dataset.reader.folder / FACTS_FILE}: "
+        'measures = ["R(rel=2)@1000", "AP(rel=2)", "RR(rel=2)"] for TREC-DL; '
+        'measures = ["R(rel=1)@100"] if grade 1 is relevant.',
     )
 
 
@@ -301,10 +302,10 @@ CHANGES_FILE = "CHANGES.md"
 def check_new_collection(folder: Path) -> None:
     """Raise if no collection can be written to ``folder``."""
     if folder.exists():
-        raise BenchError(f"{folder} exists already", "choose a new folder for the copy")
+        raise BenchError(f"{folder} exists already", "Choose a new folder for the copy.")
     if folder.name in (*dataset_names(), *suite_names()):
         problem = f"{folder} has the name of a declared collection or suite"
-        raise BenchError(problem, "choose another name for the copy")
+        raise BenchError(problem, "Choose another name for the copy.")
 
 
 def write_repaired(open_collection: Callable[[], Dataset], folder: Path) -> list[str]:
@@ -319,7 +320,7 @@ def write_repaired(open_collection: Callable[[], Dataset], folder: Path) -> list
         dataset = open_collection()
         if dataset.answers is not None or dataset.excluded:
             problem = f"{dataset.name} has answers or excluded documents"
-            raise BenchError(f"{problem}, which the copy cannot have", "omit --fix")
+            raise BenchError(f"{problem}, which the copy cannot have", "Omit --fix.")
     with collect_errors():  # again, since a dataset holds only its judged queries
         unjudged = dataset.reader.judgements().unjudged
     split, asked, known = dataset.facts.split, set(map(_check_id, dataset.queries.ids)), set[str]()
@@ -370,5 +371,5 @@ def _check_id(id_: str) -> str:
     """Return ``id_``, or raise if it cannot be written into a line of qrels."""
     if any(mark in id_ for mark in "\t\r\n"):
         problem = f"the id {id_!r} has a tab or a line break, which the copy cannot have"
-        raise BenchError(problem, "rename it")
+        raise BenchError(problem, "Rename it.")
     return id_

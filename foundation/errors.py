@@ -98,33 +98,19 @@ def wrap_errors(problem: str, hint: str) -> Iterator[None]:
         raise BenchError(f"{problem}: {line}", hint) from error
 
 
-_COMMAND = re.compile(r"(python -m bench|pip install) [^,;()]+")
-_PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,:;])(?! =|://)")  # not batch_size, nor margin = 0.1
-_ENDS_IN_WORD = re.compile(r"(^|[\s(])[\w-]+\)?$|`$")  # not in a path, which must be easy to copy
-
-
-def as_sentence(hint: str) -> str:
-    """Return a hint as it is printed below a message: "Run `python -m bench list models`." """
-    text = f"Run `{hint}`" if _COMMAND.fullmatch(hint) else hint
-    text = re.sub(r"(?<=\? )[a-z]", lambda letter: letter[0].upper(), text)
-    if _PLAIN_WORD.match(text):
-        text = text[0].upper() + text[1:]
-    return f"{text}." if _ENDS_IN_WORD.search(text) else text
-
-
 def first_line(error: BaseException) -> str:
     """Return the first line of the message of ``error``, or its class name if it is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def did_you_mean(wrong: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return ``did you mean A, B or C?`` with the ``known`` names closest to a ``wrong`` one.
+    """Return ``Did you mean A, B or C?`` with the ``known`` names closest to a ``wrong`` one.
 
     Letter case is ignored. If no name is close, return ``otherwise``.
     """
     close = closest_names(wrong, known)
     names = " or ".join(filter(None, (", ".join(close[:-1]), *close[-1:])))
-    return f"did you mean {names}?" if close else otherwise
+    return f"Did you mean {names}?" if close else otherwise
 
 
 def closest_names(wrong: str, known: Iterable[str]) -> list[str]:
@@ -137,17 +123,17 @@ def closest_names(wrong: str, known: Iterable[str]) -> list[str]:
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _FREE_SPACE_HINT = (
-    "free some space, or choose another disk with --results, --out or --cache-dir, and repeat the "
-    "command: finished work is kept"
+    "Free some space, or choose another disk with --results, --out or --cache-dir, and repeat the "
+    "command: finished work is kept."
 )
 _HINTS = {
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or choose another path"),
-    errno.EROFS: "choose a writable folder with --results, --out or --cache-dir",
-    errno.ENOENT: "check the path",
-    errno.EISDIR: "name a file",
-    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "part of this path is a file: choose a folder"),
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EMFILE: "allow more open files: ulimit -n 4096",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "Change its permissions, or choose another path."),
+    errno.EROFS: "Choose a writable folder with --results, --out or --cache-dir.",
+    errno.ENOENT: "Check the path.",
+    errno.EISDIR: "Name a file.",
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "Choose a folder: part of this path is a file."),
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.EMFILE: "Allow more open files: ulimit -n 4096",
 }
 # Messages of safetensors and Arrow. The last two are of torch.save and numpy, which give no reason.
 _DISK_FULL_TEXT = re.compile(
@@ -220,11 +206,11 @@ def as_user_error(error: Exception) -> BenchError | None:
             "Use a smaller --max-memory, or fewer collections or documents per query.",
         )
     if isinstance(error, RecursionError):
-        return BenchError("a file is nested too deeply to be read", "check the file named last")
+        return BenchError("a file is nested too deeply to be read", "Check the file named last.")
     if isinstance(error, UnicodeEncodeError):
         return BenchError(
             f"{error.object[:200]!r} cannot be written as {error.encoding}",
-            "rename it in UTF-8, or set PYTHONUTF8=1 if the locale has another encoding",
+            "Rename it in UTF-8, or set PYTHONUTF8=1 if the locale has another encoding.",
         )
     return None
 

@@ -207,7 +207,7 @@ def check_not_lfs_pointer(path: object, content: bytes) -> None:
     """Raise if the file ``path`` with this ``content`` is a Git LFS pointer."""
     if content.startswith(b"version https://git-lfs"):
         problem = f"{path} is a Git LFS pointer instead of the file itself"
-        raise BenchError(problem, "run `git lfs pull` in its repository")
+        raise BenchError(problem, "Run `git lfs pull` in its repository.")
 
 
 def sha256_of_file(path: Path) -> str:

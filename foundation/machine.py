@@ -102,7 +102,9 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(rf"({number})\s*([A-Za-z]*)", text.strip())
     size = int(Decimal(match[1]) * UNITS.get(match[2].upper(), 0)) if match else 0
     if size < 1:
-        raise BenchError(f"{text!r} is not a size", "write 2GB, 1.5GiB, 800MB or a number of bytes")
+        raise BenchError(
+            f"{text!r} is not a size", "Write 2GB, 1.5GiB, 800MB or a number of bytes."
+        )
     return size
 
 

@@ -121,7 +121,7 @@ def _read_content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise BenchError(f"cannot read {path}: {error.strerror}", "check that file") from error
+        raise BenchError(f"cannot read {path}: {error.strerror}", "Check that file.") from error
     check_not_lfs_pointer(path, content)
     return content
 
@@ -217,7 +217,7 @@ class TomlFiles(Generic[R]):
             for key in path:
                 inner = self._inner_table(inner, key, f"{source}: a {self.kind} has no {name}")
             if not isinstance(inner, dict):
-                raise BenchError(f"{source}: {name} is a table", "set one of its fields")
+                raise BenchError(f"{source}: {name} is a table", "Set one of its fields.")
             if name == self.choice and inner["name"] != changes[name]:
                 inner.clear()
             for other in self.instead_of.get(name, ()):
@@ -234,7 +234,7 @@ class TomlFiles(Generic[R]):
             return self.folder / f"{stem}{SUFFIX}"
         if path.is_file():
             return path
-        known = f"use one of {', '.join(self.names())}, or a {SUFFIX} file"
+        known = f"Use one of {', '.join(self.names())}, or a {SUFFIX} file."
         hint = did_you_mean(path.stem, self.names(), known)
         raise BenchError(f"there is no {self.kind} or file {name!r}", hint)
 
@@ -246,7 +246,7 @@ class TomlFiles(Generic[R]):
             return table[key]
         known = {name.rpartition(".")[2] for name in _dotted_fields(self.record)}
         if key in known:
-            raise BenchError(problem, f"this {self.kind} has no table {key}: set all of it")
+            raise BenchError(problem, f"This {self.kind} has no table {key}: set all of it.")
         raise BenchError(problem, did_you_mean(key, known))
 
 
@@ -256,8 +256,8 @@ def suggest_field(wrong: str, *kinds: Any) -> str:
     fields = [name for name in names if "." not in name]
     below = {name.rpartition(".")[2]: name for name in names if name not in fields}
     if wrong in below:
-        return f"did you mean {below[wrong]}?"
-    known = f"known fields: {', '.join(fields)}"
+        return f"Did you mean {below[wrong]}?"
+    known = f"Use one of the fields {', '.join(fields)}."
     return did_you_mean(wrong, fields) or did_you_mean(wrong, below.values(), known)
 
 
@@ -296,7 +296,7 @@ def _describe_problem(
             return f"the field {missing[0]!r} is missing{inside}", ""
     literals = [each for each in _members(kind) if get_origin(each) is Literal]
     choices = sorted(str(each) for literal in literals for each in get_args(literal))
-    hint = did_you_mean(str(content), choices, f"use one of {', '.join(map(repr, choices))}")
+    hint = did_you_mean(str(content), choices, f"Use one of {', '.join(map(repr, choices))}.")
     if path and not path[-1]:
         field = f"a key of {field}" if field else "a key"
     if not record:

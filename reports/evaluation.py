@@ -11,7 +11,7 @@ from bench.requests.outcomes import MissingEvaluation
 from bench.runner.run import EncodingCost
 from bench.store.store import ModelUsage
 from datasets_cfg.verification import Finding
-from foundation.errors import as_sentence, format_count, format_names
+from foundation.errors import format_count, format_names
 from foundation.machine import format_size
 from reports import format as fmt
 from reports.table import Column, Table, columns_for, escape, make_table
@@ -145,8 +145,8 @@ def gaps_list(gaps: Sequence[MissingEvaluation]) -> str:
     causes = []
     for number, (cause, collections) in enumerate(models.items(), start=1):
         meant = next(iter(collections)) if len(collections) == 1 else "NAME"
-        reason, hint = (as_sentence(text.replace("NAME", meant)) if text else "" for text in cause)
-        line = f"{number}. {escape(reason)} {hint}".rstrip()
+        reason, hint = (text.replace("NAME", meant) for text in cause)
+        line = f"{number}. {escape(reason)}. {hint}".rstrip()
         causes.append(fill(line, WIDTH, subsequent_indent="   ", break_long_words=False))
     table = make_table(["not evaluated", "model", "cause"], rows).markdown()
     return "\n\n".join([table, "\n".join(causes)])

@@ -259,7 +259,7 @@ def _select_results(stored: Sequence[Evaluation], request: LeaderboardRequest) -
     if not inside:
         raise BenchError(
             f"there are no results on the {len(members)} collections of {request.suite}",
-            f"python -m bench run {request.suite} --model bm25",
+            f"Run `python -m bench run {request.suite} --model bm25`.",
         )
     return inside
 

@@ -171,7 +171,7 @@ def refuse_ignored_options(
             if not satisfied:
                 link = "with" if needed is False else "without"
                 problem = f"{option} has no effect {link} {condition}"
-                raise BenchError(problem, f"leave {option} out")
+                raise BenchError(problem, f"Leave {option} out.")
 
 
 def check_outputs(command: Command, values: Mapping[str, Any]) -> None:
@@ -221,10 +221,10 @@ def _as_bench_error(error: CycloptsError) -> BenchError:
     """Convert an error of the parser, with the command to type next as a hint."""
     name = " ".join(getattr(error, "command_chain", None) or ())
     known = name and not isinstance(error, UnknownCommandError)
-    hint = f"python -m bench {name} --help" if known else "python -m bench --help"
+    hint = f"Run `python -m bench {name} --help`." if known else "Run `python -m bench --help`."
     if isinstance(error, MissingArgumentError) and error.argument and name in COMMANDS:
         option = COMMANDS[name].options().parameters[error.argument.field_info.name]
-        return BenchError(f"{name} needs {typed_name(option)}", usage_line(name))
+        return BenchError(f"{name} needs {typed_name(option)}", f"Run `{usage_line(name)}`.")
     return BenchError(str(error), hint)
 
 

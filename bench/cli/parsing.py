@@ -46,9 +46,11 @@ def check_writable(location: Path, mark: OutputMark) -> None:
             file.write(b"\0")
     except OSError as error:
         why = f"{nearest}: {error.strerror}"
-        raise BenchError(f"{location} cannot be written: {why}", "choose another folder") from error
+        raise BenchError(
+            f"{location} cannot be written: {why}", "Choose another folder."
+        ) from error
     if mark.kind == "file" and location.is_dir():
-        raise BenchError(f"{location} cannot be written: it is a folder", "name a file")
+        raise BenchError(f"{location} cannot be written: it is a folder", "Name a file.")
 
 
 def _parse_one(parse: Callable[[str], Any], metavar: str) -> Parameter:
@@ -99,7 +101,7 @@ def parse_figure(text: str) -> Path:
     path = parse_local_path(text)
     if path.suffix not in (".pdf", ".svg", ".png"):
         raise ValueError(f"{text} does not end in .pdf, .svg or .png")
-    import_package("matplotlib", "--figure needs it", "pip install 'retrieval-bench[plots]'")
+    import_package("matplotlib", "--figure needs it", "Run `pip install 'retrieval-bench[plots]'`.")
     return path
 
 
@@ -137,7 +139,7 @@ def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:
     for word in typed:
         name, sign, value = word.partition("=")
         if not (name and sign):
-            raise BenchError(f"--set {word} is not FIELD=VALUE", "write it like --set seed=1")
+            raise BenchError(f"--set {word} is not FIELD=VALUE", "Write it like --set seed=1")
         try:
             overrides[name] = msgspec.toml.decode(f"value = {value}")["value"]
         except msgspec.DecodeError:
@@ -169,7 +171,7 @@ def read_training_changes(typed: dict[str, Any]) -> dict[str, Any]:
     changes, steps = parse_assignments(typed.pop("set")), typed.pop("steps")
     if steps is not None:
         for length in changes.keys() & {"epochs", "tokens"}:
-            raise BenchError(f"--steps and {length} both set the length", "give one of them")
+            raise BenchError(f"--steps and {length} both set the length", "Give one of them.")
         changes["steps"] = steps
     if "save_every" in changes:
         saving = {"save_every": changes.pop("save_every")}
@@ -184,5 +186,7 @@ def read_compared_models(typed: dict[str, Any]) -> dict[str, Any]:
     """Replace the names of the typed values by the fields of a `CompareRequest`."""
     names: tuple[str, ...] = typed.pop("names")
     if len(names) < 2:
-        raise BenchError("compare needs two models or more", "python -m bench compare minilm bm25")
+        raise BenchError(
+            "compare needs two models or more", "Run `python -m bench compare minilm bm25`."
+        )
     return {**typed, "a": names[0], "b": names[1], "others": names[2:]}

@@ -20,7 +20,7 @@ from typing import Any, TextIO, cast
 import msgspec
 
 from bench.requests.outcomes import ExitCode
-from foundation.errors import BenchError, DriftError, as_sentence, as_user_error, make_printable
+from foundation.errors import BenchError, DriftError, as_user_error, make_printable
 
 MODULE = "python -m bench"
 _READER_LEFT = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN)  # or closed the stream
@@ -240,7 +240,7 @@ def run_guarded(command: Callable[[], int]) -> int:
 
 def _print_bad_input(error: BenchError) -> int:
     print(_wrap(f"error: {as_typed(str(error))}"), file=sys.stderr)
-    hint = as_sentence(error.hint or "fix it and run the command again")
+    hint = error.hint or "Fix it and run the command again."
     print(_wrap(f"  {as_typed(hint)}"), file=sys.stderr)
     return ExitCode.DRIFT if isinstance(error, DriftError) else ExitCode.BAD_INPUT
 

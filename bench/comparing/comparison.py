@@ -206,11 +206,11 @@ def model_of(results: Any) -> ComparedModel:
         listed = ", ".join(names) or "none"
         raise BenchError(
             f"only results of one model can be compared here, not of {listed}",
-            "pass a result, or a list of results of one model",
+            "Pass a result, or a list of results of one model.",
         )
     by_collection = {result.dataset: result for result in several}
     if len(by_collection) < len(several):
-        raise BenchError(f"{names[0]} has two results on one collection", "pass one of them")
+        raise BenchError(f"{names[0]} has two results on one collection", "Pass one of them.")
     return ComparedModel(names[0], by_collection)
 
 
@@ -226,7 +226,7 @@ def resolve_names(typed: Sequence[str], known: set[str], workspace: Workspace) -
         if own and collection not in known:
             raise BenchError(
                 f"there are no results on {collection}, the collection {name}",
-                f"python -m bench run {name} --model MODEL",
+                f"Run `python -m bench run {name} --model MODEL`.",
             )
         chosen += expand_collections([collection], known)
     return list(dict.fromkeys(chosen))

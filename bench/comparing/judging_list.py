@@ -100,7 +100,7 @@ def _find_pairs(request: JudgeRequest, workspace: Workspace) -> JudgeReport:
     if len(set(request.names)) != 2:
         raise BenchError(
             f"a comparison has two models, not {len(set(request.names))}",
-            f"python -m bench judge export MODEL OTHER --on {request.on}",
+            f"Run `python -m bench judge export MODEL OTHER --on {request.on}`.",
         )
     found = {name: find_named(name, *request.results) for name in request.names}
     known = {each.dataset for each in chain(*found.values())}
@@ -169,7 +169,9 @@ def _read_list(path: Path) -> Iterator[_Row]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise BenchError(f"cannot read {path}: {error}", "name a list of `judge export`") from error
+        raise BenchError(
+            f"cannot read {path}: {error}", "Name a list of `judge export`."
+        ) from error
     read = _read_json_lines if text.lstrip().startswith("{") else _read_csv
     for source, fields in read(text, path):
         query_id, doc_id, grade, judge = (
@@ -194,7 +196,7 @@ def _read_csv(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if lacking := {*CELLS} - {*(rows.fieldnames or ())}:
         raise BenchError(
             f"{path} has no column {' and '.join(sorted(lacking))}",
-            "import a file of `judge export`, with its header",
+            "Import a file of `judge export`, with its header.",
         )
     for row in rows:
         source = f"{path}, line {rows.line_num}"

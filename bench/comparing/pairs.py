@@ -151,7 +151,7 @@ def read_all_scores(collection: str, models: Models, settings: ComparisonSetting
         if collection not in model.results:
             raise BenchError(
                 f"{model.name} has no result on {collection}",
-                f"python -m bench run {collection} --model {model.name}",
+                f"Run `python -m bench run {collection} --model {model.name}`.",
             )
     matrix = read_scores(collection, models, settings)
     for name, why in matrix.gaps.items():
@@ -481,8 +481,8 @@ def measure_forgetting(
     if extra not in (0, 1):
         raise BenchError(
             f"{len(models)} models do not match {len(trained)} collections of --sequence",
-            "name one collection per model, in training order; the start of the training may come "
-            "first",
+            "Name one collection per model, in training order; the start of the training may come "
+            "first.",
         )
     settings = ComparisonSettings(measure, resampling=resampling)
     matrices = {name: read_all_scores(name, models, settings) for name in trained}

@@ -42,7 +42,7 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
     report = store.remember(encoder.recipe, about, check)
     if report["stop"]:
         problem = f"{encoder.recipe.model} on {dataset.name}: {'; '.join(report['stop'])}"
-        raise BenchError(problem, "check its card with `python -m bench show`, or its server")
+        raise BenchError(problem, "Check its card with `python -m bench show`, or its server.")
     return report
 
 

@@ -101,7 +101,7 @@ def check_memory(model: str, needed: int, limit: int | None, documents: int) -> 
         raise BenchError(
             f"{model} needs {format_size(needed)} for {documents:,} documents; the budget is "
             f"{format_size(limit)}",
-            f"{memory_option(needed)}, or fewer documents per query",
+            f"Use {memory_option(needed)}, or fewer documents per query.",
         )
     return needed
 
@@ -140,7 +140,7 @@ def plan_search(
             f"{format_size(used)} of it "
             f"{'once the model is loaded' if loading else 'in use already'}; "
             f"the budget is {format_size(budget_bytes)}",
-            f"{memory_option(needed)}, or fewer documents per query",
+            f"Use {memory_option(needed)}, or fewer documents per query.",
         )
     tile_rows = max(1, tile_rows)
     return SearchPlan(tile_rows, used + search_bytes(rows, dim, queries, k, tile_rows))
@@ -162,7 +162,7 @@ def check_index_fits(
         raise BenchError(
             f"the index {spec} over {rows:,} vectors of {dim} dimensions needs at least "
             f"{format_size(needed)}, the budget is {format_size(budget_bytes)}",
-            f"{memory_option(needed)}, a smaller index such as IVF4096,PQ64, or --index flat",
+            f"Use {memory_option(needed)}, a smaller index such as IVF4096,PQ64, or --index flat.",
         )
     return needed
 
@@ -250,8 +250,8 @@ class CorpusIndex:
             raise BenchError(
                 f"{folder} is an index of {manifest.recipe.model}: its vectors differ from those "
                 f"of {recipe.model} with these settings",
-                f"run `python -m bench index {dataset.name} --model {recipe.model} --index "
-                f"'{manifest.spec}' --out DIR`",
+                f"Run `python -m bench index {dataset.name} --model {recipe.model} --index "
+                f"'{manifest.spec}' --out DIR`.",
             )
         ours, theirs = recipe.compression, manifest.recipe.compression
         if (ours.dimensions, ours.precision) != (theirs.dimensions, theirs.precision):
@@ -259,13 +259,13 @@ class CorpusIndex:
             raise BenchError(
                 f"{folder} has {dim} dimensions in {theirs.precision}, "
                 f"not {ours.dimensions or recipe.dim} in {ours.precision}",
-                f"use --dimensions {dim} --precision {theirs.precision}",
+                f"Use --dimensions {dim} --precision {theirs.precision}",
             )
         if manifest.corpus_sha256 != dataset.corpus.sha256:
             raise BenchError(
                 f"{folder} indexes {manifest.documents:,} documents of {manifest.collection}, "
                 f"not the {len(dataset.corpus):,} of {dataset.name}",
-                f"python -m bench run {manifest.collection} --index {folder}",
+                f"Run `python -m bench run {manifest.collection} --index {folder}`.",
             )
         return cls(index_folder, manifest, exported=True)
 

@@ -52,21 +52,21 @@ def resolve_measures(
         if measure.kind not in kinds:
             raise BenchError(
                 f"{measure.name} needs judgements, and {dataset.name} is judged by answer strings",
-                f"use {' or '.join(f'{kind}@k' for kind in JUDGED_BY_ANSWERS)}",
+                f"Use {' or '.join(f'{kind}@k' for kind in JUDGED_BY_ANSWERS)}.",
             )
     deepest = max(measures, key=lambda one: one.documents)
     if deepest.documents > depth:  # R@100 of five documents would be R@5
         raise BenchError(
             f"{deepest.name} on {dataset.name} needs {deepest.documents:,} documents per query, "
             f"and the depth is {depth:,}",
-            f"use --depth {deepest.documents}, or choose measures with --measure",
+            f"Use --depth {deepest.documents}, or choose measures with --measure.",
         )
     deep = [one for one in measures if one.documents > (rescore or depth)]
     if deep and (wanted or deep[0] is measures[0]):
         raise BenchError(
             f"{deep[0].name} on {dataset.name} needs {deep[0].documents:,} documents per query, "
             f"and --rescore leaves {rescore:,}",
-            f"use --rescore {deep[0].documents} or more",
+            f"Use --rescore {deep[0].documents} or more.",
         )
     measures = [one for one in measures if one not in deep]
     return tuple(dict.fromkeys(measure.name for measure in measures))
@@ -86,7 +86,7 @@ def check_relevant(dataset: Dataset) -> None:
     raise BenchError(
         f"{dataset.name}: the corpus has none of the {len(relevant):,} relevant documents, such as "
         f"{next(iter(relevant))!r}; its first document is {dataset.corpus.ids[0].as_py()!r}",
-        "check that corpus and qrels are of the same release, and that no id has white space",
+        "Check that corpus and qrels are of the same release, and that no id has white space.",
     )
 
 
@@ -168,7 +168,7 @@ def common_measure(datasets: Sequence[Dataset], wanted: str | None) -> str:
     mains = sorted({dataset.facts.main_measure for dataset in datasets})
     if wanted is None and len(mains) > 1:
         problem = f"the main measures of the collections differ: {', '.join(mains)}"
-        raise BenchError(problem, "choose a measure with --measure")
+        raise BenchError(problem, "Choose a measure with --measure.")
     measure = parse_measure(mains[0] if wanted is None else wanted).name
     for dataset in datasets:
         resolve_measures(dataset, (measure,), None)
@@ -217,7 +217,7 @@ def judge_answers(
         raise BenchError(
             f"{len(absent):,} of {len(rows):,} documents of the run are not in the corpus, such as "
             f"{example!r}, so no answers can be found in them",
-            "check that the run is of the same corpus",
+            "Check that the run is of the same corpus.",
         )
     judged, codes = np.unique(wanted, return_inverse=True)
     by_document = np.argsort(codes, kind="stable")

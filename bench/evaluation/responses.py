@@ -131,7 +131,7 @@ def check_run(run: Run, name: str, dataset: Dataset, measures: Sequence[str]) ->
         raise BenchError(
             f"no query of the run {name} is in {dataset.name}: the run has {unknown[0]!r}, the "
             f"collection {dataset.queries.ids[0]!r}",
-            "check --dataset and --split",
+            "Check --dataset and --split.",
         )
     notes = []
     if unknown:

@@ -327,7 +327,7 @@ class Evaluation:
         file = read_run_file(self.run_file)
         if self.record.run_sha256 != file.sha256:
             problem = f"{self.run_file} is not the file that was written with its result"
-            raise BenchError(problem, f"evaluate {self.model} on {self.dataset} again")
+            raise BenchError(problem, f"Evaluate {self.model} on {self.dataset} again.")
         return file.run
 
 

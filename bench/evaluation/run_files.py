@@ -44,9 +44,9 @@ _COLUMNS = {
 _NUMBERS = ("rank", "score")
 SHOWN = 80  # characters of a line that an error shows
 _HINT = (
-    "each line has the 6 columns of TREC (query Q0 document rank score tag), or all have 3 (query "
+    "Each line has the 6 columns of TREC (query Q0 document rank score tag), or all have 3 (query "
     "document score, as of Tevatron, or query document rank, as of MS MARCO) or ColBERT's 4 (query "
-    "document rank score)"
+    "document rank score)."
 )
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _RECORDS = re.compile(rb'\s*\{\s*"query_id"\s*:\s*["0-9]')  # of sentence-transformers
@@ -87,7 +87,7 @@ def read_run_file(path: Path, split: str = "") -> RunFile:
         stored = path.read_bytes()
     except OSError as error:
         reason = f"cannot read run {path}: {error.strerror or error}"
-        raise BenchError(reason, "check the path") from error
+        raise BenchError(reason, "Check the path.") from error
     try:
         run, assumption = _decode(stored, shlex.quote(str(path)), split)
     except BenchError as error:
@@ -113,7 +113,7 @@ def _decode(stored: bytes, path: str, split: str) -> tuple[Run, str]:
         return _decode_columnar(content), ""
     if _PICKLE.match(content):
         problem = "this is a pickle, which may run code and is never read"
-        raise BenchError(problem, "write text instead, as Tevatron does with save_text")
+        raise BenchError(problem, "Write text instead, as Tevatron does with save_text.")
     if _JSON.match(content):
         return _read_predictions(content, split)
     return _parse_text(content, printing)
@@ -148,7 +148,7 @@ def _decode_columnar(content: bytes) -> Run:
         return Run.from_columns(_id_column(batch, "query"), _id_column(batch, "document"), scores)
     except (pa.ArrowException, OSError, KeyError, TypeError, BenchError) as error:
         reason = f"damaged, or not a file of rankings: {error}"
-        raise BenchError(reason, "evaluate again, or give another run file") from error
+        raise BenchError(reason, "Evaluate again, or give another run file.") from error
 
 
 def _id_column(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -209,7 +209,7 @@ def _choose_predictions(tree: Any, split: str) -> tuple[Any, str]:
     listed = ", ".join(map("/".join, entries))
     if len(chosen) != 1:
         problem = f"there are predictions for {listed}"
-        raise BenchError(problem, "choose a split with --split, or keep one of them in the file")
+        raise BenchError(problem, "Choose a split with --split, or keep one of them in the file.")
     certain = len(entries) == 1 and split in ("", chosen[0][1])
     assumption = f"of its predictions ({listed}), {'/'.join(chosen[0])} is used"
     return entries[chosen[0]], "" if certain else assumption
@@ -289,7 +289,7 @@ def _interpret(table: pa.Table, printing: str) -> tuple[bool, str]:
     )
     raise BenchError(
         f"{problem}: for query {query_ids[query].as_py()!r}, {shown}, ...",
-        f"write six columns: {scores} if they are scores, {ranks} if they are ranks",
+        f"Write six columns: {scores} if they are scores, {ranks} if they are ranks.",
     )
 
 
@@ -329,7 +329,9 @@ def check_writable(ids: Strings, kind_of_name: str) -> None:
     bad = ids.filter(pc.match_substring_regex(ids, rf"^$|{WHITE_SPACE}"))
     if len(bad):
         problem = f"{kind_of_name} {bad[0].as_py()!r} cannot be written to a TREC run file"
-        raise BenchError(problem, "use ids and tags of at least one character, without white space")
+        raise BenchError(
+            problem, "Use ids and tags of at least one character, without white space."
+        )
 
 
 def _blocks(content: bytes) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError, closest_names
 
-LISTING = "python -m bench list measures"
+LISTING = "Run `python -m bench list measures`."
 NO_CUTOFF = int(np.iinfo(np.int64).max)
 
 
@@ -174,7 +174,7 @@ def _suggestion(name: str) -> str:
     close = [stem.lower()] if stem.lower() in kinds else closest_names(stem, kinds)[:2]
     rest = name[len(stem) :] or "@10"
     meant = [kinds[alias] + rest for alias in close if kinds[alias] + rest != name]
-    return f"did you mean {' or '.join(meant)}? Or run `{LISTING}`" if meant else LISTING
+    return f"Did you mean {' or '.join(meant)}? {LISTING}" if meant else LISTING
 
 
 def _binary(grades: Int64Array, rel: int) -> Float64Array:
@@ -437,7 +437,9 @@ def _encode_judgements(qrels: Qrels, numbers: Mapping[str, int]) -> _EncodedJudg
     if len(disputed):
         row = int(by_key[disputed[0]])
         pair = f"document {qrels.doc_ids[row]!r} for query {qrels.query_ids[row]!r}"
-        raise BenchError(f"{pair} is judged twice with different grades", "delete one of the lines")
+        raise BenchError(
+            f"{pair} is judged twice with different grades", "Delete one of the lines."
+        )
     first = np.concatenate([[True], ~repeated])[: len(keys)]
     return _EncodedJudgements(documents.dictionary, keys[first], grades[first])
 
@@ -478,10 +480,10 @@ def _score_with_providers(
     except Exception as error:  # each provider fails in its own way
         names = ", ".join(result)
         problem = f"ir_measures cannot compute {names} of this run: {error!r}"
-        raise BenchError(problem, "choose a different measure with --measure") from error
+        raise BenchError(problem, "Choose a different measure with --measure.") from error
     if failed := [name for name, scores in result.items() if not np.isfinite(scores).all()]:
         problem = f"{', '.join(failed)} of this run is not a number for some queries"
-        raise BenchError(problem, "choose a different measure with --measure")
+        raise BenchError(problem, "Choose a different measure with --measure.")
     return result
 
 

@@ -277,7 +277,9 @@ class VectorRetriever(Retriever):
         """Build and store the index of ``dataset``, after encoding missing documents."""
         if self.compression.rescore:
             problem = "an index has no vectors to score candidates again with"
-            raise BenchError(problem, "leave out --rescore; `bench run DATASET --index DIR` has it")
+            raise BenchError(
+                problem, "Leave out --rescore; `bench run DATASET --index DIR` has it."
+            )
         run_preflight(dataset, self.encoder, self.store)
         stored = encode_documents(dataset, self.encoder, self.store)
         index = self.corpus_index(dataset)
@@ -313,9 +315,11 @@ class VectorRetriever(Retriever):
             return
         if self.view is None and not self.spec.needs_faiss:
             problem = "--rescore changes nothing: the whole vectors are searched"
-            raise BenchError(problem, "add --dimensions or --precision, or leave it out")
+            raise BenchError(problem, "Add --dimensions or --precision, or leave it out.")
         if self.spec.is_bm25:
-            raise BenchError("--index bm25 has no candidates to score again", "leave out --rescore")
+            raise BenchError(
+                "--index bm25 has no candidates to score again", "Leave out --rescore."
+            )
 
     def _exact(self, dataset: Dataset) -> ExactSearch:
         budget = self.resources.max_memory or default_budget()

@@ -70,7 +70,7 @@ class EvaluateStage(ExperimentStage):
         if spec.is_bm25 and settings.view and settings.view.similarity == "euclidean":
             raise BenchError(
                 "the index bm25 multiplies with similarities, and euclidean ones are below 0",
-                'similarity = "dot"',
+                'Write similarity = "dot".',
             )
         for dataset in self.workspace.datasets(settings.on):
             resolve_measures(dataset, settings.measures, settings.depth)
@@ -143,7 +143,7 @@ def read_scores(task: CellTask, out: Path) -> CellScores:
     if len(found) != models or any(task.inputs.keys() - each.keys() for each in found.values()):
         raise BenchError(
             f"{folder} is a finished evaluation, but lacks results",
-            f"delete {folder} and type the same command",
+            f"Delete {folder} and type the same command.",
         )
     if sequence is None:
         (only,) = found.values()

@@ -196,7 +196,7 @@ def read_finished(task: CellTask, out: Path) -> FinishedTask | None:
     path = task.folder(out) / DONE_FILE
     if not path.is_file():
         return None
-    return read_json(path, FinishedTask, f"delete {path.parent} and type the same command")
+    return read_json(path, FinishedTask, f"Delete {path.parent} and type the same command.")
 
 
 def write_finished(task: CellTask, out: Path, cost: Cost, commit: str) -> FinishedTask:
@@ -315,7 +315,7 @@ def _run_timed(task: CellTask, out: Path) -> Cost:
     """Run a task and time it, unless its inputs changed since the start of the experiment."""
     if changed := find_differing_keys(task.inputs, task.kind.hash_inputs(task.settings)):
         problem = f"changed since the experiment began: {', '.join(changed)}"
-        raise BenchError(problem, "type the command again")
+        raise BenchError(problem, "Type the command again.")
     began, used = time.perf_counter(), sum(os.times()[:4])
     cost = task.kind.run(task.settings, task.starts_from(out), task.folder(out))
     seconds, cpu_seconds = time.perf_counter() - began, sum(os.times()[:4]) - used
@@ -324,8 +324,8 @@ def _run_timed(task: CellTask, out: Path) -> Cost:
 
 PRELOADED = ("torch", "transformers", "bench.evaluation.pipeline")
 NO_MEMORY_HINT = (
-    "reduce batch_size and raise accumulate by the same factor, set gradient_checkpointing, or "
-    "reduce the chunk of the loss: the recipe stays the same"
+    "Reduce batch_size and raise accumulate by the same factor, set gradient_checkpointing, or "
+    "reduce the chunk of the loss: the recipe stays the same."
 )
 
 

@@ -195,7 +195,7 @@ def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[
         if compared not in rows:
             raise BenchError(
                 f"the axis {axis.title} is against {compared!r}, which is not an earlier row",
-                did_you_mean(compared, rows, f"there are: {', '.join(rows)}"),
+                did_you_mean(compared, rows, f"Use one of {', '.join(rows)}."),
             )
         against, points = rows[compared], {}
         for label in axis.points:
@@ -287,7 +287,7 @@ def _add_row(rows: dict[str, GridRow], row: GridRow) -> None:
         if row.settings == other.settings:
             raise BenchError(
                 f"{row.name} is the same recipe as {other.name}",
-                "remove one of them, because every row is trained with every seed",
+                "Remove one of them, because every row is trained with every seed.",
             )
     rows[row.name] = row
 
@@ -307,12 +307,12 @@ def _change_row(against: GridRow, axis: Axis, label: str, resolve: Resolve) -> G
         known = [f"{each}." for each in against.settings]
         raise BenchError(
             f"{name}: the field {axis.field} names no stage of this grid",
-            did_you_mean(f"{stage}.", known, f"there are: {', '.join(known)}"),
+            did_you_mean(f"{stage}.", known, f"Use one of {', '.join(known)}."),
         )
     fixed = SHARED if stage == "evaluate" else ("seed",)
     if not {path, *(value if is_stage else ())}.isdisjoint(fixed):
         problem = f"{name}: {axis.field} is the same for all rows"
-        raise BenchError(problem, "change seeds or [evaluate]")
+        raise BenchError(problem, "Change seeds or [evaluate]")
     old = against.settings[stage]
     table = value if is_stage else set_field(old, path, value, f"{name}: {stage}")
     new = _resolve_stage(resolve, stage, table, name)
@@ -324,7 +324,7 @@ def _change_row(against: GridRow, axis: Axis, label: str, resolve: Resolve) -> G
         if others:
             raise BenchError(
                 f"{name} also changes {', '.join(others)}, and a row may change one field",
-                "set the other field for the reference, or use an axis against another row",
+                "Set the other field for the reference, or use an axis against another row.",
             )
         before = format_label(get_field(old, path))
         after = label if axis.labels else format_label(get_field(new, path))
@@ -346,7 +346,7 @@ def set_field(table: Mapping[str, Any], path: str, value: Any, source: str) -> T
     """Return a copy of ``table`` with ``value`` at the dotted ``path``; ``source`` names it."""
     key, _, rest = path.partition(".")
     if key not in table:
-        hint = did_you_mean(key, table, f"there are: {', '.join(table)}")
+        hint = did_you_mean(key, table, f"Use one of {', '.join(table)}.")
         raise BenchError(f"{source} has no field {key!r}", hint)
     if not rest:
         is_name = (

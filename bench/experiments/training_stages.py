@@ -121,7 +121,7 @@ def complete_settings(
     inputs = {name: table[name] for name in kind.__struct_fields__ if name in table}
     source = convert_table(inputs, kind, f"[{stage}]")
     if not source.preset and "title" not in table:
-        raise BenchError("the field 'preset' is missing", "python -m bench list presets")
+        raise BenchError("the field 'preset' is missing", "Run `python -m bench list presets`.")
     preset = msgspec.to_builtins(presets.load(source.preset)) if source.preset else {}
     changes = _without_source(table, kind) | fixed
     if start:
@@ -139,7 +139,7 @@ def check_no_start(table: Mapping[str, Any]) -> None:
     if "start" in table:
         raise BenchError(
             "start is set, but this stage continues from the model before it",
-            'remove start; set model = "NAME" at the top of the file, or use an earlier stage',
+            'Remove start; set model = "NAME" at the top of the file, or use an earlier stage.',
         )
 
 
@@ -246,13 +246,13 @@ class AdaptStage(ExperimentStage):
             if dataset.name not in scored:
                 raise BenchError(
                     f"{dataset.name} is trained on, and not evaluated",
-                    "add it to on of [evaluate]: forgetting is measured on every domain",
+                    "Add it to on of [evaluate]: forgetting is measured on every domain.",
                 )
         measures = sorted({each.facts.main_measure for each in scored.values()})
         if len(measures) > 1:
             raise BenchError(
                 f"collections of [evaluate] have different main measures: {', '.join(measures)}",
-                "evaluate collections with the same main measure",
+                "Evaluate collections with the same main measure.",
             )
         return {"on": list(source.on), **settings, "method": msgspec.to_builtins(method)}
 
@@ -410,7 +410,7 @@ class CommandStage(ExperimentStage):
             check_no_start(fields)
         self._check_placeholders(settings, values)
         if shutil.which(settings.command[0]) is None:
-            raise BenchError(f"there is no program {settings.command[0]!r}", "install it")
+            raise BenchError(f"there is no program {settings.command[0]!r}", "Install it.")
         for path in settings.inputs:
             if not Path(path).exists():
                 raise BenchError(f"inputs: there is no file or folder {path!r}")
@@ -424,7 +424,7 @@ class CommandStage(ExperimentStage):
         for name, value in values.items():
             if name == OUT or not isinstance(value, str | int | float):
                 raise BenchError(
-                    f"{name} is not a setting of a command", "a setting is text or a number"
+                    f"{name} is not a setting of a command", "A setting is text or a number."
                 )
         used = set(_PLACEHOLDER.findall(" ".join(settings.command)))
         needed = {OUT, *values} | ({SEED} if self.seeds > 1 else set())
@@ -433,11 +433,11 @@ class CommandStage(ExperimentStage):
         for name in sorted(used - known):
             raise BenchError(
                 f"the command has {{{name}}}, which is not a setting",
-                did_you_mean(name, known, f"set it: {name} = VALUE"),
+                did_you_mean(name, known, f"Set it: {name} = VALUE."),
             )
         for name in sorted(needed - used):
             raise BenchError(
-                f"the command has no {{{name}}}", f'add it, such as "--{name}", "{{{name}}}"'
+                f"the command has no {{{name}}}", f'Add it, such as "--{name}", "{{{name}}}"'
             )
 
     def hash_inputs(self, settings: Table) -> dict[str, str]:
@@ -499,4 +499,4 @@ def _command_error(words: list[str], code: int, stderr: Path) -> BenchError:
     last = next((f": {line.strip()}" for line in reversed(lines) if line.strip()), "")
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     problem = f"{words[0]} {how}{last}\ncommand: {shlex.join(words)}"
-    return BenchError(problem, f"see {stderr}; the same command tries it again")
+    return BenchError(problem, f"See {stderr}; the same command tries it again.")

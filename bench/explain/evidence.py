@@ -439,6 +439,6 @@ def _sample_run(run: Run, dataset: Dataset) -> _Sample:
     if not texts:
         raise BenchError(
             f"the run and {dataset.name} share no query with three documents",
-            "Check that its ids are those of this collection and split",
+            "Check that its ids are those of this collection and split.",
         )
     return texts, np.array(queries), np.concatenate(rows), np.concatenate(scores)

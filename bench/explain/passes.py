@@ -43,9 +43,9 @@ class ForwardPasses:
         recipe = model.recipe
         for each in filter(None, (model, other)):
             if not each.recipe.traits.is_network or each.document is None:
-                raise BenchError(f"{each.recipe.model} is not a transformer", "Name a transformer")
+                raise BenchError(f"{each.recipe.model} is not a transformer", "Name a transformer.")
         if model.routing is not None:
-            raise BenchError(f"{recipe.model} has routed adapters", "Name one with one adapter")
+            raise BenchError(f"{recipe.model} has routed adapters", "Name one with one adapter.")
         self.model, self.other = model, other
         self.encoded = 0
         self._device_name = device

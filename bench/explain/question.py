@@ -107,7 +107,7 @@ def read_vectors(path: Path, dataset: Dataset) -> tuple[dict[Role, GivenVectors]
     ids = _ids_by_count(path, len(vectors), dataset) if named is None else named
     if len(ids) != len(vectors):
         raise BenchError(
-            f"{path} has {len(vectors):,} vectors and {len(ids):,} ids", "Write one id for each"
+            f"{path} has {len(vectors):,} vectors and {len(ids):,} ids", "Write one id for each."
         )
     if vectors.dtype == np.uint8 and vectors.max() > 1:
         vectors = np.unpackbits(vectors, axis=1)
@@ -152,7 +152,7 @@ def _read_arrays(path: Path) -> tuple[Any, list[str] | None]:
     if vectors.ndim != 2 or vectors.dtype.kind not in "biuf" or not np.isfinite(vectors).all():
         raise BenchError(
             f"{path} has an array {vectors.shape} of {vectors.dtype}, not rows of finite numbers",
-            "Write one vector a row",
+            "Write one vector a row.",
         )
     of_column = [array for name, array in arrays if name == path.stem and array.ndim == 1]
     ids = [array for name, array in arrays if name in ("ids", "id")] or of_column
@@ -272,7 +272,7 @@ class Question:
                     return RunEvidence(passes, dataset, run, notes)
         raise BenchError(
             f"{path}: none of its queries, such as {run.query_ids[0]!r}, is in {self.dataset.name}",
-            "Name the collection of the run",
+            "Name the collection of the run.",
         )
 
     def of_query_scores(self, path: Path) -> QueryEvidence:
@@ -284,7 +284,7 @@ class Question:
         if not set(given) & set(self.dataset.qrels.queries()):
             raise BenchError(
                 f"{path}: none of its queries, such as {next(iter(given))!r}, is judged here",
-                "Name the collection of the scores",
+                "Name the collection of the scores.",
             )
         return QueryEvidence(collection, measure, given, digits)
 

@@ -51,7 +51,7 @@ class CollectionScores:
             raise BenchError(
                 f"{self.dataset.name} has {count:,} documents: scores are explained with qrels "
                 f"and up to {MOST_DOCUMENTS:,}",
-                "Use --run-file or --vectors, which need a sample only",
+                "Use --run-file or --vectors, which need a sample only.",
             )
 
     def scores(

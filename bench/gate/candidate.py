@@ -169,7 +169,7 @@ def check_protocol(
         raise BenchError(
             f"the baseline, {baseline.name}, was evaluated under another protocol on {collection}: "
             f"{', '.join(map(str, fields))}",
-            f"python -m bench run {opens or collection} --model {result.model}",
+            f"Run `python -m bench run {opens or collection} --model {result.model}`.",
         )
 
 

@@ -191,7 +191,7 @@ def _refuse_contradictions(request: ScoreCheckRequest) -> None:
     """Raise if a side is missing, or options exclude each other."""
     if not (request.candidate and request.baseline):
         missing = "--baseline" if request.candidate else "CANDIDATE"
-        usage = "python -m bench check CANDIDATE --baseline BASELINE [OPTIONS]"
+        usage = "Run `python -m bench check CANDIDATE --baseline BASELINE [OPTIONS]`."
         raise BenchError(f"check needs {missing}", usage)
     if request.baseline == PUBLISHED and not request.expect_same:
         raise BenchError(
@@ -265,7 +265,7 @@ def _score_run_file(path: Path, measure: str | None, scope: Scope) -> Evaluation
     """Score a candidate's run file under the protocol of the baseline."""
     if len(scope.weights) > 1:
         others = f"the baseline has results on {format_names([*scope.weights])}"
-        raise BenchError(f"{path} is a run of one collection, and {others}", "name it with --on")
+        raise BenchError(f"{path} is a run of one collection, and {others}", "Name it with --on.")
     (name,) = scope.weights
     stored = scope.baseline.results.get(name)
     protocol = stored.record.protocol if stored else None
@@ -311,7 +311,7 @@ def _own_folders(typed: Sequence[str], workspace: Workspace) -> dict[str, str]:
             if other != word:
                 raise BenchError(
                     f"{other} and {word} are both named {name}, the name of their results",
-                    f'write name = "another" into the dataset.toml of {word}',
+                    f'Write name = "another" into the dataset.toml of {word}',
                 )
             folders[name] = word
     return folders
@@ -521,7 +521,7 @@ def _hints_for_gaps(scope: Scope) -> Iterator[str]:
     if gaps and baseline.name != PUBLISHED:
         models = [one.record.model for one in baseline.results.values()] or [baseline.name]
         command = shlex.join(["python", "-m", "bench", "run", *gaps, "--model", models[0]])
-        yield f"run `{command}`, or name the collections to check with --on"
+        yield f"Run `{command}`, or name the collections to check with --on."
 
 
 def _explain_command(

@@ -73,7 +73,7 @@ def check_server(request: ServerCheckRequest) -> Check:
     if not request.against or len(request.on) > 1:
         raise BenchError(
             "--served needs --against, and at most one collection",
-            "python -m bench check --served URL --against CHECKPOINT --on COLLECTION",
+            "Run `python -m bench check --served URL --against CHECKPOINT --on COLLECTION`.",
         )
     workspace = open_workspace(request)
     # Both describe the server; the checkpoint is loaded as its card says.

@@ -74,7 +74,7 @@ def check_stack(request: StackCheckRequest, python: Path) -> Check:
     """
     if not isinstance(request.candidate, str | Path) or not str(request.candidate):
         raise BenchError(
-            "--stack needs a candidate", "python -m bench check CANDIDATE --stack PYTHON"
+            "--stack needs a candidate", "Run `python -m bench check CANDIDATE --stack PYTHON`."
         )
     workspace = open_workspace(request)
     datasets = [workspace.dataset(name) for name in workspace.expand_names(request.on)]

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import msgspec
 
-from foundation.errors import BenchError, as_sentence, as_user_error
+from foundation.errors import BenchError, as_user_error
 
 
 class ExitCode(IntEnum):
@@ -71,7 +71,7 @@ class MissingEvaluations:
             reason = str(known).removeprefix(f"{collection}: ")
             self.missing.append(MissingEvaluation(collection, model, reason, known.hint))
             subject = f"{model} on {collection}" if model else collection
-            advice = f"\n  {as_sentence(known.hint)}" if known.hint else ""
+            advice = f"\n  {known.hint}" if known.hint else ""
             if model or not self._listed:
                 print(f"warning: {subject} is not evaluated: {reason}{advice}", file=sys.stderr)
 

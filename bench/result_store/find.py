@@ -210,12 +210,12 @@ def _ambiguous(name: str, results: Sequence[Evaluation]) -> BenchError:
         f"\n  {field}: {', '.join(value or '-' for value in found[:LISTED])}"
         for field, found in values.items()
     ]
-    hint = f"name one of the folders, such as {results[0].folder}"
+    hint = f"Name one of the folders, such as {results[0].folder}"
     for field in sorted(values, key=lambda field: field in FILES):
         is_hash = field.endswith("sha256") or field == RUN_FILE_FACT  # which nobody types
         if not is_hash and not any(SELECTOR in value for value in values[field]):
             names = [f"'{name}{SELECTOR}{field}={value}'" for value in values[field][:LISTED]]
-            hint = f"type {' or '.join(names)}; several conditions can follow each other"
+            hint = f"Type {' or '.join(names)}; several conditions can follow each other."
             break
     return BenchError(
         f"{name} has {len(results)} results, which differ in {', '.join(values)}:{''.join(lines)}",
@@ -316,7 +316,7 @@ def _select(conditions: list[str], name: str, results: Sequence[Evaluation]) -> 
         if all(_meets_condition(condition, stored.record, fact, fields) for condition in conditions)
     ]
     if results and not kept:
-        shown = f"run `python -m bench show {results[0].folder}` to see the fields of a result"
+        shown = f"Run `python -m bench show {results[0].folder}` to see the fields of a result."
         typed = (condition.partition("=") for condition in conditions)
         unknown = (field for field, equals, _ in typed if equals and field not in fields)
         problem = f"no result of {name} has {' and '.join(conditions)}"
@@ -348,7 +348,7 @@ def _find_in_folder(path: Path) -> list[Evaluation]:
     models = sorted({stored.record.model for stored in results})
     if len(models) > 1:
         problem = f"{path} holds results of {len(models)} models: {', '.join(models[:LISTED])}"
-        raise BenchError(problem, f"name one of them, with --results {path}")
+        raise BenchError(problem, f"Name one of them, with --results {path}")
     return results
 
 
@@ -357,11 +357,11 @@ def no_result_error(name: str, roots: Sequence[Path]) -> BenchError:
     models = sorted({stored.record.model for root in roots for stored in find_results(root)})
     root = ", ".join(map(str, roots))
     if not models:
-        hint = "name the folder of the results with --results; `python -m bench run` makes results"
+        hint = "Name the folder of the results with --results; `python -m bench run` makes results."
         return BenchError(f"{root} holds no results", hint)
     return BenchError(
         f"{root} has no results for {name!r}, and no folder of results has this name",
-        did_you_mean(name.rpartition("/")[2], models, f"models: {', '.join(models)}"),
+        did_you_mean(name.rpartition("/")[2], models, f"Name one of {', '.join(models)}."),
     )
 
 
@@ -382,7 +382,7 @@ def export(request: ExportRequest) -> list[Path]:
                     opened.write(content)
             elif file.read_bytes() != content:
                 problem = f"{file} exists already, with different content"
-                raise BenchError(problem, "choose another folder")
+                raise BenchError(problem, "Choose another folder.")
             written.append(file)
     return written
 
@@ -394,5 +394,5 @@ def _choose(typed: str, request: ExportRequest) -> dict[str, Evaluation]:
     wanted = expand_collections(request.on, known) if request.on else None
     stored = choose_results(typed, results, wanted)
     if not stored:
-        raise BenchError(f"{typed} has no results on these collections", "choose others with --on")
+        raise BenchError(f"{typed} has no results on these collections", "Choose others with --on.")
     return stored

@@ -101,7 +101,7 @@ def check_name(name: str) -> None:
     if not (fits and name.isprintable() and {"", ".", ".."}.isdisjoint(parts)):
         raise BenchError(
             f"{name!r} cannot name a folder of results",
-            "use a name like scifact or beir/scifact, without '..' and invisible characters, and "
+            "Use a name like scifact or beir/scifact, without '..' and invisible characters, and "
             f"at most {LONGEST_NAME} bytes between two '/'",
         )
 
@@ -191,8 +191,8 @@ def _contradiction_error(path: Path, why: str) -> BenchError:
 
 
 def _recovery_hint(folder: Path | None, command: str = "") -> str:
-    again = f"evaluate again: {command};" if command else "evaluate again,"
-    return f"{again} or move {folder} out of the folder of results"
+    again = f"Run `{command}`" if command else "Evaluate again"
+    return f"{again}, or move {folder} out of the folder of results."
 
 
 def _parse_scores(path: Path, content: bytes, result: Result) -> Scores:

@@ -110,7 +110,7 @@ class WorkerProcesses:
 def _gpus(device: str) -> list[str]:
     """Return the GPUs that children may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
     if ":" in device:
-        raise BenchError(f"--workers uses all GPUs, not {device} alone", "use --device cuda")
+        raise BenchError(f"--workers uses all GPUs, not {device} alone", "Use --device cuda.")
     if device == "cpu" or not has_gpu():
         return []
     if given := os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -279,7 +279,7 @@ class RayShard:
             answer: TaskResult = ray.get(self._reference)
         except ray.exceptions.RayError as error:
             problem = f"a worker of the Ray cluster was lost: {to_one_line(str(error))}"
-            raise BenchError(problem, "repeat the command: written shards are kept") from error
+            raise BenchError(problem, "Repeat the command: written shards are kept.") from error
         if isinstance(answer, Exception):
             raise answer
         vectors, seconds, counts = answer
@@ -295,7 +295,7 @@ def connect_to_ray(address: str | None, **options: Any) -> Any:
     Raises:
         BenchError: Ray is not installed, or the cluster cannot be reached.
     """
-    hint = "pip install 'retrieval-bench[ray]'"
+    hint = "Run `pip install 'retrieval-bench[ray]'`."
     ray = import_package("ray", "--engine ray needs Ray", hint)
     settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
     options |= {"address": address} if address else {"address": "local", "include_dashboard": False}
@@ -311,7 +311,7 @@ def connect_to_ray(address: str | None, **options: Any) -> Any:
         )
     except (OSError, ValueError, RuntimeError) as error:
         problem = f"no Ray cluster at {address or 'this machine'}: {to_one_line(str(error))}"
-        hint = "run `ray start --head`, or omit --address for a cluster on this machine"
+        hint = "Run `ray start --head`, or omit --address for a cluster on this machine."
         raise BenchError(problem, hint) from error
     return ray
 
@@ -352,7 +352,7 @@ def _encode_in_worker(
             raise BenchError(
                 f"{model.card.name}: the worker on {socket.gethostname()} makes other token ids "
                 f"than the coordinator; it has {library_versions(TOKENIZING)}",
-                "install the same versions of transformers and tokenizers on all machines",
+                "Install the same versions of transformers and tokenizers on all machines.",
             )
         _checked.add(check)
         timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()

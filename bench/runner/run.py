@@ -246,13 +246,13 @@ def _load_named_models(workspace: Workspace, request: RunRequest) -> list[Retrie
     """Load the models under their names in results."""
     name, count = request.name, len(request.model)
     if name and count > 1:
-        raise BenchError(f"--name is for one model, not {count}", "run one by one")
+        raise BenchError(f"--name is for one model, not {count}", "Run one by one.")
     if SELECTOR in name:
         problem = f"--name {name} contains {SELECTOR}, which selects one of several results"
-        raise BenchError(problem, f"use --name {name.replace(SELECTOR, '-')}")
+        raise BenchError(problem, f"Use --name {name.replace(SELECTOR, '-')}")
     models = load_models(workspace, request.model, request)
     models = [model.with_name(name) for model in models] if name else models
-    refuse_duplicates((model.name for model in models), "run one of them alone, with --name")
+    refuse_duplicates((model.name for model in models), "Run one of them alone, with --name.")
     return models
 
 
@@ -316,7 +316,7 @@ def _compute_means(names: Sequence[Any], results: Sequence[Result]) -> Means:
 def score(request: ScoreRequest) -> Evaluation:
     """Score a ranking by the collection's own protocol, and save the result if wanted."""
     if isinstance(request.run, str | Path) and Path(request.run).is_dir():
-        hint = f"python -m bench score RUN_FILE --dataset {request.run}"
+        hint = f"Run `python -m bench score RUN_FILE --dataset {request.run}`."
         raise BenchError(f"{request.run} is a folder, not a run file", hint)
     workspace = open_workspace(request)
     with_corpus = isinstance(request.dataset, Dataset)
@@ -387,9 +387,9 @@ def index(request: IndexRequest) -> IndexManifest:
     spec = IndexSpec.parse(request.index)
     if not spec.needs_faiss:
         problem = f"--index {spec} searches without an index, so there is nothing to write"
-        raise BenchError(problem, "use --index Flat, which writes the vectors as a FAISS index")
+        raise BenchError(problem, "Use --index Flat, which writes the vectors as a FAISS index.")
     if request.out.exists():
-        raise BenchError(f"{request.out} exists already", "choose another --out, or remove it")
+        raise BenchError(f"{request.out} exists already", "Choose another --out, or remove it.")
     workspace = open_workspace(request)
     (model,) = load_models(workspace, (request.model,), request)
     model.require_encoder()

@@ -135,7 +135,7 @@ class Workspace:
             for member, folder in user_members(suite, self.data_dir).items():
                 if (name := name_in_results(folder)) != member:
                     problem = f"{suite}: results on the member {member} would be called {name}"
-                    raise BenchError(problem, f'write name = "{member}" into {folder / FACTS_FILE}')
+                    raise BenchError(problem, f'Write name = "{member}" into {folder / FACTS_FILE}')
         return expanded
 
     def dataset(
@@ -175,7 +175,7 @@ class Workspace:
             BenchError: see `dataset`; or two folders have the same name in results.
         """
         opened = [_opened_once(self, name, split) for name in self.expand_names(names)]
-        hint = 'write name = "another" into the dataset.toml of one'
+        hint = 'Write name = "another" into the dataset.toml of one.'
         refuse_duplicates((dataset.name for dataset in opened), hint)
         return opened
 
@@ -312,7 +312,7 @@ def _was_told(cache_dir: Path, text: str) -> bool:
     return is_known
 
 
-def refuse_duplicates(names: Iterable[str], hint: str = "give it once") -> None:
+def refuse_duplicates(names: Iterable[str], hint: str = "Give it once.") -> None:
     """Raise a `BenchError` with ``hint`` if a model or collection is named twice."""
     for name, times in Counter(names).items():
         if times > 1:
@@ -381,11 +381,11 @@ def _wrap_object(model: Any, fields: Request, resources: Resources) -> Retriever
     name = name or (SearchSystem(model, "").stated("name") if searches else "")
     if not name or not isinstance(fields, EvaluationFields):
         problem = f"a {type(model).__name__} needs a name for its results"
-        raise BenchError(problem, 'use bench.evaluate(model, dataset, name="my-model")')
+        raise BenchError(problem, 'Use bench.evaluate(model, dataset, name="my-model")')
     settings = ModelSettings.of(fields)
     if changed := [key for key in settings.changed if key not in Compression.__struct_fields__]:
         problem = f"{', '.join(changed)} applies to model cards, and {name} is a Python object"
-        raise BenchError(problem, "set it on the object itself")
+        raise BenchError(problem, "Set it on the object itself.")
     compression = settings.compression()
     if searches:
         of_encoders = {"fingerprint": fields.fingerprint, "similarity": fields.similarity}

@@ -140,9 +140,9 @@ def _check_indexes(specs: Sequence[IndexSpec], named: Sequence[Dataset], dim: in
     """Raise if indexes cannot be compared on the ``named`` collections."""
     if len(named) != 1:
         problem = f"indexes are measured on one collection, not on {len(named)}"
-        raise BenchError(problem, "name one collection, or leave out --index")
+        raise BenchError(problem, "Name one collection, or leave out --index.")
     if any(spec.is_bm25 for spec in specs):
-        raise BenchError("bm25 is not an index of vectors", "leave it out of --index")
+        raise BenchError("bm25 is not an index of vectors", "Leave it out of --index.")
     rows = len(named[0].corpus)
     for spec in filter(lambda spec: spec.needs_faiss, specs):
         check_index_fits(spec, rows, dim, default_budget(), loading=4 * rows * dim)
@@ -166,10 +166,10 @@ def _check_tools(request: SpeedRequest, parts: tuple[str, ...]) -> None:
     """Raise if a tool of ``--against`` is not installed or has nothing to do."""
     for tool in request.against:
         if tool in SCORES and not request.names:
-            hint = "python -m bench speed beir/nfcorpus --model minilm --against mteb beir"
+            hint = "Run `python -m bench speed beir/nfcorpus --model minilm --against mteb beir`."
             raise BenchError(f"{tool} needs a collection to evaluate", hint)
         if tool in ENCODERS and "encode" not in parts:
-            raise BenchError(f"{tool} needs the part encode", "add --parts encode")
+            raise BenchError(f"{tool} needs the part encode", "Add --parts encode.")
     check_installed(request.against)
 
 
@@ -188,10 +188,10 @@ def _benchmarked_model(request: SpeedRequest, workspace: Workspace) -> Benchmark
 
         device, threads = str(pick_device(request.device)), torch.get_num_threads()
     if OPENVINO in request.against and device != "cpu":
-        raise BenchError(f"{OPENVINO} runs on the CPU, not on {device}", "add --device cpu")
+        raise BenchError(f"{OPENVINO} runs on the CPU, not on {device}", "Add --device cpu.")
     if OPENVINO in request.against and loaded.recipe.dtype not in OPENVINO_HINTS:
         problem = f"{OPENVINO} does not compute in {loaded.recipe.dtype}"
-        raise BenchError(problem, "choose --dtype float32, bfloat16 or int8")
+        raise BenchError(problem, "Choose --dtype float32, bfloat16 or int8.")
     if request.against:
         check_raceable(loaded.model)
     return BenchmarkedModel(request, loaded.model, encoder, device, threads, source)

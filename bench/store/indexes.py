@@ -20,7 +20,7 @@ from retrievers.models.card import Recipe
 
 INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"
 INDEXES = "indexes"  # folder next to the vectors of a recipe
-REBUILD_HINT = "write the index again, or choose another folder"
+REBUILD_HINT = "Write the index again, or choose another folder."
 
 
 class IndexManifest(Record, kw_only=True):
@@ -78,7 +78,7 @@ class IndexFolder:
         """Return the manifest of the index, or raise a `BenchError` if it is missing or damaged."""
         path = self.folder / MANIFEST_FILE
         if not path.is_file():
-            hint = "python -m bench index DATASET --model MODEL --index SPEC --out DIR"
+            hint = "Run `python -m bench index DATASET --model MODEL --index SPEC --out DIR`."
             raise BenchError(f"{self.folder} is not an index: it has no {MANIFEST_FILE}", hint)
         manifest = read_json(path, IndexManifest, REBUILD_HINT)
         if _checksum(msgspec.json.decode(path.read_bytes())) != manifest.checksum:

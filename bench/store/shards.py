@@ -258,7 +258,7 @@ def convert_for_storage(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np
     if not np.isfinite(content).all():
         largest = f"{np.abs(vectors).max():,.0f}"
         problem = f"{recipe.model}: {largest} is too large for float16, which ends at 65,504"
-        raise BenchError(problem, "omit --set store_dtype=float16")
+        raise BenchError(problem, "Omit --set store_dtype=float16")
     return content
 
 
@@ -354,7 +354,7 @@ def _read_rows(shard: Shard, local: Int64Array, into: Int64Array, vectors: Store
             span = vectors[place] if same else np.empty((count, shard.manifest.dim), dtype)
             if os.preadv(handle, [span.data.cast("B")], first * row_bytes) != span.nbytes:
                 raise BenchError(
-                    f"{shard.path} was cut short while it was read", "repeat the command"
+                    f"{shard.path} was cut short while it was read", "Repeat the command."
                 )
             if not same:
                 vectors[place if direct else targets] = span if direct else span[rows - first]

@@ -208,7 +208,7 @@ class VectorStore:
         if done.vectors is None:
             folder = self.folder_of(encoder.recipe.side(role))
             problem = f"{done.missing_rows:,} vectors in {folder} disappeared"
-            raise BenchError(problem, "repeat the command")
+            raise BenchError(problem, "Repeat the command.")
         return replace(done.vectors, encoded=encoded)
 
     def _encode(
@@ -340,7 +340,9 @@ def select_models(
         for name in names:
             if not any(_matches(row, name) for row in rows):
                 stored = ", ".join(sorted({row.model for row in rows})) or "nothing"
-                raise BenchError(f"no vectors of {name!r} are stored", f"stored: {stored}")
+                raise BenchError(
+                    f"no vectors of {name!r} are stored", f"Name one of those stored: {stored}."
+                )
         chosen = [row for row in rows if any(_matches(row, name) for name in names)]
     if older_than_days is not None:
         chosen = [row for row in chosen if now - row.last_used > older_than_days * DAY_S]

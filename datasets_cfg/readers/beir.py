@@ -18,7 +18,7 @@ from datasets_cfg.readers.qrels import BEIR_HEADER, QRELS_FORMS, read_qrels
 from datasets_cfg.readers.reader import Document, Judgements, Queries, Reader
 from foundation.errors import BenchError, report_error
 
-_HINT = 'write one JSON object per line, with the strings "_id" and "text"'
+_HINT = 'Write one JSON object per line, with the strings "_id" and "text"'
 _QUERIES = ("queries", "query")
 _QUERY_COLUMNS = {"_id", "id", "text"}
 _QRELS = ("qrels", "default")

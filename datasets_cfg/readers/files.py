@@ -122,7 +122,7 @@ def _find_layout(file: Path, number: int, row: dict[str, Any]) -> Layout:
     if len(layouts) > 1:
         names = " and ".join(layout.name for layout in layouts)
         problem = f"the record has passages in the layouts of {names}"
-        raise reader.line_error(file, number, problem, "keep the fields of one layout")
+        raise reader.line_error(file, number, problem, "Keep the fields of one layout.")
     return layouts[0]
 
 
@@ -130,8 +130,8 @@ def _unknown_layout(file: Path, number: int, found: str) -> BenchError:
     known = ", ".join(f"{layout.positives} ({layout.name})" for layout in LAYOUTS)
     problem = f"unknown layout of training data: the record has {found}"
     hint = (
-        f"write JSON with one of the fields {known}, or three tab-separated columns (MS MARCO), or "
-        "five with the scores of positive and negative first (MarginMSE)"
+        f"Write JSON with one of the fields {known}, or three tab-separated columns (MS MARCO), or "
+        "five with the scores of positive and negative first (MarginMSE)."
     )
     return reader.line_error(file, number, problem, hint)
 
@@ -228,7 +228,7 @@ def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if first.lstrip().startswith(b"["):
         return _read_array(file)
     if first.lstrip().startswith(b"{"):
-        return reader.read_json_lines(file, dict[str, Any], "write one JSON object per line")
+        return reader.read_json_lines(file, dict[str, Any], "Write one JSON object per line.")
     columns = first.count(b"\t") + 1
     for scores in ((), TRIPLE_SCORES):
         if columns == len(scores) + len(TRIPLE):
@@ -284,7 +284,7 @@ def _read_array(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         rest = rest[end:]
     if not rest.rstrip().endswith("]"):
         number += rest.count("\n")
-        raise reader.line_error(file, number, "the array is not closed", "download the file again")
+        raise reader.line_error(file, number, "the array is not closed", "Download the file again.")
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,7 @@ class ExampleReader(Reader):
         """Yield the records with ids made from their texts."""
         for example in read_examples(self.folder):
             if not example.query:
-                hint = "name their collection with --on and this file with --negatives"
+                hint = "Name their collection with --on and this file with --negatives."
                 raise BenchError(f"{self.folder} has ids instead of texts", hint)
             positives, negatives = (
                 tuple(each._replace(id=_hash_texts(each.title, each.text)) for each in side)
@@ -364,7 +364,7 @@ class TextReader(Reader):
         for number, line in reader.read_lines(self.folder):
             text = reader.decode_line(self.folder, number, line)
             if text.startswith("{"):
-                hint = 'write {"text": "..."} or plain text, one document a line'
+                hint = 'Write {"text": "..."} or plain text, one document a line.'
                 read = decode_json(line, _TextLine, f"{self.folder}:{number}", hint)
                 yield Document(str(number), read.title or "", read.text)
             elif text.strip():

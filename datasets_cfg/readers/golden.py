@@ -234,7 +234,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if path.suffix == ".parquet":
         yield from reader.read_table(path)
     elif path.suffix == ".jsonl":
-        hint = "write one JSON object per line"
+        hint = "Write one JSON object per line."
         yield from reader.read_json_lines(path, dict[str, Any], hint)
     else:
         numbered = reader.read_lines(path)

@@ -98,5 +98,5 @@ def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
         number, (wanted, title) = next(rows, _NO_MORE)
     if number:
         problem = f"passage {wanted!r} does not follow in {collection.name}"
-        hint = f"sort both files in the same way, for example `sort -n -o {titles} {titles}`"
+        hint = f"Sort both files in the same way, for example `sort -n -o {titles} {titles}`."
         raise reader.line_error(titles, number, problem, hint)

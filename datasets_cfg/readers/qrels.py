@@ -25,7 +25,7 @@ _ROLES = (
 )
 _GRADE = re.compile(r"(-?[0-9]{1,9})(\.0*)?")
 _TRUTH = {"true": "1", "false": "0"}
-_HEADER_HINT = "write the header query-id<tab>corpus-id<tab>score, then these three columns"
+_HEADER_HINT = "Write the header query-id<tab>corpus-id<tab>score, then these three columns."
 _Row = tuple[int, Any, Any, Any]  # number, query, document and grade
 
 
@@ -50,7 +50,7 @@ def _read_judgements(path: Path, graded: dict[Path, bool]) -> Iterator[_Row]:
     if plain.endswith((".parquet", ".arrow")):
         return _by_column(path, reader.read_table(path), graded)
     if plain.endswith(".jsonl"):
-        hint = 'write {"query-id": "q1", "corpus-id": "d1", "score": 1} in each line'
+        hint = 'Write {"query-id": "q1", "corpus-id": "d1", "score": 1} in each line.'
         return _by_column(path, reader.read_json_lines(path, dict[str, Any], hint), graded)
     number, line = next(reader.read_lines(path), (1, b""))
     header = reader.decode_line(path, number, line)
@@ -80,8 +80,8 @@ def _read_without_header(path: Path, number: int, first: str) -> Iterator[_Row]:
             "document, grade and one more column"
         )
     elif len(fields) == 3 and graded[2]:
-        advice = f"run: sed -i '1i query-id\\tcorpus-id\\tscore' {shlex.quote(str(path))}"
-        hint = f"if it is a judgement, {_HEADER_HINT if path.suffix == '.gz' else advice}"
+        advice = f"Run: sed -i '1i query-id\\tcorpus-id\\tscore' {shlex.quote(str(path))}"
+        hint = f"If it is a judgement, {_HEADER_HINT if path.suffix == '.gz' else advice}"
         raise reader.line_error(path, number, f"{found}, and may be a judgement", hint)
     raise reader.line_error(path, number, found, _HEADER_HINT)
 
@@ -114,7 +114,7 @@ def _by_column(
             columns, first = _find_columns((*row,)), row.keys()
             if columns is None:
                 problem = f"the columns are {', '.join(row)}, not those of qrels"
-                hint = "call them query-id, corpus-id and score"
+                hint = "Call them query-id, corpus-id and score."
                 raise reader.line_error(path, number, problem, hint)
             graded[path] = bool(columns[2])
             if other := next((each for each in graded if graded[each] != graded[path]), None):
@@ -133,7 +133,7 @@ def _by_column(
             continue
         if not grade and row.keys() != first and _find_columns((*row,)) != columns:
             problem = f"the columns are {', '.join(row)}, unlike those of the first row"
-            report_error(reader.line_error(path, number, problem, "give each judgement a grade"))
+            report_error(reader.line_error(path, number, problem, "Give each judgement a grade."))
             continue
         yield number, row[query], row[document], row[grade] if grade else 1
 

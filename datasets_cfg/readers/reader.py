@@ -300,8 +300,8 @@ def _content(path: Path) -> Iterator[Any]:
 
 
 def _missing_file(problem: str, splits: Collection[str]) -> MissingFileError:
-    known = f"splits found: {', '.join(sorted(splits))}; choose one with --split"
-    return MissingFileError(problem, known if splits else "put the file there, plain or .gz")
+    known = f"Choose one of its splits with --split: {', '.join(sorted(splits))}."
+    return MissingFileError(problem, known if splits else "Put the file there, plain or .gz")
 
 
 def list_splits(
@@ -410,7 +410,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     except (EOFError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.filename is not None:  # it cannot be opened
             raise errors.file_error(error) from error
-        raise line_error(path, number + 1, str(error), "copy or download the file again") from error
+        raise line_error(
+            path, number + 1, str(error), "Copy or download the file again."
+        ) from error
 
 
 def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple[int, list[str]]]:
@@ -510,7 +512,7 @@ def decode_line(path: Path, number: int, line: bytes) -> str:
         return line.decode()
     except UnicodeDecodeError as error:
         wrong = f"not UTF-8 (byte 0x{line[error.start]:02x} at column {error.start + 1})"
-        raise line_error(path, number, wrong, "convert the file to UTF-8") from error
+        raise line_error(path, number, wrong, "Convert the file to UTF-8.") from error
 
 
 def read_id(path: Path, number: int, value: Any) -> str:
@@ -527,10 +529,10 @@ def read_id(path: Path, number: int, value: Any) -> str:
     if not isinstance(value, str):
         errors.report_error(line_error(path, number, f"the id is {value!r}: expected text"))
     elif not value:
-        errors.report_error(line_error(path, number, "the id is empty", "give it an id"))
+        errors.report_error(line_error(path, number, "the id is empty", "Give it an id."))
     elif "\0" in value:
         problem = f"the id {value!r} contains NUL"
-        errors.report_error(line_error(path, number, problem, "check that the file is UTF-8"))
+        errors.report_error(line_error(path, number, problem, "Check that the file is UTF-8."))
     else:
         return value
     return ""
@@ -544,11 +546,11 @@ def line_error(path: Path, number: int, message: str, hint: str = "") -> BenchEr
 def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgements:
     """Keep the queries that have judgements in the file ``source``."""
     if not qrels and not errors_were_counted():  # wrong lines explain why there are none
-        hint = "write a line for each judged pair of query and document"
+        hint = "Write a line for each judged pair of query and document."
         errors.report_error(BenchError(f"{source} has no judgements", hint))
     if qrels and not (qrels.grades > 0).any():
         problem = f"{source}: none of the {len(qrels)} judgements has a grade above 0"
-        hint = "check that this is the right file: every measure would be 0"
+        hint = "Check that this is the right file: every measure would be 0."
         errors.report_error(BenchError(problem, hint))
     wanted = set(qrels.query_ids)
     kept = [row for row, id_ in enumerate(queries.ids) if id_ in wanted]
@@ -556,7 +558,7 @@ def keep_judged_queries(queries: Queries, qrels: Qrels, source: Path) -> Judgeme
         missing = sorted(wanted.difference(queries.ids))
         count = errors.format_count(len(missing), "judged query is", "judged queries are")
         problem = f"{source}: {count} not in the queries file: {errors.format_names(missing)}"
-        hint = "check that queries and qrels are of the same split"
+        hint = "Check that queries and qrels are of the same split."
         errors.report_error(BenchError(problem, hint))
     ids, texts = queries.ids, queries.texts
     selected = Queries(tuple(ids[row] for row in kept), tuple(texts[row] for row in kept))
@@ -572,7 +574,7 @@ def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries
             continue
         if texts.setdefault(id_, text) != text:
             problem = f"{path}:{number}: query id {id_!r} occurs twice, with different texts"
-            errors.report_error(RepeatedError(problem, "remove or rename one of the two"))
+            errors.report_error(RepeatedError(problem, "Remove or rename one of the two."))
             continue
         read += 1
     if repeated := read - len(texts):

@@ -64,7 +64,7 @@ class TrecReader(Reader):
             if len(paths) > 1:
                 names = format_names([path.name for path in paths])
                 problem = f"{self.folder} has several {name} of one split: {names}"
-                raise BenchError(problem, "keep one of them")
+                raise BenchError(problem, "Keep one of them.")
             files += paths
         return tuple(files)
 
@@ -87,7 +87,7 @@ def read_topics(path: Path) -> Queries:
     text = "\n".join(lines)
     starts = [match.start() for match in _TOPIC.finditer(text)]
     if not starts:
-        hint = "call a file of tab-separated queries queries.*.tsv"
+        hint = "Call a file of tab-separated queries queries.*.tsv"
         raise reader.line_error(path, 1, "the file has no <top> or <topic>", hint)
     reader.assume(f"{path.name}: the titles of the topics are the queries", None)
     rows = []

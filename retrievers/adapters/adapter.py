@@ -162,7 +162,7 @@ def find_adapter(folder: Path, base: Model) -> tuple[Path, AdapterIdentity]:
         raise BenchError(f"{folder} is a complete model, not an adapter")
     inner = adapter_folder(stated, where)
     if not any((inner / name).is_file() for name in (ADAPTER_CONFIG, ROUTING)):
-        raise BenchError(f"{folder} has no adapter", "Give the folder of a trained adapter")
+        raise BenchError(f"{folder} has no adapter", "Give the folder of a trained adapter.")
     return inner, identify_adapter(inner, base.checkpoint)
 
 
@@ -182,7 +182,7 @@ def make_configuration(adapter: AdapterSettings) -> Any:
     method, options, names = adapter.method, adapter.options, list_methods(adapter.library)
     if method not in names:
         problem = f"{adapter.library} has no adapter method {method!r}"
-        raise BenchError(problem, did_you_mean(method, names, f"there are: {', '.join(names)}"))
+        raise BenchError(problem, did_you_mean(method, names, f"Use one of {', '.join(names)}."))
     with wrap_errors(f"the options of the adapter method {method}", "Check adapter.options."):
         if adapter.library == "peft":
             return _peft_configurations()[method.upper()](**options)
@@ -193,7 +193,7 @@ def _import_library(name: Literal["adapters", "peft"]) -> Any:
     problem = f"this adapter needs the library {name!r}, which cannot be imported"
     # AdapterHub warns that a new adapter is not active yet.
     logging.getLogger("adapters.model_mixin").setLevel(logging.ERROR)
-    return import_package(name, problem, f"pip install 'retrieval-bench[{name}]'")
+    return import_package(name, problem, f"Run `pip install 'retrieval-bench[{name}]'`.")
 
 
 def _peft_configurations() -> Any:
@@ -293,11 +293,11 @@ def _attach_peft(network: Any, folder: Path) -> Any:
     config = PeftConfig.from_pretrained(str(folder))
     if config.peft_type.value.lower() not in list_methods("peft"):
         problem = f"{folder}: PEFT's {config.peft_type.value} is not supported"
-        raise BenchError(problem, "train another method, or prefix_tuning of AdapterHub")
+        raise BenchError(problem, "Train another method, or prefix_tuning of AdapterHub.")
     for field, why in REFUSED_FIELDS.items():
         if getattr(config, field, None) is not None:
             problem = f"{folder / ADAPTER_CONFIG} states {field}: {why}"
-            raise BenchError(problem, f"set {field} to null")
+            raise BenchError(problem, f"Set {field} to null.")
     # The task decides which head PEFT looks for; an encoder has none.
     config.task_type = None
     config.inference_mode = True
@@ -333,7 +333,7 @@ def _check_supported(network: Any, what: str) -> None:
         whole = part.get("architecture") not in ("reft", "prompt_tuning")
         if not whole or part.get("vera_d") is not None or part.get("use_gating"):
             problem = f"{what} is not supported: it is ReFT, VeRA or prompt tuning, or has gates"
-            raise BenchError(problem, "train with another method, such as mam, or vera of PEFT")
+            raise BenchError(problem, "Train with another method, such as mam, or vera of PEFT.")
 
 
 def _norm_weights(network: Any) -> dict[str, Any]:

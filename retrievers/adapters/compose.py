@@ -82,7 +82,7 @@ class AdapterSet:
 def find_adapters(base: Model, folders: Sequence[Path]) -> AdapterSet:
     """Find two or more adapters of ``base`` by `find_adapter`."""
     if len(folders) < 2:
-        raise BenchError("a single adapter cannot be composed", "give two or more")
+        raise BenchError("a single adapter cannot be composed", "Give two or more.")
     found = [find_adapter(folder, base) for folder in folders]
     inside, identities = zip(*found, strict=True)
     homes = [_training_folder(folder) for folder in folders]
@@ -202,7 +202,7 @@ def _settings(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 def _averaging_error(why: str) -> BenchError:
     problem = f"these adapters cannot be averaged: {why}"
-    return BenchError(problem, "average adapters of one method and one size")
+    return BenchError(problem, "Average adapters of one method and one size.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +230,7 @@ class Router:
         try:
             tensors = load_file(path)
         except (OSError, SafetensorError) as error:
-            raise BenchError(f"{path} is damaged", "compose the adapters again") from error
+            raise BenchError(f"{path} is damaged", "Compose the adapters again.") from error
         shapes = {name: value.shape for name, value in tensors.items()}
         if shapes != {"weight": (adapters, dim), "bias": (adapters,)}:
             raise BenchError(f"{path} is not for {adapters} adapters and {dim} dimensions")

@@ -199,7 +199,7 @@ def _stemmer(name: str) -> Callable[[str], str]:
     import Stemmer
 
     if name not in Stemmer.algorithms():
-        known = f"use none or one of {Stemmer.algorithms()}"
+        known = f"Use none or one of {', '.join(Stemmer.algorithms())}."
         raise BenchError(f"there is no stemmer {name!r}", known)
     stem: Callable[[str], str] = Stemmer.Stemmer(name).stemWord
     return stem

@@ -110,7 +110,9 @@ class EndpointEncoder(Encoder):
 
     def __init__(self, recipe: Recipe, card: Card) -> None:
         problem = "models behind a URL need the package openai"
-        self._api = import_package("openai", problem, "pip install 'retrieval-bench[served]'")
+        self._api = import_package(
+            "openai", problem, "Run `pip install 'retrieval-bench[served]'`."
+        )
         key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (key.isascii() and key.isprintable()):
             raise BenchError(f"{KEY_VARIABLE} has unprintable characters", "Set it again.")

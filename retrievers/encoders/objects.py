@@ -170,7 +170,7 @@ def wrap_encoder(
         probe = convert_vectors(queries([PROBE]))
     if probe.ndim != 2 or len(probe) != 1:
         problem = f"{label} returned an array of shape {probe.shape} for one text"
-        raise BenchError(problem, "An encoder takes a list of texts and returns one row for each")
+        raise BenchError(problem, "An encoder takes a list of texts and returns one row for each.")
     recipe = Recipe(
         model=name,
         kind="python",

@@ -546,8 +546,8 @@ class CompiledNetwork(PackedEncoder):
             first = first_line(error)
             raise BenchError(
                 f"torch.compile cannot compile this network for {self._device.type}: {first}",
-                "install a C compiler and the Triton of this build of torch, or use "
-                "--dtype float32, which is not compiled",
+                "Install a C compiler and the Triton of this build of torch, or use "
+                "--dtype float32, which is not compiled.",
             ) from error
 
 

@@ -137,7 +137,7 @@ class Tower:
         """Text of the tokenizer's separator token."""
         if not (token := self.tokenizer.sep_token):
             problem = f"{self._recipe.model}: its tokenizer has no separator token"
-            raise BenchError(problem, 'use title_join = "space"')
+            raise BenchError(problem, 'Use title_join = "space"')
         return str(token)
 
     def tokenize(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:

@@ -265,7 +265,7 @@ class _Towers:
         only_cpu = recipe.backend != "torch" and self.device_name == "auto"
         device = pick_device("cpu" if only_cpu else self.device_name)
         if recipe.dtype == "float16" and device.type == "cpu":  # it is slow there and overflows
-            raise BenchError("float16 needs a GPU", "use --dtype bfloat16 or --dtype float32")
+            raise BenchError("float16 needs a GPU", "Use --dtype bfloat16 or --dtype float32.")
         warn_if_bfloat16_is_slow(recipe.dtype, device)
         return device
 

@@ -64,7 +64,7 @@ class View(Record, kw_only=True):
         whole = self._whole(stored)
         if self.dimensions is not None and self.dimensions > whole:
             problem = f"{self.dimensions} dimensions of vectors that have {whole}"
-            raise BenchError(problem, f"use at most {whole}")
+            raise BenchError(problem, f"Use at most {whole}.")
         return self.dimensions or whole
 
     def recipe(self, stored: Recipe) -> Recipe:

@@ -64,7 +64,7 @@ INDEX_EXAMPLES: Mapping[str, str] = {
 
 def import_faiss() -> Any:
     """Return the module ``faiss``, or raise if it is not installed."""
-    hint = "pip install 'retrieval-bench[cpu]' (or [gpu] on Linux with CUDA; never both)"
+    hint = "Pip install 'retrieval-bench[cpu]' (or [gpu] on Linux with CUDA; never both)."
     return import_package("faiss", "FAISS cannot be imported", hint)
 
 
@@ -80,7 +80,7 @@ def resolve_device(device: str) -> tuple[int, ...]:
     count = getattr(import_faiss(), "get_num_gpus", lambda: 0)()
     if int(number or 0) >= count:
         problem = f"search on {device} is not available: this FAISS sees {count} GPUs"
-        raise BenchError(problem, "use cpu, or install retrieval-bench[gpu] instead of [cpu]")
+        raise BenchError(problem, "Use cpu, or install retrieval-bench[gpu] instead of [cpu]")
     return (int(number),) if number else tuple(range(count))
 
 
@@ -157,7 +157,7 @@ class IndexSpec:
             factory = self.factory
         else:
             problem = f"the index {self} cannot store documents in {precision}"
-            raise BenchError(problem, "use Flat, HNSW32 or IVF1024,Flat; or --precision float32")
+            raise BenchError(problem, "Use Flat, HNSW32 or IVF1024,Flat; or --precision float32.")
         return replace(self, factory=factory)
 
     @property
@@ -242,7 +242,7 @@ class FaissIndex:
         needed = _most_centroids(self._index)
         if len(sample) < needed:
             problem = f"{self.spec} needs at least {needed} training vectors, not {len(sample)}"
-            raise BenchError(problem, "use a smaller index, or --index flat")
+            raise BenchError(problem, "Use a smaller index, or --index flat.")
         advised = ADVISED_POINTS_PER_CENTROID * needed
         if needed > 1 and len(sample) < advised:
             logger.warning(
@@ -307,7 +307,7 @@ class FaissIndex:
             BenchError: the file is missing or damaged, or has another dimension or metric.
         """
         index, faiss = cls(spec, dim, device), import_faiss()
-        again = "delete it to build it again"
+        again = "Delete it to build it again."
         read = faiss.read_index_binary if spec.is_binary else faiss.read_index
         width, metric = index._index.d, index._index.metric_type
         try:
@@ -348,13 +348,13 @@ class FaissIndex:
         """Return the error for a call that FAISS rejected."""
         if self._gpus and is_out_of_memory(error):
             what += ": the memory of the GPU is too small"
-            hint = "use --device cpu, or a smaller index such as IVF4096,PQ64?nprobe=64"
+            hint = "Use --device cpu, or a smaller index such as IVF4096,PQ64?nprobe=64"
         return BenchError(f"{self.spec} {what}: {_reason(error)}", hint)
 
 
 def _create_index(spec: IndexSpec, dim: int) -> Any:
     faiss = import_faiss()
-    factory, works = spec.factory, f"known to work: {', '.join(INDEX_EXAMPLES)}"
+    factory, works = spec.factory, f"Use one that works: {', '.join(INDEX_EXAMPLES)}."
     if not spec.needs_faiss:
         raise BenchError(f"{spec} searches stored vectors without an index")
     _check_sizes(factory)
@@ -370,7 +370,7 @@ def _create_index(spec: IndexSpec, dim: int) -> Any:
     for part in _walk_index(index):
         problem, instead = _find_problem(part)
         if problem:
-            raise BenchError(f"{factory} cannot be used: {problem}", f"use {instead}")
+            raise BenchError(f"{factory} cannot be used: {problem}", f"Use {instead}.")
     return index
 
 
@@ -382,7 +382,7 @@ def _check_sizes(factory: str) -> None:
     if any(not 1 <= int(number) <= MAX_SIZE for number in _NUMBER.findall(factory)):
         raise BenchError(f"{factory} has a size that is not from 1 to {MAX_SIZE:,}")
     if any(int(bits) > MAX_CODE_BITS for bits in _CODE_BITS.findall(factory)):
-        raise BenchError(f"{factory} has codes of more than {MAX_CODE_BITS} bits", "use 8 bits")
+        raise BenchError(f"{factory} has codes of more than {MAX_CODE_BITS} bits", "Use 8 bits.")
 
 
 def _find_problem(part: Any) -> tuple[str, str]:
@@ -559,7 +559,7 @@ def _unknown_parameter(index: Any, spec: IndexSpec, name: str) -> BenchError:
     space.initialize(index)
     ranges = space.parameter_ranges
     known = [*sorted(ranges.at(i).name for i in range(ranges.size())), "seed"]
-    hint = f"{did_you_mean(name, known)} it has: {', '.join(known)}".strip()
+    hint = f"{did_you_mean(name, known)} Use one of {', '.join(known)}.".strip()
     return BenchError(f"{spec.factory} has no parameter {name!r}", hint)
 
 
@@ -571,7 +571,7 @@ def _reason(error: Exception) -> str:
 def _spec_error(text: str, why: str) -> BenchError:
     return BenchError(
         f"cannot read the index {text!r}: {why}",
-        "write flat, or a FAISS factory string and its parameters: IVF4096,PQ64?nprobe=64&seed=0",
+        "Write flat, or a FAISS factory string and its parameters: IVF4096,PQ64?nprobe=64&seed=0",
     )
 
 

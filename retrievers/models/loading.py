@@ -154,7 +154,7 @@ def _network_class(checkpoint: Checkpoint) -> Any:
     landmarks, length = (checkpoint.config.get(name, 64) for name in sizes)
     if kind == "nystromformer" and landmarks != length:
         problem = f"{checkpoint.folder} reads only texts of exactly {length} tokens"
-        raise BenchError(problem, f"set {sizes[1]} to {landmarks} in config.json (full attention)")
+        raise BenchError(problem, f"Set {sizes[1]} to {landmarks} in config.json (full attention).")
     return transformers.AutoModel
 
 

@@ -215,8 +215,8 @@ def _download(repository: str, revision: str, wanted: tuple[str, ...]) -> Path:
     except (OSError, ValueError, *http_errors) as error:
         raise BenchError(
             f"cannot get {repository}@{revision} from the Hugging Face Hub: {first_line(error)}",
-            "run `python -m bench fetch --model NAME` on a connected machine and copy its cache "
-            "(HF_HOME), or give a folder of it and add --like CARD",
+            "Run `python -m bench fetch --model NAME` on a connected machine and copy its cache "
+            "(HF_HOME), or give a folder of it and add --like CARD.",
         ) from error
     return Path(folder)
 

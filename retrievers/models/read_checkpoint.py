@@ -149,7 +149,7 @@ def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint
     folder = root / find_inner_folder(root)
     if (folder / "adapter_config.json").exists():
         problem = f"{folder} holds an adapter, not a model"
-        raise BenchError(problem, f"give its base as the model, and add --adapter {folder}")
+        raise BenchError(problem, f"Give its base as the model, and add --adapter {folder}")
     config = read_config(folder)
     check_position_kind(config, folder / "config.json")
     refuse_own_code(folder)
@@ -322,7 +322,7 @@ def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
     inner = folder / ADAPTER_FOLDER
     if inner.is_dir() and not any((folder / n).exists() for n in (ADAPTER_CONFIG, ROUTING)):
         problem = f"{folder} is a folder of `finetune`, and its adapter is in {inner}"
-        raise BenchError(problem, f"use --adapter {inner}, or {folder} as the model without it")
+        raise BenchError(problem, f"Use --adapter {inner}, or {folder} as the model without it.")
     return folder
 
 
@@ -356,7 +356,7 @@ def _find_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]
     if (routing := read_routing(folder)) is not None:
         inner = [resolve_inside(folder, name) for name in routing.adapters]
         if any(read_routing(part) for part in inner):
-            raise BenchError(f"an adapter in {folder} is routed itself", "route its adapters")
+            raise BenchError(f"an adapter in {folder} is routed itself", "Route its adapters.")
         files = [path for part in inner for path in _find_files(part, base)[1]]
         return "routed", [folder / ROUTING, folder / ROUTER, *files]
     return _find_adapter_files(folder, base)
@@ -369,7 +369,7 @@ def _find_adapter_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, li
         _check_base(folder, config, base)
     own = next((name for name in ADAPTER_WEIGHTS[kind] if (folder / name).is_file()), None)
     if own is None:
-        expected = f"expected {' or '.join(ADAPTER_WEIGHTS[kind])}"
+        expected = f"Copy {' or '.join(ADAPTER_WEIGHTS[kind])} into it."
         raise BenchError(f"{folder} has no adapter weights", expected)
     shared = (name for name in (SHARED, NORMS) if lexists(folder / name))
     weights = [folder / name for name in (own, *shared)]
@@ -415,5 +415,5 @@ def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> No
 def read_routing(folder: Path) -> Routing | None:
     """Read the routing in ``folder``, or return None if its adapters are not routed."""
     path = folder / ROUTING
-    hint = "adapters of collections: python -m bench run COLLECTION --model BASE --adapter FOLDER"
+    hint = "Adapters of collections: python -m bench run COLLECTION --model BASE --adapter FOLDER."
     return read_json(path, Routing, hint) if path.is_file() else None

@@ -76,7 +76,7 @@ OTHER_KINDS = {
     "a late-interaction model (ColBERT)": r'"pylate\.|HF_ColBERT|"ColBERT"|MaxSim',
     "a cross-encoder": r"CrossEncoder|\.cross_encoder\.|\w+ForSequenceClassification|sbert_ce_\w+",
 }
-WRITE_A_CARD = "write a card that states how vectors are made, and pass its file: path/to/card.toml"
+WRITE_A_CARD = "Write a card that states how vectors are made, and pass its file: path/to/card.toml"
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 Activation = Literal[
     "torch.nn.modules.linear.Identity",
@@ -442,7 +442,7 @@ def read_st_folder(folder: Path) -> Card:
     known = names[:2] == ["Transformer", "Pooling"]
     if not known or not {stage.kind for stage in stages} <= STAGE_MODULES.keys():
         problem = f"{folder}: the modules {' > '.join(names)} are not supported"
-        raise BenchError(problem, "supported: Transformer, Pooling, Dense, LayerNorm, Normalize")
+        raise BenchError(problem, "Supported: Transformer, Pooling, Dense, LayerNorm, Normalize.")
     settings, normalize = _read_settings(folder, _KnownSettings), names[-1] == "Normalize"
     if settings.truncate_dim and normalize and settings.similarity_fn_name == "dot":
         problem = f"{folder}: truncate_dim = {settings.truncate_dim} after Normalize needs cosine"
@@ -592,7 +592,7 @@ def _read_pooling(path: Path) -> Pooling:
     modes = [modes] if isinstance(modes, str) else modes
     if len(modes) != 1 or modes[0] not in POOLING:
         problem = f"{path}: pooling by {' + '.join(modes) or 'nothing'} is not supported"
-        raise BenchError(problem, f"supported: one of {', '.join(POOLING)}")
+        raise BenchError(problem, f"Use one of {', '.join(POOLING)}.")
     if not config.include_prompt:
         raise BenchError(f"{path}: pooling without the prompt's tokens is not supported")
     return POOLING[modes[0]]

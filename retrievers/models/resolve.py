@@ -233,11 +233,13 @@ def resolve_card(
         usage = {name: getattr(load_card(like), name) for name in client} if like else {}
         return card_of_endpoint(model, endpoint_model or "", **usage), Path.cwd()
     if endpoint_model is not None:
-        raise BenchError(f"{model} is not a URL, so --endpoint-model has no effect", "leave it out")
+        raise BenchError(
+            f"{model} is not a URL, so --endpoint-model has no effect", "Leave it out."
+        )
     if like is not None:
         if is_card(model):
             problem = f"{model} is a card, but --like {like} needs a checkpoint without one"
-            raise BenchError(problem, "leave --like out, or give the folder of a checkpoint")
+            raise BenchError(problem, "Leave --like out, or give the folder of a checkpoint.")
         return _card_like(load_card(like), model), Path.cwd()
     place = locate_model(model)
     return place.card or _declared_card(place), place.base
@@ -250,7 +252,7 @@ def card_of_endpoint(url: str, endpoint_model: str, **fields: Any) -> Card:
     """
     if not endpoint_model:
         problem = "the URL of a server needs the name of one of its models"
-        raise BenchError(problem, "add --endpoint-model NAME, as listed at /v1/models")
+        raise BenchError(problem, "Add --endpoint-model NAME, as listed at /v1/models")
     named = {"name": endpoint_model.rpartition("/")[2], "title": f"{endpoint_model} at {url}"}
     address = {"kind": "endpoint", "url": url, "endpoint_model": endpoint_model}
     return make_card({**named, **address, **fields})
@@ -262,7 +264,7 @@ def _declared_card(place: Place) -> Card:
     if folder is None:
         known = next((card for card in all_cards().values() if card.checkpoint == name), None)
         if known is not None:
-            raise BenchError(f"{name} has a card", f"use its card: {known.name}")
+            raise BenchError(f"{name} has a card", f"Use its card: {known.name}")
         folder = locate_checkpoint(name, base=place.base, with_weights=False)
     card = read_card(folder, name)
     if card is None:
@@ -276,7 +278,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
     """Return a card for another checkpoint, without facts about the card's own."""
     if not card.is_network:
         problem = f"--like {card.name}: its card does not describe a transformer checkpoint"
-        raise BenchError(problem, "see `python -m bench list models`")
+        raise BenchError(problem, "See `python -m bench list models`.")
     if card.query_checkpoint:
         problem = f"--like {card.name}: that model has two encoders, but one checkpoint was given"
         raise BenchError(problem, "Write a card with checkpoint and query_checkpoint, and pass it.")
@@ -313,7 +315,7 @@ def _check_like(card: Card, stated: Card, root: Path) -> None:
             continue
         if name not in open_to_choice:
             problem = f"--like {card.name} contradicts {root}: its {name} is {value}, not {chosen}"
-            raise BenchError(problem, "leave --like out, or correct the folder's settings")
+            raise BenchError(problem, "Leave --like out, or correct the folder's settings.")
         logger.warning("%s states %s %s, but %s is used", root, name, value, chosen)
 
 
@@ -350,7 +352,9 @@ def _explain_missing_settings(folder: Path, typed: str) -> BenchError:
         names = [str(Path(typed) / name) for name in sorted({path.parent.name for path in files})]
         return BenchError(
             f"{typed} is not the folder of a model: it has no config.json",
-            f"give a model in it: {format_names(names)}" if names else "give the folder of a model",
+            f"Give a model in it: {format_names(names)}"
+            if names
+            else "Give the folder of a model.",
         )
     return BenchError(
         f"{typed} is a plain checkpoint: it does not state how vectors are made (pooling, "
@@ -427,7 +431,7 @@ def _check_length(card: Card, length: int, checkpoint: Checkpoint) -> None:
         raise BenchError(
             f"{card.name}: inputs of {length} tokens do not fit {checkpoint.folder}, "
             f"which has positions for {limit}",
-            f"set max_query_tokens and max_document_tokens to at most {limit}",
+            f"Set max_query_tokens and max_document_tokens to at most {limit}.",
         )
 
 

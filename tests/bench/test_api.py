@@ -32,7 +32,7 @@ def test_importing_the_package_loads_no_heavy_library():
 def test_an_unknown_attribute_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nothing_of_this_name"):
         _ = bench.nothing_of_this_name
-    with pytest.raises(AttributeError, match="did you mean evaluate"):
+    with pytest.raises(AttributeError, match="Did you mean evaluate"):
         _ = bench.evaluat
     assert set(bench.__all__) <= set(dir(bench))
 
@@ -46,7 +46,7 @@ def test_an_unknown_attribute_is_an_attribute_error():
     ],
 )
 def test_an_unknown_argument_is_a_type_error_with_the_closest_name(function, wrong, meant):
-    with pytest.raises(TypeError, match=f"'{wrong}': did you mean {meant}?"):
+    with pytest.raises(TypeError, match=f"'{wrong}'. Did you mean {meant}?"):
         function("a", "b", **{wrong: "x"})
 
 

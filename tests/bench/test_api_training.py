@@ -71,7 +71,7 @@ def test_an_ablation_in_python_is_that_of_the_command_line(places, tmp_path):
             BenchError,
             "'pairs.tml'",
         ),
-        (lambda: bench.ablate("grid.toml", seed="x"), TypeError, "did you mean seeds"),
+        (lambda: bench.ablate("grid.toml", seed="x"), TypeError, "Did you mean seeds"),
         (
             lambda: bench.pretrain("texts.toml", "./mine", "m", changes={"optimiser.lr": 1}),
             BenchError,

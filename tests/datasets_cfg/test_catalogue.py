@@ -49,10 +49,10 @@ def test_a_folder_is_found_below_where_collections_lie(tmp_path, monkeypatch, so
 @pytest.mark.parametrize(
     ("typed", "advice"),
     [
-        ("./cc", "did you mean ccc?"),
-        ("in/dd", "did you mean in/ddd?"),
-        ("ee", "did you mean eee?"),
-        ("ccc/corpus.jsonl", "name its folder: ccc"),
+        ("./cc", "Did you mean ccc?"),
+        ("in/dd", "Did you mean in/ddd?"),
+        ("ee", "Did you mean eee?"),
+        ("ccc/corpus.jsonl", "Name its folder, ccc."),
     ],
 )
 def test_a_mistyped_path_suggests_the_closest_folder(tmp_path, monkeypatch, typed, advice):

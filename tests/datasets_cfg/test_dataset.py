@@ -89,7 +89,7 @@ def test_a_claimed_name_with_other_facts_is_refused(text, named, folder, open_):
     (folder / "dataset.toml").write_text(f'name = "beir/scifact"\n{text}\n')
     with pytest.raises(BenchError, match=named) as caught:
         open_(folder)
-    assert f'write name = "another" into {folder}' in caught.value.hint
+    assert f'Write name = "another" into {folder}' in caught.value.hint
 
 
 def test_no_folder_is_the_embedded_collection_or_a_suite(folder, tmp_path, open_):

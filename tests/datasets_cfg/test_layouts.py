@@ -250,19 +250,19 @@ def test_a_split_that_was_asked_for_is_not_replaced(tmp_path, open_):
     trec_qrels(tmp_path)
     with pytest.raises(BenchError, match=r"has no test\.tsv") as caught:
         open_(tmp_path, split="test")
-    assert caught.value.hint == "splits found: dev; choose one with --split"
+    assert caught.value.hint == "Choose one of its splits with --split: dev."
     shutil.copy(tmp_path / "qrels/dev.tsv", tmp_path / "qrels/train.tsv")
     with pytest.raises(BenchError, match=r"has no test\.tsv") as caught:
         open_(tmp_path)
-    assert caught.value.hint == "splits found: dev, train; choose one with --split"
+    assert caught.value.hint == "Choose one of its splits with --split: dev, train."
 
 
 @pytest.mark.parametrize(
     ("content", "problem", "hint"),
     [
         ("q1\td1\t1\n", "and may be a judgement", "sed -i '1i query-id\\tcorpus-id\\tscore' "),
-        ("q1 7 12 3\n", "or query, document, grade and one more column", "write the header"),
-        ("query-id\tdoc_id\tscore\tlabel\n", "the header is", "write the header"),
+        ("q1 7 12 3\n", "or query, document, grade and one more column", "Write the header"),
+        ("query-id\tdoc_id\tscore\tlabel\n", "the header is", "Write the header"),
         ("query-id\tcorpus-id\tscore\nq\td\tyes\n", "'yes' is not an integer", ""),
     ],
 )

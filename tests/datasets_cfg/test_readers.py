@@ -175,7 +175,7 @@ def test_the_splits_of_an_msmarco_folder_are_named_if_another_is_asked_for(tmp_p
         (tmp_path / name).touch()
     with pytest.raises(BenchError) as caught:
         reader_of_layout("msmarco")(tmp_path, "test").judgements()
-    assert caught.value.hint.startswith("splits found: dev, dl19, mine")
+    assert caught.value.hint.startswith("Choose one of its splits with --split: dev, dl19, mine")
 
 
 @pytest.mark.parametrize("split", list(OFFICIAL_NAMES))

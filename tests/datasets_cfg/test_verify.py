@@ -77,7 +77,7 @@ def test_colliding_ids_of_undeclared_meaning_name_the_fact_to_set(text, severity
     (found,) = [each for each in findings if "fewer than" not in each.what]
     assert (found.severity, found.count, found.examples) == (severity, 1, ("d1",))
     assert f"{int(text == 'd1')} of these documents have the text of their query" in found.what
-    assert f"write into {tmp_path / 'dataset.toml'}: exclude_self = true" in found.suggestion
+    assert f"Write into {tmp_path / 'dataset.toml'}: exclude_self = true" in found.suggestion
 
 
 def test_warnings_before_an_evaluation_are_about_what_affects_scores(tmp_path):

@@ -56,9 +56,9 @@ class Settings(Record, kw_only=True):
 @pytest.mark.parametrize(
     ("table", "message", "hint"),
     [
-        ({"stepz": 1}, "unknown field 'stepz'", "did you mean steps?"),
-        ({"zzz": 1}, "unknown field 'zzz'", "known fields: by_key, by_name, flag"),
-        ({"items": [{"field": "f", "value": []}]}, "'value' in items.0", "did you mean values?"),
+        ({"stepz": 1}, "unknown field 'stepz'", "Did you mean steps?"),
+        ({"zzz": 1}, "unknown field 'zzz'", "Use one of the fields by_key, by_name, flag"),
+        ({"items": [{"field": "f", "value": []}]}, "'value' in items.0", "Did you mean values?"),
         ({"items": [{}]}, "the field 'field' is missing in items.0", ""),
         ({"items": [{"field": "bad"}]}, "items.0: bad is not a field", ""),
         ({"items": {"field": "f"}}, "items is a table: expected a list", ""),
@@ -66,16 +66,16 @@ class Settings(Record, kw_only=True):
         ({"flag": 1}, "flag is 1: expected true or false", ""),
         ({"steps": "9" * 99}, "steps is '999", ""),
         ({"optimizer": {"lr": 2}}, "optimizer.lr is 2: expected a number <= 1.0", ""),
-        ({"optimizer": {"algorithm": "adm"}}, "optimizer.algorithm is 'adm'", "did you mean adam"),
+        ({"optimizer": {"algorithm": "adm"}}, "optimizer.algorithm is 'adm'", "Did you mean adam"),
         (
             {"optimizer": {"algorithm": "x"}},
             "algorithm is 'x': unknown value",
-            "use one of 'adam', 'adamw'",
+            "Use one of 'adam', 'adamw'",
         ),
-        ({"schedule": {"kind": "cosine", "bias": True}}, "'bias' in schedule", "fields: cycles"),
-        ({"schedule": {"kind": "cosin"}}, "schedule.kind is 'cosin'", "did you mean cosine?"),
-        ({"by_name": {"a": {"lrr": 1}}}, "unknown field 'lrr' in by_name.a", "did you mean lr?"),
-        ({"by_key": {"bta": 1}}, "a key of by_key is 'bta': ", "did you mean beta?"),
+        ({"schedule": {"kind": "cosine", "bias": True}}, "'bias' in schedule", "the fields cycles"),
+        ({"schedule": {"kind": "cosin"}}, "schedule.kind is 'cosin'", "Did you mean cosine?"),
+        ({"by_name": {"a": {"lrr": 1}}}, "unknown field 'lrr' in by_name.a", "Did you mean lr?"),
+        ({"by_key": {"bta": 1}}, "a key of by_key is 'bta': ", "Did you mean beta?"),
         ({"name": "a b"}, "name is 'a b': expected text matching", ""),
     ],
 )
@@ -145,10 +145,10 @@ def test_a_name_finds_a_shipped_file_and_a_path_a_user_file(files, tmp_path, mon
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("fats", "there is no recipe or file 'fats'", "did you mean fast?"),
-        ("xyz", "there is no recipe or file 'xyz'", "use one of fast, slow, or a .toml file"),
-        ("a/fast", "there is no recipe or file 'a/fast'", "did you mean fast?"),
-        (".", "there is no recipe or file '.'", "use one of fast"),
+        ("fats", "there is no recipe or file 'fats'", "Did you mean fast?"),
+        ("xyz", "there is no recipe or file 'xyz'", "Use one of fast, slow, or a .toml file"),
+        ("a/fast", "there is no recipe or file 'a/fast'", "Did you mean fast?"),
+        (".", "there is no recipe or file '.'", "Use one of fast"),
     ],
 )
 def test_an_unknown_name_suggests_what_was_meant(files, name, message, hint):
@@ -177,7 +177,7 @@ def test_fields_are_changed_by_dotted_names(files):
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("iner.lr", "typed: a recipe has no iner.lr", "did you mean inner?"),
+        ("iner.lr", "typed: a recipe has no iner.lr", "Did you mean inner?"),
         ("rounds.3.lr", "typed: a recipe has no rounds.3.lr", ""),
         ("steps.lr", "typed: a recipe has no steps.lr", "set all of it"),
     ],

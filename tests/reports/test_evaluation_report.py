@@ -168,11 +168,11 @@ def test_gaps_are_listed_once_by_cause_within_80_columns():
     names = ["beir/nq", "beir/fiqa", "beir/cqadupstack/programmers"]
     lost = "NAME.zip from https://host/NAME.zip: not found in /cache/data/{}, and downloads are off"
     gaps = [
-        MissingEvaluation(name, "", lost.format(name), f"python -m bench fetch {name}")
+        MissingEvaluation(name, "", lost.format(name), f"Run `bench fetch {name}`.")
         for name in names
     ]
     gaps += [MissingEvaluation("beir/scifact", model, "cut short") for model in ("a", "b")]
-    gaps.insert(1, MissingEvaluation("mine", "", "corpus.jsonl: line 3: no text", "Mend it."))
+    gaps.insert(1, MissingEvaluation("mine", "", "corpus.jsonl: line 3: no text", "Fix it."))
     table, causes = gaps_list(gaps).split("\n\n")
     rows = {row["not evaluated"]: (row["model"], row["cause"]) for row in tables_of(table)[0]}
     assert rows == {
@@ -181,9 +181,8 @@ def test_gaps_are_listed_once_by_cause_within_80_columns():
         "beir/scifact": ("a, b", "3"),
     }
     assert causes.split("\n") == [
-        "1. Not found in /cache/data/NAME, and downloads are off. Run `python -m bench",
-        "   fetch NAME`.",
-        "2. corpus.jsonl: line 3: no text. Mend it.",
-        "3. Cut short.",
+        "1. not found in /cache/data/NAME, and downloads are off. Run `bench fetch NAME`.",
+        "2. corpus.jsonl: line 3: no text. Fix it.",
+        "3. cut short.",
     ]
     assert max(map(len, gaps_list(gaps).splitlines())) <= 80

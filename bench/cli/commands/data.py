@@ -21,7 +21,9 @@ from reports.evaluation import cache_table, findings
 def fetch(request: FetchRequest, output: OutputOptions) -> int:
     """Download collections and models, and build corpora."""
     if not request.names and not request.model:
-        raise BenchError("there is nothing to fetch", "python -m bench fetch beir --model retromae")
+        raise BenchError(
+            "there is nothing to fetch", "Run `python -m bench fetch beir --model retromae`."
+        )
     workspace = open_workspace(request)
     rows = []
     for name in workspace.expand_names(request.names):
@@ -45,7 +47,7 @@ def verify(request: VerifyRequest, output: OutputOptions) -> int:
     names = workspace.expand_names(request.names)
     if request.fix:
         if len(names) > 1:
-            raise BenchError(f"--fix copies one collection, not {len(names)}", "name one of them")
+            raise BenchError(f"--fix copies one collection, not {len(names)}", "Name one of them.")
         changes = write_repaired(partial(workspace.dataset, names[0], request.split), request.fix)
         text = "\n".join(f"  {change}" for change in changes) or "  nothing was changed"
         return print_result(output.json, changes, f"{request.fix}:\n{text}")

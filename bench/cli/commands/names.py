@@ -51,7 +51,7 @@ def list_names(request: ListRequest, output: OutputOptions) -> int:
         if request.match.lower() in f"{line.name} {line.group} {line.about} {line.licence}".lower()
     ]
     if not lines:
-        raise BenchError(f"no {request.what} match", f"python -m bench list {request.what}")
+        raise BenchError(f"no {request.what} match", f"Run `python -m bench list {request.what}`.")
     return print_result(output.json, lines, format_columns(list(map(_format_line, lines))))
 
 
@@ -159,10 +159,9 @@ def describe(name: str) -> tuple[msgspec.Struct, str]:
     if name and (result := _load_result(name)):
         return result, as_json(result)
     if name and Path(name).is_dir():
-        raise BenchError(
-            f"{name} is a folder without a result, and show reads names, files and results",
-            "`python -m bench verify FOLDER` checks a collection, `run` evaluates a model",
-        )
+        problem = f"{name} is a folder without a result, and show reads names, files and results"
+        hint = "Run `python -m bench verify FOLDER` to check a collection, or `run` for a model."
+        raise BenchError(problem, hint)
     known = [*catalogue.dataset_names(), *catalogue.suite_names()]
     known += [known_name for files in shipped for known_name in files.names()]
     hint = catalogue.unknown_name_error(name, known).hint

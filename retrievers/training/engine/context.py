@@ -29,7 +29,7 @@ def check_packages(*names: str) -> None:
     """Raise before a training starts if one of the packages ``names`` is missing."""
     problem = "training needs a package that cannot be imported"
     for name in names:
-        import_package(name, problem, "pip install 'retrieval-bench[train]'")
+        import_package(name, problem, "Run `pip install 'retrieval-bench[train]'`.")
 
 
 def check_device(name: str) -> None:
@@ -126,7 +126,7 @@ def cut_curve(path: Path, step: int) -> None:
 def import_tensorboard() -> Any:
     """Import PyTorch's writer of TensorBoard's files, or raise if TensorBoard is not installed."""
     problem = "a log of the losses needs TensorBoard, which cannot be imported"
-    hint = "pip install 'retrieval-bench[tensorboard]'"
+    hint = "Run `pip install 'retrieval-bench[tensorboard]'`."
     return import_package("torch.utils.tensorboard", problem, hint)
 
 

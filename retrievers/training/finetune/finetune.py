@@ -257,7 +257,7 @@ class Round:
     def settings(self) -> FitSettings:
         """Settings of the trainer."""
         preset = self.preset
-        hint = "lower batch_size or max_document_tokens, or use gradient_checkpointing."
+        hint = "Lower batch_size or max_document_tokens, or use gradient_checkpointing."
         if isinstance(preset.loss, Contrastive):
             hint = f"Set loss.chunk, which keeps the batch (GradCache), or {hint}"
         return FitSettings(

@@ -137,7 +137,7 @@ def read_plugin(table: Any, base: type[T], modules: Mapping[str, str], kind: str
     if name.endswith(SUFFIX):
         plugin = _load_file(name, base)
     elif name not in modules:
-        known = f"use one of {', '.join(modules)}, or a {SUFFIX} file"
+        known = f"Use one of {', '.join(modules)}, or a {SUFFIX} file."
         raise BenchError(f"no {kind} is called {name!r}", did_you_mean(name, modules, known))
     else:
         plugin = next(

@@ -83,3 +83,7 @@ def test_every_command_and_option_in_a_hint_exists():
         "bench/x.py:1: no option --no-such-option",
     ]
     assert [text for place, hint in found for text in wrong_names(place, hint)] == []
+
+
+def test_hints_are_sentences_that_begin_with_a_capital_letter():
+    assert [(place, hint) for place, hint in hints() if " " in hint and not hint[0].isupper()] == []

@@ -242,7 +242,7 @@ def test_columns_and_messages_keep_to_the_width_of_a_terminal(monkeypatch):
     assert " ".join(lines[1:]).split() == ["long/name", *(["a", "word"] * 20)]
 
     def fail() -> int:
-        raise BenchError("a long message " * 9, f"python -m bench run {'collection ' * 9}".strip())
+        raise BenchError("a long message " * 9, f"Run `python -m bench run {'collection ' * 9}`.")
 
     assert run_guarded(fail) == 2
     *message, hint = sys.stderr.getvalue().splitlines()

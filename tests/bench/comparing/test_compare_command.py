@@ -163,7 +163,7 @@ def test_a_folder_names_the_collection_that_has_its_name(place, tmp_path):
     other = write_collection(tmp_path / "other")
     with pytest.raises(BenchError, match=f"there are no results on other, .* {other}") as error:
         place.compare("bm25", "hashing", on=[str(other)])
-    assert error.value.hint == f"python -m bench run {other} --model MODEL"
+    assert error.value.hint == f"Run `python -m bench run {other} --model MODEL`."
 
 
 def test_successive_trainings_have_backward_and_forward_transfer(place, tmp_path):

@@ -55,7 +55,7 @@ def test_an_unknown_field_is_refused_with_those_that_exist(tmp_path):
     dataset = open_dataset(str(with_metadata(tmp_path / "own", ["a"])), cache_dir=tmp_path)
     with pytest.raises(BenchError, match="has the field topics") as caught:
         dataset.reader.query_values("topics")
-    assert caught.value.hint == "did you mean topic?"
+    assert caught.value.hint == "Did you mean topic?"
     with pytest.raises(BenchError) as caught:
         dataset.reader.query_values("xyz")
     assert caught.value.hint == "The fields are source, topic."

@@ -37,7 +37,7 @@ def test_other_measures_are_left_to_ir_measures(name):
 def test_a_misspelt_measure_is_refused_with_a_suggestion(name, suggestion):
     with pytest.raises(BenchError, match="no measure") as caught:
         parse_measure(name)
-    assert f"did you mean {suggestion}" in caught.value.hint
+    assert f"Did you mean {suggestion}" in caught.value.hint
     assert "python -m bench list measures" in caught.value.hint
 
 

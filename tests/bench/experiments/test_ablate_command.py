@@ -115,7 +115,7 @@ def test_a_finished_evaluation_without_results_says_what_to_delete(tmp_path):
     task = CellTask("evaluate", stage, {}, "key")
     with pytest.raises(BenchError, match=r"evaluate/key .* lacks results") as error:
         read_scores(task, tmp_path)
-    assert error.value.hint == f"delete {task.folder(tmp_path)} and type the same command"
+    assert error.value.hint == f"Delete {task.folder(tmp_path)} and type the same command."
     task = CellTask("evaluate", stage, {}, "key", inputs={"beir/tiny": "rules", "mine": "rules"})
     save(evaluation({"nDCG@10": [1.0, 0.0]}, ["q", "r"]), task.folder(tmp_path) / "results")
     with pytest.raises(BenchError, match=r"evaluate/key .* lacks results$"):

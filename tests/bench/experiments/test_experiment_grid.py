@@ -69,11 +69,11 @@ def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"pretrain.steps"', '"pretrain.stepz"', "has no field 'stepz' (did you mean steps?"),
+        ('"pretrain.steps"', '"pretrain.stepz"', "has no field 'stepz' (Did you mean steps?"),
         ('"pretrain.steps"', '"pretrian.steps"', "names no stage"),
         ('"pretrain.steps"', '"pretrain.steps.x"', "which has no field 'x'"),
         ('"pretrain.steps"', '"pretrain"', "names no stage"),
-        ("values = [5, 10, 20]", "value = [5]", "did you mean values"),
+        ("values = [5, 10, 20]", "value = [5]", "Did you mean values"),
         ("values = [5, 10, 20]", "values = [5, 5]", "steps has one of 5 twice"),
         ("values = [5, 10, 20]", 'values = [5, 10, "x"]', "steps=x: [pretrain]: Expected `int`"),
         ('[evaluate]\non = ["c"]', "", "the field 'evaluate' is missing"),
@@ -101,7 +101,7 @@ def test_an_axis_against_an_unknown_row_lists_the_rows():
         GRID
         + '[[axes]]\nfield = "pretrain.lr"\nname = "rate"\nagainst = "step=5"\nvalues = [1.0]\n'
     )
-    assert "did you mean steps=5" in refused(text)
+    assert "Did you mean steps=5" in refused(text)
 
 
 def test_rows_share_the_stages_that_they_have_in_common():

@@ -97,7 +97,7 @@ def test_the_last_part_of_a_name_is_enough_where_one_field_has_it():
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("finetune.lr", "finetune.lrr", "finetune.lrr is not a field of this grid (did you mean"),
+        ("finetune.lr", "finetune.lrr", "finetune.lrr is not a field of this grid (Did you mean"),
         ("[0.1, 0.2, 0.4]", "[0.1]", "the factor finetune.lr has no levels to compare: 0.1"),
         ("[0.1, 0.2, 0.4]", "0.1", "the factor finetune.lr has no levels to compare: 0.1"),
         ("[0.1, 0.2, 0.4]", "[0.1, 0.1]", "finetune.lr has one of 0.1 twice"),
@@ -108,7 +108,7 @@ def test_the_last_part_of_a_name_is_enough_where_one_field_has_it():
         ("finetune.lr = [0.1, 0.2, 0.4]", 'evaluate.on = [["a", "b"], ["a"]]', "same for all rows"),
         ("finetune.lr", '"pretrain.objective.name"', "both change pretrain.objective.name"),
         ("[0.1, 0.2, 0.4]", str([each / 8 for each in range(129)]), "258 cells, and a grid has"),
-        ("[factors]", "[factor]", "did you mean factors"),
+        ("[factors]", "[factor]", "Did you mean factors"),
         (FACTORS.partition("[factors]")[2], "", "set [factors] or [[axes]]"),
     ],
 )

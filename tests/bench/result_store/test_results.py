@@ -110,7 +110,7 @@ def test_an_older_schema_is_refused_with_the_command_that_makes_the_result_again
     with pytest.raises(BenchError, match=re.escape(str(path))) as error:
         load(path)
     collection, model = RESULT.protocol.collection, RESULT.model
-    assert f"python -m bench run {collection} --model {model};" in error.value.hint
+    assert f"Run `python -m bench run {collection} --model {model}`, or" in error.value.hint
 
 
 SPOILED: dict[str, Callable[[bytes], bytes]] = {
@@ -129,7 +129,7 @@ def test_a_damaged_record_is_refused_by_name(how, tmp_path):
     assert path.read_bytes() != content
     with pytest.raises(BenchError, match=re.escape(str(path))) as error:
         load(path)
-    assert "evaluate again" in error.value.hint
+    assert "Evaluate again" in error.value.hint
 
 
 def test_the_same_evaluation_at_another_time_has_the_same_key():

@@ -40,7 +40,7 @@ def refusal(folder: Path) -> str:
     with pytest.raises(BenchError) as error:
         load(folder)
     assert str(folder / RESULT_FILE) in str(error.value)
-    assert "evaluate again" in error.value.hint
+    assert "Evaluate again" in error.value.hint
     return str(error.value)
 
 

@@ -46,7 +46,7 @@ def test_a_tool_that_is_not_installed_is_named_with_what_to_type(monkeypatch):
     monkeypatch.setattr(importlib.metadata.Distribution, "discover", lambda **_: iter(()))
     with pytest.raises(BenchError, match="not installed here: beir, optimum-intel") as caught:
         check_installed(["beir", "sentence-transformers-openvino"])
-    assert caught.value.hint == "pip install beir optimum-intel"
+    assert caught.value.hint == "Run `pip install beir optimum-intel`."
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ def test_a_library_that_is_not_installed_is_named(
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(BenchError, match="cannot be imported") as caught:
         open_encoder(model, "cpu").encode_queries(TEXTS)
-    assert caught.value.hint == "pip install 'retrieval-bench[peft]'"
+    assert caught.value.hint == "Run `pip install 'retrieval-bench[peft]'`."
 
 
 @pytest.fixture(autouse=True)

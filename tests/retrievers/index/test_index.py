@@ -80,7 +80,7 @@ def made():
         ("IVX16,Flat", "could not parse index string IVX16", "HNSW32"),
         ("PQ7", "should be a multiple", ""),
         ("LSH", "LSH", ""),
-        ("IVF16,PQ8?nprobes=4", "no parameter 'nprobes'", "did you mean nprobe? it has: ht, "),
+        ("IVF16,PQ8?nprobes=4", "no parameter 'nprobes'", "Did you mean nprobe? Use one of ht, "),
         ("IVF16,Flat?verbose=1", "no parameter 'verbose'", ""),  # it writes among the results
         ("flat", "without an index", ""),
     ],

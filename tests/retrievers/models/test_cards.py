@@ -111,7 +111,7 @@ def test_a_published_score_has_the_source_that_the_card_states_once(tmp_path: Pa
         (
             "mine.toml",
             b'name = "mine"\ntitle = ""\nnormalise = true',
-            "did you mean normalize or normalization?",
+            "Did you mean normalize or normalization?",
         ),
         ("nothing.toml", None, ""),
         ("broken.toml", b"name = ", ""),

@@ -336,4 +336,4 @@ def test_a_nystromformer_that_reads_one_length_only_is_refused(tmp_path: Path) -
     card = tiny.write_card(tmp_path / "card.toml", checkpoint="nystromformer", pooling="cls")
     with pytest.raises(BenchError, match="reads only texts of exactly 64 tokens") as caught:
         open_encoder(resolve_model(str(card)), "cpu").encode_queries(["x"])
-    assert "set segment_means_seq_len to 4" in caught.value.hint
+    assert "Set segment_means_seq_len to 4" in caught.value.hint

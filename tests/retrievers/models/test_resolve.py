@@ -161,7 +161,7 @@ def test_an_unknown_model_gets_a_suggestion(name: str) -> None:
     assert "list models" in caught.value.hint
     with pytest.raises(BenchError, match="Shitao/RetroMAE_BEIR has a card") as caught:
         resolve_model("Shitao/RetroMAE_BEIR")
-    assert caught.value.hint == "use its card: retromae"
+    assert caught.value.hint == "Use its card: retromae"
 
 
 def test_a_plain_hub_checkpoint_is_refused_without_a_card(

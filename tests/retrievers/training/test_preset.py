@@ -101,7 +101,7 @@ def test_a_wrong_preset_for_pretraining_is_refused(changes, message, hint):
 @pytest.mark.parametrize(
     ("text", "problem", "hint"),
     [
-        ("stepz = 3", "unknown field 'stepz'", "did you mean steps?"),
+        ("stepz = 3", "unknown field 'stepz'", "Did you mean steps?"),
         ("[loss]\nname = 'klx'", "name is 'klx'", "kl"),
         ("[loss]\nname = 'kl'", r"needs a \[teacher\], such as teacher = {model", ""),
         ("[loss]\nname = 'kl'\nmatryoshka = [64, 128]", "in descending order", ""),

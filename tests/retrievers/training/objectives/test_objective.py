@@ -169,7 +169,7 @@ def test_training_goes_on_with_the_heads_of_a_related_objective(before, after, t
         ({"name": "retromae", "decodin": "basic"}, "unknown field 'decodin'", "decoding"),
         ({"name": "retromae", "decoder_layers": 2}, "enhanced decoding has one layer", ""),
         ({"name": "retromae", "encoder_mask": 1.5}, "encoder_mask", ""),
-        ({"name": "condenser", "skip_form": 3}, "skip_form", "did you mean skip_from?"),
+        ({"name": "condenser", "skip_form": 3}, "skip_form", "Did you mean skip_from?"),
         ({"name": "cotmae", "contexts": ["near"]}, "near", ""),
     ],
 )

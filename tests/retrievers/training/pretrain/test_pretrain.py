@@ -332,7 +332,7 @@ def test_a_missing_package_says_what_to_install(start, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "accelerate", None)  # as if it were not installed
     with pytest.raises(BenchError, match="accelerate") as caught:
         train(small.preset(start), tmp_path)
-    assert caught.value.hint == "pip install 'retrieval-bench[train]'"
+    assert caught.value.hint == "Run `pip install 'retrieval-bench[train]'`."
 
 
 def test_a_checkpoint_that_lacks_weights_of_its_encoder_is_refused(start, tmp_path):
