@@ -26,12 +26,18 @@ def _parts(done: Deployment) -> Iterator[str]:
     yield escape(f"{least}. {' '.join(_course(done))}")
     others = [one for one in done.frontier if one != done.baseline]
     yield _table(done.baseline, [*others, *(one for one in done.tested[-1:] if one.failed)])
+    if done.recipe.traits.has_members:
+        yield escape(
+            f"Bytes and times are those of searching the vectors of {' and '.join(done.encoders)}; "
+            f"recall, score and bound are those of the whole ranking of {done.model}."
+        )
     one = done.baseline.latency[0]
     yield escape(
         "Settings: dimensions, precision, candidates scored again, index with its parameter. "
         f"Times: milliseconds of one query at a time over {one.rows:,} vectors, median / 95th "
         f"percentile of {len(one.samples_ms):,} after a warm-up; measured, and no part of the "
-        f"proof. Recall of the exact top {one.k}. Bound: of the loss, at 95 %."
+        "proof. Recall: of the top documents of exact search, as many as the measure reads. "
+        "Bound: of the loss, at 95 %."
     )
 
 

@@ -2,16 +2,20 @@
 
 Everything is searched in one stored set of vectors. The baseline is exact search of all dimensions
 in float32. With several collections, the bound must be within the margin on each.
+
+The vectors may be those of the encoders in a fusion or reranking. Then all its encoders have the
+same setting, and the ranking of the whole pipeline is compared with its ranking by exact search.
 """
 
 import math
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
+from statistics import fmean
 from typing import cast
 
-import attrs
 import msgspec
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -29,7 +33,7 @@ from bench.deploying.deployment import (
 )
 from bench.evaluation.encoding import encode_documents, encode_queries
 from bench.evaluation.exact import ArrayVectors, search_device
-from bench.evaluation.judging import resolve_measures, score_run
+from bench.evaluation.judging import apply_protocol, resolve_measures, score_run
 from bench.evaluation.pipeline import OpenDataset
 from bench.evaluation.retriever import FLAT, EvaluationOptions, Retriever
 from bench.evaluation.runs import Run
@@ -38,14 +42,13 @@ from bench.evaluation.vector_retriever import VectorRetriever
 from bench.evaluation.vector_search import VectorSearch, bytes_per_document, search_in_memory
 from bench.gate.decision import LEVEL, draw_means, queries_needed, upper_bound
 from bench.requests.deciding import DeployRequest
-from bench.requests.evaluating import IndexRequest
-from bench.runner.run import index as write_index
+from bench.runner.run import write_index
 from bench.runner.workspace import Workspace, load_models, open_workspace
 from bench.speed.race import time_call
 from bench.speed.speed_report import QueryLatency
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array, Int64Array
-from foundation.errors import BenchError, format_count
+from foundation.errors import BenchError, format_count, format_names
 from retrievers.encoders.views import compress
 from retrievers.index.hits import Hits, exclude_documents, recall_at_k
 from retrievers.models.card import Compression
@@ -71,13 +74,13 @@ def deploy(request: DeployRequest) -> Deployment:
     names = workspace.expand_names(request.on)
     _check_output(request, names)
     (model,) = load_models(workspace, (request.model,), request)
-    model.require_encoder()
-    whole = replace(model.model, recipe=compress(model.recipe, Compression()))
-    model = replace(model, model=whole)
+    _check_encoders(request, model)
+    model = apply_setting(model, BASELINE)
     trials = [Trial(workspace, workspace.open(name), model) for name in names]
     unchanged = [draw_means(np.zeros(trial.queries)) for trial in trials]
     report = Deployment(
         model=model.name,
+        encoders=tuple(encoder.name for encoder in model.encoders),
         recipe=model.recipe,
         measures={trial.dataset.name: trial.measure for trial in trials},
         queries={trial.dataset.name: trial.queries for trial in trials},
@@ -101,15 +104,35 @@ def _check_output(request: DeployRequest, names: list[str]) -> None:
         raise BenchError(f"{request.write} exists already", "Choose another --write, or remove it.")
 
 
+def _check_encoders(request: DeployRequest, model: Retriever) -> None:
+    """Raise if a setting has no vectors, or cannot be the same for all encoders of ``model``."""
+    widths = {one.name: one.recipe.dim for one in model.encoders}
+    if not widths:
+        problem = f"{model.name} makes no vectors"
+        hint = "Use a model that encodes texts, or a pipeline with one, such as minilm+bm25."
+        raise BenchError(problem, hint)
+    if len({*widths.values()}) > 1:
+        listed = ", ".join(f"{name} {dim}" for name, dim in widths.items())
+        problem = f"one setting cannot fit the encoders of {model.name}, whose dimensions differ"
+        raise BenchError(f"{problem}: {listed}", "Deploy them one by one.")
+    if request.write and len(widths) > 1:
+        problem = (
+            f"--write writes one index, and {model.name} has the encoders {format_names([*widths])}"
+        )
+        raise BenchError(problem, "Leave it out, and write each with `bench index`.")
+
+
 def _search(request: DeployRequest, trials: list["Trial"], report: Deployment) -> Deployment:
     """Return the report with the tested settings and the answer."""
     timed = max(trials, key=lambda trial: len(trial.dataset.corpus))
-    recipe, sizes = report.recipe, [len(trial.dataset.corpus) for trial in trials]
-    grid = make_grid(recipe.dim, min(sizes), max(trial.depth for trial in trials))
+    encoders = timed.model.encoders
+    dim, sizes = encoders[0].recipe.dim, [len(trial.dataset.corpus) for trial in trials]
+    grid = make_grid(dim, min(sizes), max(trial.searched_depth for trial in trials))
     costs = {}
     for one in (Setting(), *grid):
-        size = bytes_per_document(compress(recipe, one.compression), one.index)
-        costs[one] = size, one.bytes_read(max(sizes), recipe.dim)
+        searched = [compress(encoder.recipe, one.compression) for encoder in encoders]
+        size = sum(bytes_per_document(recipe, one.index) for recipe in searched)
+        costs[one] = size, one.bytes_read(max(sizes), dim) * len(encoders)
     limit = request.limit_bytes or math.inf
     allowed = [one for one in grid if costs[one][0] <= limit]
     if not allowed:
@@ -148,7 +171,7 @@ def _search(request: DeployRequest, trials: list["Trial"], report: Deployment) -
     by_time = request.limit_bytes is not None
     best = min(proved, key=lambda number: tested[number].costs[:: -1 if by_time else 1], default=-1)
     if best >= 0 and request.write is not None:
-        _write(request, sequence[best], recipe.dim, request.write)
+        trials[0].write_index(sequence[best], request.write)
     return msgspec.structs.replace(
         report,
         grid=len(grid),
@@ -160,19 +183,20 @@ def _search(request: DeployRequest, trials: list["Trial"], report: Deployment) -
     )
 
 
-def _write(request: DeployRequest, setting: Setting, dim: int, out: Path) -> None:
-    """Write the index of a setting as ``index`` does, whose default may be fewer dimensions."""
-    how = setting.compression
-    names = {each.name for each in attrs.fields(DeployRequest)}
-    names &= {each.name for each in attrs.fields(IndexRequest)}
-    shared = {name: getattr(request, name) for name in names}
-    shared |= {"dimensions": how.dimensions or dim, "precision": how.precision}
-    write_index(IndexRequest(request.on[0], index=str(setting.index), out=out, **shared))
+def apply_setting(model: Retriever, setting: Setting) -> Retriever:
+    """Return ``model`` with a setting of the vectors of its encoders."""
+
+    def change(encoder: Retriever) -> Retriever:
+        recipe = compress(encoder.recipe, setting.compression)
+        options = replace(encoder.options, index=setting.index, recall_queries=0)
+        return replace(encoder, model=replace(encoder.model, recipe=recipe), options=options)
+
+    return model.with_encoders(change)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One collection, on which settings of a model are searched. ``model`` is not compressed."""
+    """One collection, on which settings of a model are searched."""
 
     workspace: Workspace
     opened: OpenDataset
@@ -199,34 +223,120 @@ class Trial:
         dataset = self.dataset
         return len(dataset.qrels.queries() if dataset.answers is None else dataset.queries.ids)
 
-    def retriever(self, setting: Setting) -> VectorRetriever:
-        """Return the retriever of a setting."""
-        recipe = compress(self.model.recipe, setting.compression)
-        loaded = replace(self.model, model=replace(self.model.model, recipe=recipe))
-        options = EvaluationOptions(setting.index, self.depth, (self.measure,), recall_queries=0)
-        job = self.workspace.prepare(self.opened, loaded, options)
-        return cast(VectorRetriever, job.retriever)
+    @cached_property
+    def pipeline(self) -> Retriever:
+        """The model as it ranks this collection, with exact search."""
+        options = EvaluationOptions(depth=self.depth, measures=(self.measure,))
+        return self.workspace.prepare(self.opened, self.model, options).retriever
 
-    def search(self, setting: Setting) -> Hits:
+    @cached_property
+    def searches(self) -> list["VectorTrial"]:
+        """Searches of the vectors of each encoder of the model."""
+        return [
+            VectorTrial(self.workspace, self.dataset, cast(VectorRetriever, each))
+            for each in self.pipeline.encoders
+        ]
+
+    @property
+    def searched_depth(self) -> int:
+        """Largest number of documents per query that an encoder ranks."""
+        return max(one.depth for one in self.searches)
+
+    def rank(self, setting: Setting) -> Run:
         """Return the ranking of a setting as the protocol of the collection prescribes."""
-        return self.retriever(setting).find(self.dataset, self.depth)[0]
+        retriever = apply_setting(self.pipeline, setting)
+        retriever.check(self.dataset, self.depth)
+        run, _ = retriever.search(self.dataset, self.depth)
+        return apply_protocol(run, self.dataset, self.depth)
 
-    def losses(self, hits: Hits) -> Float64Array:
-        """Return the baseline's score of each query minus that of ``hits``."""
-        return self._baseline - self._score(hits)
+    def losses(self, run: Run) -> Float64Array:
+        """Return the baseline's score of each query minus that of ``run``."""
+        return self._baseline - self._score(run)
 
     def test(self, setting: Setting, margin: float) -> CollectionTest:
         """Compare a setting with the baseline."""
-        hits = self.search(setting)
-        losses = self.losses(hits)
+        run = self.rank(setting)
+        losses = self.losses(run)
         drawn = [draw_means(losses)]
         bound = upper_bound(drawn)
         return CollectionTest(
             score=float((self._baseline - losses).mean()),
-            recall=float(recall_at_k(hits, self._exact, self.depth).mean()),
+            recall=mean_recall(run, self._exact),
             bound=bound,
             needed=queries_needed(drawn, [1.0], margin) if bound > margin else self.queries,
         )
+
+    def missed(self, grid: list[Setting]) -> dict[Setting, float]:
+        """Return the share of the true neighbours of documents that each setting misses.
+
+        It is the largest of any encoder.
+        """
+        shares = [one.missed(grid) for one in self.searches]
+        return {setting: max(share[setting] for share in shares) for setting in grid}
+
+    def time_queries(self, setting: Setting) -> tuple[QueryLatency, ...]:
+        """Time the search of single queries in memory, with one thread and with all.
+
+        With several encoders, a query is searched in the vectors of one after the other.
+        """
+        queries = list(zip(*(one.calls(setting) for one in self.searches), strict=True))
+
+        def search_all(calls: Sequence[Callable[[], object]]) -> None:
+            for call in calls:
+                call()
+
+        timed = []
+        for threads in dict.fromkeys((1, len(os.sched_getaffinity(0)))):
+            with threadpool_limits(threads):
+                for query in queries[:WARM_UP_QUERIES]:
+                    search_all(query)
+                work = [partial(search_all, query) for query in queries] * REPEATS
+                samples = [1000 * time_call(one)[0] for one in work]
+            name, rows = format_count(threads, "thread", "threads"), len(self.dataset.corpus)
+            timed.append(QueryLatency.of(name, rows, self.searched_depth, samples))
+        return tuple(timed)
+
+    def write_index(self, setting: Setting, out: Path) -> None:
+        """Write the index of a setting, without the vectors for rescoring."""
+        write_index(self.searches[0].without_rescoring(setting), self.dataset, out)
+
+    def _score(self, run: Run) -> Float64Array:
+        """Return the score of each query, float64 ``(queries,)``."""
+        return score_run(self.dataset, run, [self.measure], self.depth)[0].values[self.measure]
+
+    @cached_property
+    def _exact(self) -> Run:
+        return self.rank(BASELINE)
+
+    @cached_property
+    def _baseline(self) -> Float64Array:
+        return self._score(self._exact)
+
+
+def mean_recall(run: Run, truth: Run) -> float:
+    """Return the share of the documents of ``truth`` that ``run`` has, on average of the queries.
+
+    It is 1 for a query without documents.
+    """
+    found = {query: {*ids} for query, ids, _ in run.rankings()}
+    return fmean(
+        len(found[query].intersection(ids)) / len(ids) if ids else 1.0
+        for query, ids, _ in truth.rankings()
+    )
+
+
+@dataclass(frozen=True)
+class VectorTrial:
+    """The vectors of one encoder on one collection, in which settings are searched."""
+
+    workspace: Workspace
+    dataset: Dataset
+    encoder: VectorRetriever
+
+    @property
+    def depth(self) -> int:
+        """Number of documents per query that the encoder ranks."""
+        return min(self.encoder.options.depth or self.dataset.facts.depth, len(self.dataset.corpus))
 
     def missed(self, grid: list[Setting]) -> dict[Setting, float]:
         """Return the share of the true neighbours of documents that each setting misses.
@@ -235,65 +345,45 @@ class Trial:
         its index over the whole vectors.
         """
         rows = np.random.default_rng(0).permutation(len(self.dataset.corpus))[:SAMPLED_DOCUMENTS]
-        widest = max(one.compression.rescore or self.depth for one in grid)
+        shown = min(self.depth, len(self.dataset.corpus) - 1)  # without the document itself
+        widest = max(one.compression.rescore or shown for one in grid)
 
         @cache
         def nearest(setting: Setting) -> Hits:
             return exclude_documents(self._neighbours(setting, rows, widest + 1), rows, widest)
 
         exact = nearest(Setting())
-        truth = Hits(exact.scores[:, : self.depth], exact.rows[:, : self.depth])
+        truth = Hits(exact.scores[:, :shown], exact.rows[:, :shown])
 
         def found(setting: Setting, depth: int) -> float:
             return float(recall_at_k(nearest(setting), truth, depth).mean())
 
         missed = {}
         for one in grid:
-            how, depth = one.compression, one.compression.rescore or self.depth
+            how, depth = one.compression, one.compression.rescore or shown
             codes = Compression(dimensions=how.dimensions, precision=how.precision)
             share = found(Setting(codes), depth) * found(Setting(index=one.index), depth)
             if how.rescore and how.rescore_by == "int8":
-                share *= found(Setting(Compression(precision="int8")), self.depth)
+                share *= found(Setting(Compression(precision="int8")), shown)
             missed[one] = 1 - share
         return missed
 
-    def time_queries(self, setting: Setting) -> tuple[QueryLatency, ...]:
-        """Time the search of single queries in memory, with one thread and with all."""
+    def calls(self, setting: Setting) -> list[Callable[[], Hits]]:
+        """Return functions that each search one query in memory."""
         search = self._in_memory(setting).search
-        vectors = encode_queries(self.dataset, self._plain.encoder, self.workspace.store)
-        queries = [query[None] for query in vectors[:TIMED_QUERIES]]
-        timed = []
-        for threads in dict.fromkeys((1, len(os.sched_getaffinity(0)))):
-            with threadpool_limits(threads):
-                for query in queries[:WARM_UP_QUERIES]:
-                    search(query, self.depth)
-                work = [partial(search, query, self.depth) for query in queries] * REPEATS
-                samples = [1000 * time_call(one)[0] for one in work]
-            name = format_count(threads, "thread", "threads")
-            timed.append(QueryLatency.of(name, len(self.dataset.corpus), self.depth, samples))
-        return tuple(timed)
+        vectors = encode_queries(self.dataset, self.encoder.encoder, self.workspace.store)
+        return [partial(search, query[None], self.depth) for query in vectors[:TIMED_QUERIES]]
 
-    def _score(self, hits: Hits) -> Float64Array:
-        """Return the score of each query, float64 ``(queries,)``."""
-        queries, corpus = self.dataset.queries, self.dataset.corpus
-        run = Run.from_hits(hits, queries.ids, corpus.ids, corpus.tie_rank)
-        return score_run(self.dataset, run, [self.measure], self.depth)[0].values[self.measure]
-
-    @cached_property
-    def _exact(self) -> Hits:
-        return self.search(BASELINE)
-
-    @cached_property
-    def _baseline(self) -> Float64Array:
-        return self._score(self._exact)
-
-    @cached_property
-    def _plain(self) -> VectorRetriever:
-        return self.retriever(BASELINE)
+    def without_rescoring(self, setting: Setting) -> VectorRetriever:
+        """Return the encoder with the index and the codes of a setting."""
+        how = setting.compression
+        codes = Compression(dimensions=how.dimensions, precision=how.precision)
+        changed = apply_setting(self.encoder, Setting(codes, setting.index))
+        return cast(VectorRetriever, changed)
 
     @cached_property
     def _vectors(self) -> ArrayVectors:
-        stored = encode_documents(self.dataset, self._plain.encoder, self.workspace.store)
+        stored = encode_documents(self.dataset, self.encoder.encoder, self.workspace.store)
         return ArrayVectors(stored.rows(np.arange(len(self.dataset.corpus))))
 
     def _neighbours(self, setting: Setting, rows: Int64Array, depth: int) -> Hits:
@@ -301,13 +391,14 @@ class Trial:
         chosen = self._vectors.rows(rows)
         if setting.index != EXACT:
             return self._in_memory(setting).search(chosen, depth)
-        recipe, device = self.retriever(setting).recipe, search_device(self.workspace.device)
-        tie_rank = self.dataset.corpus.tie_rank
-        return search_in_memory(self._vectors, recipe, device, None, tie_rank).search(chosen, depth)
+        recipe, device = self.without_rescoring(setting).recipe, self.workspace.device
+        searching = search_in_memory(
+            self._vectors, recipe, search_device(device), None, self.dataset.corpus.tie_rank
+        )
+        return searching.search(chosen, depth)
 
     def _in_memory(self, setting: Setting) -> VectorSearch:
         """Return the search of a setting in an index of FAISS, on the CPU."""
-        how = setting.compression
-        without = Compression(dimensions=how.dimensions, precision=how.precision)
-        index = self.retriever(Setting(without, setting.index)).build_index(self.dataset).load()
-        return search_in_memory(self._vectors, compress(self.model.recipe, how), "cpu", index)
+        index = self.without_rescoring(setting).build_index(self.dataset).load()
+        recipe = compress(self.encoder.recipe, setting.compression)
+        return search_in_memory(self._vectors, recipe, "cpu", index)

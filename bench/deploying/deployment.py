@@ -30,7 +30,7 @@ class CollectionTest(Record):
 
     Attributes:
         score: mean score.
-        recall: share of the exact top documents of the queries that it finds.
+        recall: share of the top documents of the baseline that it has, on average of the queries.
         bound: upper 95 % bound of the mean loss.
         needed: number of queries with such losses that prove the margin; None if none up to ten
             million does.
@@ -86,6 +86,7 @@ class Deployment(Record, kw_only=True):
     """The cheapest setting that is proved, with all that were tested.
 
     Attributes:
+        encoders: names of the encoders whose vectors have the settings: the model, or those in it.
         measures, queries: main measure, and number of queries, by collection.
         margin: largest mean loss that passes.
         provable: smallest margin that these queries can prove, if no score changes.
@@ -99,6 +100,7 @@ class Deployment(Record, kw_only=True):
     """
 
     model: str
+    encoders: tuple[str, ...]
     recipe: Recipe
     measures: dict[str, str]
     queries: dict[str, int]

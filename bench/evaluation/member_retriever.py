@@ -12,7 +12,6 @@ from bench.evaluation.result_record import Timings
 from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, SearchFacts
 from bench.evaluation.runs import Run
 from datasets_cfg.dataset import Dataset
-from retrievers.encoders.protocol import Encoder
 from retrievers.models.card import STATE
 from retrievers.models.read_checkpoint import Parameters
 
@@ -51,9 +50,9 @@ class MemberRetriever(Retriever):
         """Return this model with the prompts of ``collection`` in its members."""
         return super().for_dataset(collection)._map(lambda each: each.for_dataset(collection))
 
-    def with_encoder(self, wrap: Callable[[Encoder], Encoder]) -> Self:
-        """Return this model with wrapped encoders."""
-        return self._map(lambda member: member.with_encoder(wrap))
+    def with_encoders(self, change: Callable[[Retriever], Retriever]) -> Retriever:
+        """Return this model with each retriever of vectors among its members changed."""
+        return self._map(lambda member: member.with_encoders(change)).identify_members()
 
     def parameters(self) -> Parameters | None:
         """Return the sum of the members' parameters, or None if those of one are unknown."""
@@ -67,10 +66,6 @@ class MemberRetriever(Retriever):
         """Return this model with the states of the systems among its members."""
         wanted = self.members_depth(depth)
         return self._map(lambda member: member.identified(dataset, wanted)).identify_members()
-
-    def missing(self, dataset: Dataset) -> int:
-        """Return the number of documents of ``dataset`` that the members encode first."""
-        return sum(member.missing(dataset) for member in self.members)
 
     def check(self, dataset: Dataset, depth: int) -> int:
         """Estimate the peak memory of a search in bytes, and raise if it exceeds the limit."""

@@ -167,8 +167,14 @@ class Retriever(ABC):
         """Return the encoder, or raise a `BenchError` if the model makes no vectors."""
         raise self._no_vectors()
 
-    def with_encoder(self, wrap: Callable[[Encoder], Encoder]) -> Self:
-        """Return this model with a wrapped encoder, if it has one."""
+    @property
+    def encoders(self) -> tuple["Retriever", ...]:
+        """Retrievers of vectors in this model, each once; an encoder is its own."""
+        found = [each for member in self.members for each in member.encoders]
+        return tuple({each.recipe.fingerprint: each for each in found}.values())
+
+    def with_encoders(self, change: Callable[["Retriever"], "Retriever"]) -> "Retriever":
+        """Return this model with each of its retrievers of vectors changed."""
         return self
 
     def build_index(self, dataset: Dataset) -> IndexFolder:
@@ -176,7 +182,9 @@ class Retriever(ABC):
         raise self._no_vectors()
 
     def _no_vectors(self) -> BenchError:
-        return BenchError(f"{self.name} makes no vectors", "Use a model that encodes texts.")
+        inside = ", ".join(each.name for each in self.encoders)
+        hint = f"Use an encoder in it: {inside}." if inside else "Use a model that encodes texts."
+        return BenchError(f"{self.name} makes no vectors", hint)
 
     @property
     def index(self) -> str:

@@ -92,9 +92,14 @@ class VectorRetriever(Retriever):
         """Return the encoder."""
         return self.encoder
 
-    def with_encoder(self, wrap: Callable[[Encoder], Encoder]) -> Self:
-        """Return this model with a wrapped encoder."""
-        return replace(self, encoder=wrap(self.encoder))
+    @property
+    def encoders(self) -> tuple[Retriever, ...]:
+        """This model alone."""
+        return (self,)
+
+    def with_encoders(self, change: Callable[[Retriever], Retriever]) -> Retriever:
+        """Return this model changed."""
+        return change(self)
 
     def identified(self, dataset: Dataset, depth: int) -> Self:
         """Raise if code of the user makes other vectors: it may read files that are not hashed."""

@@ -217,12 +217,13 @@ class DeployRequest(MismatchFields, ModelFields, HardwareFields, FolderFields):
 
     From one encoding, settings are tested from mild to strong against exact search of all
     dimensions in float32, until a loss beyond the margin cannot be ruled out. Bytes, milliseconds
-    on this machine, recall and score are shown for each tested setting. Exit codes: 0 a setting is
-    proved, 3 none is, 2 bad input.
+    on this machine, recall and score are shown for each tested setting. In a fusion or reranking,
+    the vectors of its encoder have the settings, with their bytes and milliseconds, and the whole
+    ranking is tested. Exit codes: 0 a setting is proved, 3 none is, 2 bad input.
 
     Attributes:
-        model: Model: a name (see `list models`), card file, folder, Hub id, or
-            path/to/file.py:NAME.
+        model: Model: a name (see `list models`), card file, folder, Hub id,
+            path/to/file.py:NAME, or a fusion such as minilm+bm25.
         on: Collections, suites or folders (a suite of your own is a TOML file). The margin must
             hold on each.
         margin: Largest mean loss of the main measure that passes. The 95 % confidence bound of the
@@ -237,6 +238,7 @@ class DeployRequest(MismatchFields, ModelFields, HardwareFields, FolderFields):
         python -m bench deploy minilm --on beir/scifact
         python -m bench deploy minilm --on beir/scifact --margin .02 --write scifact-index
         python -m bench deploy minilm --on beir/scifact beir/nfcorpus --limit-bytes 500
+        python -m bench deploy minilm+bm25 --on beir/scifact --margin .02
     """
 
     model: str = field(kw_only=False, converter=str)

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, cast
 
 from bench.evaluation.exact import has_gpu
 from bench.evaluation.retriever import Retriever
+from bench.evaluation.vector_retriever import VectorRetriever
 from bench.runner.workspace import Workspace
 from bench.store.store import TOKENIZING, library_versions
 from datasets_cfg.corpus import Corpus
@@ -202,10 +203,11 @@ class RayCluster:
             self.ray.shutdown()
 
     def _distribute(self, loaded: Retriever) -> Retriever:
-        def wrap(encoder: Encoder) -> Encoder:
-            return cast(Encoder, RayEncoder(self, loaded.model, encoder))
+        def wrap(one: Retriever) -> Retriever:
+            encoder = cast(Encoder, RayEncoder(self, one.model, one.require_encoder()))
+            return replace(cast(VectorRetriever, one), encoder=encoder)
 
-        return loaded.with_encoder(wrap)
+        return loaded.with_encoders(wrap)
 
     def submit(self, arguments: Sequence[Any]) -> Any:
         """Submit a task with these ``arguments`` and return the reference to its `TaskResult`."""

@@ -103,9 +103,10 @@ def run(request: RunRequest, progress: RunProgress | None = None) -> RunReport:
             workers = 1 if request.workers is None else request.workers
             engine = WorkerProcesses(workers, workspace.device)
         tasks = [
-            EncodingTask(job.dataset.name, job.dataset.corpus.folder, job.model.model)
+            EncodingTask(job.dataset.name, job.dataset.corpus.folder, encoder.model)
             for job in plan.jobs
-            if job.recipe.traits.makes_vectors and not job.stored
+            for encoder in job.model.encoders
+            if not job.stored
         ]
         distribute = stack.enter_context(engine.encoding(workspace, tasks))
         evaluations = _evaluate_all(plan, distribute, request, progress)
@@ -161,28 +162,30 @@ def _estimate_costs(jobs: Iterable[Job]) -> Iterator[EncodingCost]:
     speeds: dict[str, float] = {}  # tokens a second, by the model's name
     seen = set()
     for job in jobs:
-        corpus, recipe, retriever = job.dataset.corpus, job.recipe, job.retriever
-        texts = recipe.side("document").fingerprint, corpus.sha256
+        corpus = job.dataset.corpus
         cost = EncodingCost(
             model=job.name,
             collection=job.dataset.name,
             documents=len(corpus),
             memory_bytes=job.memory_bytes,
         )
-        missing = 0 if job.stored or texts in seen else retriever.missing(job.dataset)
-        if missing:
-            encoder = retriever.require_encoder()
-            if job.name not in speeds:
-                speeds[job.name] = measure_speed(encoder, corpus, PROBE_S)
+        for one in () if job.stored else job.retriever.encoders:
+            texts = one.recipe.side("document").fingerprint, corpus.sha256
+            missing = 0 if texts in seen else one.missing(job.dataset)
+            seen.add(texts)
+            if not missing:
+                continue
+            encoder, item_bytes = one.require_encoder(), ITEM_BYTES[one.recipe.store_dtype]
+            if one.name not in speeds:
+                speeds[one.name] = measure_speed(encoder, corpus, PROBE_S)
             tokens = round(missing * mean_tokens(encoder, corpus))
             cost = msgspec.structs.replace(
                 cost,
-                to_encode=missing,
-                tokens=tokens,
-                encode_s=tokens / speeds[job.name],
-                disk_bytes=missing * (encoder.dim * ITEM_BYTES[recipe.store_dtype] + 16),
+                to_encode=cost.to_encode + missing,
+                tokens=cost.tokens + tokens,
+                encode_s=cost.encode_s + tokens / speeds[one.name],
+                disk_bytes=cost.disk_bytes + missing * (encoder.dim * item_bytes + 16),
             )
-        seen.add(texts)
         yield cost
 
 
@@ -395,15 +398,20 @@ def index(request: IndexRequest) -> IndexManifest:
     model.require_encoder()
     options = EvaluationOptions(index=spec)
     job = workspace.prepare(workspace.open(request.dataset), model, options)
-    corpus, built = job.dataset.corpus, job.retriever.build_index(job.dataset)
-    manifest = msgspec.structs.replace(built.checked(), recipe=job.recipe)
-    with replace_folder(request.out) as unfinished:
+    return write_index(job.retriever, job.dataset, request.out)
+
+
+def write_index(encoder: Retriever, dataset: Dataset, out: Path) -> IndexManifest:
+    """Write the index that ``encoder`` searches on ``dataset`` to the new folder ``out``."""
+    built = encoder.build_index(dataset)
+    manifest = msgspec.structs.replace(built.checked(), recipe=encoder.recipe)
+    with replace_folder(out) as unfinished:
         for path in built.folder.iterdir():
             shutil.copyfile(path, unfinished / path.name)
-        (unfinished / IDS_FILE).write_bytes(msgspec.json.encode(corpus.ids.to_pylist()))
+        (unfinished / IDS_FILE).write_bytes(msgspec.json.encode(dataset.corpus.ids.to_pylist()))
         (unfinished / PROGRAM_FILE).write_text(PROGRAM, encoding="utf-8")
         (unfinished / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
-    return IndexFolder(request.out).checked()
+    return IndexFolder(out).checked()
 
 
 class EncodedCount(msgspec.Struct, frozen=True):
@@ -426,9 +434,10 @@ def work(request: WorkRequest) -> Iterator[EncodedCount]:
     """Encode as one of several workers that share a cache, and yield each collection's count."""
     workspace = open_workspace(request)
     models = load_models(workspace, request.model, request)
+    encoders = [each for model in models for each in model.encoders or (model,)]
     for name in workspace.expand_names(request.names):
         dataset = workspace.dataset(name)
-        for model in models:
+        for model in encoders:
             encoder = model.for_dataset(dataset.name).require_encoder()
             run_preflight(dataset, encoder, workspace.store)
             stored = encode_documents(dataset, encoder, workspace.store)

@@ -117,11 +117,13 @@ def member_names(card: Card, base: Path) -> list[str]:
 
 
 def anchor_path(name: str, base: Path) -> str:
-    """Return ``name`` with the path in it below ``base``, if that exists."""
+    """Return ``name`` with the paths in it below ``base``, if they exist."""
     vectors, code = READY_VECTORS.fullmatch(name), PYTHON_FILE.fullmatch(name)
     file = vectors[1] if vectors else code[1] if code else name
     path = base / Path(file).expanduser()
-    return name.replace(file, str(path), 1) if path.exists() else name
+    if path.exists():
+        return name.replace(file, str(path), 1)
+    return "+".join(anchor_path(each, base) for each in _split_fusion(name)) or name
 
 
 def is_card(model: str) -> bool:

@@ -108,7 +108,7 @@ def main(words: Sequence[str] | None = None) -> None:
     model = workspace.load(typed.model)
     for name in typed.on:
         trial = Trial(workspace, workspace.open(name), model)
-        losses = np.column_stack([trial.losses(trial.search(one)) for one in sequence_of(trial)])
+        losses = np.column_stack([trial.losses(trial.rank(one)) for one in sequence_of(trial)])
         found = correlations(losses, typed.draws, np.random.default_rng(0))
         print(
             f"{name}: the order correlates with the sampling errors by {found.mean():+.3f} "

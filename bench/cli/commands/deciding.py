@@ -105,7 +105,7 @@ def deploy(request: deciding.DeployRequest, output: OutputOptions) -> int:
     if output.figure and done.baseline:
         draw_deployment(done, output.figure)
     print_result(output.json, done, deployment_text(done))
-    if done.chosen and request.write:
+    if done.chosen and request.write and not done.recipe.traits.has_members:
         words = ["run", request.on[0], "--model", request.model, "--index", str(request.write)]
         if rescore := done.chosen.compression.facts["rescore"]:
             words += ["--rescore", rescore]

@@ -11,13 +11,19 @@ from bench.deploying import deploy as trials
 from bench.deploying import deployment as records
 from bench.deploying.deployment import Setting
 from bench.evaluation.exact import ArrayVectors
+from bench.evaluation.retriever import FLAT
 from bench.gate.decision import draw_means, upper_bound
 from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import Workspace
 from bench.speed.speed_report import QueryLatency
+from bench.store.indexes import IndexFolder
 from reports.deploy import deployment_text
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import Compression, Recipe
+from retrievers.models.settings import ModelSettings
+from tests.bench.evaluation.test_kinds import ENCODER
+from tests.bench.evaluation.test_rerank_retriever import write_card as write_rerank_card
+from tests.bench.evaluation.test_rerank_retriever import write_reranker
 from tests.support.collections import write_collection, write_hashing_card
 
 COUNT = 150
@@ -71,6 +77,7 @@ def test_the_text_states_the_answer_and_what_the_next_setting_would_need():
     last = a_setting(name, 1234, compression=binary, index="HNSW32?efSearch=128")
     done = records.Deployment(
         model="m",
+        encoders=("m",),
         recipe=Recipe(model="m", kind="hashing", dim=384),
         measures={"words": "RR@10"},
         queries={"words": 300},
@@ -145,7 +152,8 @@ def test_an_index_with_rescoring_is_searched_and_timed(bench, words, card, compr
 def test_missed_neighbours_are_those_of_brute_force(bench, words, card):
     opened, rng = open_trial(bench, words, card), np.random.default_rng(1)
     vectors = unit(rng.normal(size=(COUNT, 256)))
-    opened.__dict__["_vectors"] = ArrayVectors(vectors)  # without ties, unlike those of hashing
+    (searched,) = opened.searches
+    searched.__dict__["_vectors"] = ArrayVectors(vectors)  # without ties, unlike those of hashing
 
     def nearest(width, depth):
         cut = unit(vectors[:, :width])
@@ -159,6 +167,60 @@ def test_missed_neighbours_are_those_of_brute_force(bench, words, card):
         found = nearest(32, setting.compression.rescore or 10)
         shares = [len({*a} & {*b}) / 10 for a, b in zip(nearest(256, 10), found, strict=True)]
         assert missed[setting] == pytest.approx(1 - np.mean(shares), abs=1e-9)
+
+
+def write_pipeline(folder, first, depth=20):
+    """The card of a reranking of two rankings, whose reranker counts common words."""
+    own = write_reranker(
+        folder,
+        f"open({str(folder / 'seen.txt')!r}, 'a').writelines("
+        "f'{query} | {text}\\n' for text in texts)\n"
+        "    return [len({*query.split()} & {*text.split()}) + len(text) / 99 for text in texts]",
+    )
+    return write_rerank_card(folder, own, model=first, depth=depth)
+
+
+def test_a_pipeline_scores_what_it_scores_with_an_encoder_of_that_setting(bench, words, tmp_path):
+    write_hashing_card(tmp_path / "wide.toml", 256)
+    write_hashing_card(tmp_path / "cut.toml", 256, dimensions=64)
+    found = {}
+    for name in ("wide", "cut"):
+        pipeline = write_pipeline(tmp_path, f"{name}.toml+bm25")
+        run = bench("run", words, "--model", pipeline, *AS_TESTED, "--trust-code")
+        assert not run.code, run.stderr
+        (result,) = json.loads(run.stdout)["results"]
+        found[name] = result["measures"]["RR@10"]
+    assert found["wide"] != found["cut"]
+    scored = (tmp_path / "seen.txt").read_text("utf-8").splitlines()
+    assert len(scored) == len({*scored})
+    pipeline = write_pipeline(tmp_path, "cut.toml+bm25")  # whose 64 dimensions are not the whole
+    workspace = Workspace(bench.cache, offline=True)
+    model = workspace.load(str(pipeline), ModelSettings(trust_code=True))
+    trial = trials.Trial(workspace, workspace.open(str(words)), model)
+    settings = [Setting(Compression(dimensions=width), FLAT) for width in (None, 64)]
+    scores = [trial.test(setting, 0.05).score for setting in settings]
+    assert scores == pytest.approx([found["wide"], found["cut"]], abs=1e-12)
+    after = (tmp_path / "seen.txt").read_text("utf-8").splitlines()
+    assert after == scored  # all pairs had a stored score
+
+
+def test_encoders_of_a_pipeline_have_one_setting_or_are_refused(bench, words, tmp_path):
+    write_hashing_card(tmp_path / "one.toml", 20)
+    write_hashing_card(tmp_path / "other.toml", 128)
+    (tmp_path / "letters.py").write_text(ENCODER, encoding="utf-8")  # of 20 letters
+    done = bench("deploy", f"{tmp_path / 'one.toml'}+{tmp_path / 'other.toml'}", "--on", words)
+    assert done.code == ExitCode.BAD_INPUT
+    assert "whose dimensions differ: one 20, other 128" in done.stderr
+    both = f"{tmp_path / 'one.toml'}+{tmp_path / 'letters.py'}:letters"
+    equal = ("deploy", both, "--on", words, "--margin", ".05", "--trust-code")
+    done = bench(*equal, "--write", tmp_path / "index")
+    assert "--write writes one index" in done.stderr
+    found = json.loads(bench(*equal, "--json").stdout)
+    assert found["encoders"] == ["one", "letters"]
+    assert found["baseline"]["bytes_per_document"] == 2 * 4 * 20
+    lexical = write_pipeline(tmp_path, "bm25")
+    done = bench("deploy", lexical, "--on", words, "--trust-code")
+    assert "makes no vectors" in done.stderr
 
 
 def unit(vectors):
@@ -184,6 +246,20 @@ def test_limits_choose_among_the_settings_and_the_margin_holds_on_each_collectio
     assert slow["chosen"] is None
     assert all(one["tests"] == {} for one in slow["tested"])
     assert len(slow["tested"]) == slow["sequence"]
+
+
+@pytest.mark.slow
+def test_bytes_and_times_of_a_pipeline_are_those_of_its_vectors(bench, words, card, tmp_path):
+    margin = ("--margin", ".05", "--limit-bytes", "300")
+    written = tmp_path / "index"
+    found = deploy(bench, f"{card}+bm25", words, *margin, "--write", written)
+    assert found["encoders"] == ["wide"]
+    assert found["baseline"]["bytes_per_document"] == 4 * 256
+    assert found["chosen"]["bytes_per_document"] <= 300
+    assert IndexFolder(written).checked().recipe.kind == "hashing"
+    assert found["baseline"]["tests"]["words"]["recall"] == 1
+    text = bench("deploy", f"{card}+bm25", "--on", words, *margin).stdout
+    assert "those of searching the vectors of wide; recall, score and bound" in text
 
 
 @pytest.mark.slow

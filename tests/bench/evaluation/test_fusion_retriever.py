@@ -244,7 +244,7 @@ def test_members_of_a_card_are_relative_to_its_file(tmp_path):
         name="f",
         title="f",
         kind="fusion",
-        models=("one.toml", "code.py:made", "vectors:ready:dot", "vectors:ready", "bm25"),
+        models=("one.toml", "code.py:made", "vectors:ready:dot", "vectors:ready", "bm25+one.toml"),
     )
     for name in ("one.toml", "code.py", "ready"):
         (tmp_path / name).touch()
@@ -253,5 +253,5 @@ def test_members_of_a_card_are_relative_to_its_file(tmp_path):
         f"{tmp_path}/code.py:made",
         f"vectors:{tmp_path}/ready:dot",
         f"vectors:{tmp_path}/ready",
-        "bm25",
+        f"bm25+{tmp_path}/one.toml",
     ]
