@@ -7,7 +7,7 @@ from typing import Any, Self
 import msgspec
 
 from bench.evaluation.index_search import check_memory
-from bench.evaluation.judging import apply_protocol
+from bench.evaluation.member_rankings import search_member
 from bench.evaluation.result_record import Timings
 from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, SearchFacts
 from bench.evaluation.runs import Run
@@ -79,9 +79,8 @@ class MemberRetriever(Retriever):
     def search_members(self, dataset: Dataset, depth: int) -> tuple[list[Run], list[SearchFacts]]:
         """Return the rankings of the members without documents that the protocol excludes."""
         wanted = self.members_depth(depth)
-        found = [member.search(dataset, wanted) for member in self.members]
-        runs = [apply_protocol(run, dataset, wanted) for run, _ in found]
-        return runs, [facts for _, facts in found]
+        found = [search_member(member, dataset, wanted) for member in self.members]
+        return [run for run, _ in found], [facts for _, facts in found]
 
     def sum_facts(self, found: Sequence[SearchFacts], own: Timings) -> SearchFacts:
         """Return how a ranking was computed by the members and then in the time ``own``."""

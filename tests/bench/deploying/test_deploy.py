@@ -250,7 +250,7 @@ def test_limits_choose_among_the_settings_and_the_margin_holds_on_each_collectio
 
 @pytest.mark.slow
 def test_bytes_and_times_of_a_pipeline_are_those_of_its_vectors(bench, words, card, tmp_path):
-    margin = ("--margin", ".05", "--limit-bytes", "300")
+    margin = ("--margin", ".2", "--limit-bytes", "300")
     written = tmp_path / "index"
     found = deploy(bench, f"{card}+bm25", words, *margin, "--write", written)
     assert found["encoders"] == ["wide"]
