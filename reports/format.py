@@ -43,6 +43,11 @@ score = fixed_digits(4)
 count = fixed_digits(0)
 
 
+def milliseconds(value: float) -> str:
+    """Format milliseconds with two digits: ``1.50``, ``under 0.01``."""
+    return "under 0.01" if 0 < value < 0.01 else f"{value:,.2f}"
+
+
 def signed(value: float | None, digits: int = 4) -> str:
     """Format a difference ``value`` with so many ``digits``: ``-0.0123``."""
     return "" if value is None else f"{value:+.{digits}f}"

@@ -445,7 +445,7 @@ def draw_cutoff(done: ScoreCutoff, path: Path) -> None:
 
 def draw_tuning(done: Tuning, path: Path) -> None:
     """Draw the gain of each tested setting, with its interval, against its cost."""
-    known = done.baseline_ms is not None
+    known = done.baseline_costs is not None
 
     def fill(figure: "Figure") -> None:
         axes = figure.subplots()

@@ -35,8 +35,8 @@ def _answer(done: Tuning) -> str:
     if one is None:
         return f"No setting is proved better than {done.baseline} {where}. Keep {done.baseline}."
     cost = format_count(len(one.models), "ranking", "rankings")
-    if one.ms is not None and done.baseline_ms is not None:
-        cost = f"{fmt.signed(one.ms - done.baseline_ms, 2)} ms a query"
+    if one.costs and done.baseline_costs:
+        cost = f"{fmt.signed(one.costs.ms - done.baseline_costs.ms, 2)} ms a query"
     gain = f"by {one.low:.4f} or more (95 %)"
     return f"{one.name}: better than {done.baseline} {gain} {where}, {cost}."
 
@@ -58,7 +58,7 @@ def _rerankings(done: Tuning) -> str:
     """Return a table of what reranking adds to a setting."""
     columns: list[Column[Reranking]] = [
         Column(f"reranked of {done.reranked}", lambda row: f"first {row.depth}"),
-        Column("ms more", lambda row: row.ms, fmt.fixed_digits(2)),
+        Column("ms more", lambda row: row.ms, fmt.milliseconds),
         Column("gain", lambda row: row.gain, fmt.signed),
         Column("95 % interval", lambda row: row, fmt.interval),
         Column("verdict", lambda row: "better" if row.low >= 0 else "not proved"),
@@ -82,7 +82,7 @@ def _table(done: Tuning) -> str:
         name=done.baseline,
         models=(done.baseline,),
         fusion=None,
-        ms=done.baseline_ms,
+        costs=done.baseline_costs,
         score=done.baseline_score,
         gain=0.0,
         low=0.0,
@@ -91,7 +91,9 @@ def _table(done: Tuning) -> str:
     rows = [baseline, *sorted(best.values(), key=lambda one: (one.cost, -one.gain))]
     columns: list[Column[TunedSetting]] = [
         Column("setting", lambda row: row.name),
-        Column("ms", lambda row: row.ms, fmt.fixed_digits(2)),
+        Column("ms", lambda row: row.costs and row.costs.ms, fmt.milliseconds),
+        Column("95th", lambda row: row.costs and row.costs.p95_ms, fmt.milliseconds),
+        Column("bytes", lambda row: row.costs and row.costs.vector_bytes, fmt.count),
         Column("score", lambda row: row.score, fmt.score),
         Column("gain", lambda row: None if row is baseline else row.gain, fmt.signed),
         Column("95 % interval", lambda row: None if row is baseline else row, fmt.interval),
@@ -103,10 +105,11 @@ def _legend(done: Tuning) -> Iterator[str]:
     if len(done.settings) > 1:
         yield "The table has the best setting of each kind, and the answer; --json has all."
     yield "Intervals: of the gain, for all settings together (joint sign flips)."
-    if done.baseline_ms is None:
+    if done.baseline_costs is None:
         yield "Run files have no times: the cheapest setting is the one with the fewest rankings."
     else:
-        yield "ms: of a query, on this machine; measured, and no part of the proof."
+        yield "ms, 95th: milliseconds of a query, median and 95th percentile, on this machine;"
+        yield "measured, and no part of the proof. bytes: of the vectors of a document."
 
 
 def _how_to_run(done: Tuning, chosen: TunedSetting, out: Path | None) -> str:

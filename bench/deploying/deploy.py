@@ -105,20 +105,18 @@ def _check_output(request: DeployRequest, names: list[str]) -> None:
 
 
 def _check_encoders(request: DeployRequest, model: Retriever) -> None:
-    """Raise if a setting has no vectors, or cannot be the same for all encoders of ``model``."""
-    widths = {one.name: one.recipe.dim for one in model.encoders}
-    if not widths:
-        problem = f"{model.name} makes no vectors"
+    """Raise if ``model`` has no encoder, or if its encoders cannot have the same setting."""
+    encoders = model.encoders
+    if not encoders:
         hint = "Use a model that encodes texts, or a pipeline with one, such as minilm+bm25."
-        raise BenchError(problem, hint)
-    if len({*widths.values()}) > 1:
-        listed = ", ".join(f"{name} {dim}" for name, dim in widths.items())
+        raise BenchError(f"{model.name} makes no vectors", hint)
+    if len({one.recipe.dim for one in encoders}) > 1:
+        widths = format_names([f"{one.name} {one.recipe.dim}" for one in encoders])
         problem = f"one setting cannot fit the encoders of {model.name}, whose dimensions differ"
-        raise BenchError(f"{problem}: {listed}", "Deploy them one by one.")
-    if request.write and len(widths) > 1:
-        problem = (
-            f"--write writes one index, and {model.name} has the encoders {format_names([*widths])}"
-        )
+        raise BenchError(f"{problem}: {widths}", "Deploy them one by one.")
+    if request.write and len(encoders) > 1:
+        names = format_names([one.name for one in encoders])
+        problem = f"--write writes one index, and {model.name} has the encoders {names}"
         raise BenchError(problem, "Leave it out, and write each with `bench index`.")
 
 

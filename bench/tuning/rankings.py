@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
+
+import numpy as np
 
 from bench.comparing.comparison import find_run_file, score_run_file
 from bench.evaluation.pipeline import Job, OpenDataset, evaluate
@@ -17,6 +18,7 @@ from bench.result_store.result import save
 from bench.runner.run import run_file_name
 from bench.runner.workspace import Workspace, load_models, refuse_duplicates
 from bench.speed.race import time_call
+from bench.tuning.tuning_record import Cost
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.models.card import Card, make_card
@@ -36,13 +38,13 @@ class Member:
         typed: as the user named it.
         name: name in results.
         run: ranking, by the protocol of the collection.
-        ms: milliseconds of a query; None for a run file.
+        cost: cost of a query; None for a run file.
     """
 
     typed: str
     name: str
     run: Run
-    ms: float | None
+    cost: Cost | None
 
 
 def open_collection(request: TuneRequest, workspace: Workspace) -> OpenDataset:
@@ -73,15 +75,15 @@ def collect_rankings(
         model: workspace.prepare(opened, one, out=request.results)
         for model, one in zip(models, retrievers, strict=True)
     }
-    members, known = list[Member](), dict[str, float]()
+    members, known = list[Member](), dict[str, Cost]()
     for model in request.models:
-        path, ms = files[model], None
+        path, cost = files[model], None
         if path:
             run = score_run_file(path, opened, request.measure, None).run
         else:
             done = _evaluate(jobs[model], request.results)
-            run, ms = done.run, measure_ms(jobs[model].retriever, done, opened.dataset, known)
-        members.append(Member(model, names[model], run, ms))
+            run, cost = done.run, measure_cost(jobs[model].retriever, done, opened.dataset, known)
+        members.append(Member(model, names[model], run, cost))
     return members
 
 
@@ -93,40 +95,52 @@ def _evaluate(job: Job, results: Path | None) -> Evaluation:
     return done if results is None else save(done, results)
 
 
-def measure_ms(
-    retriever: Retriever, done: Evaluation, dataset: Dataset, known: dict[str, float]
-) -> float:
-    """Return the milliseconds of a query: its search in the evaluation, and encoding it alone.
+def measure_cost(
+    retriever: Retriever, done: Evaluation, dataset: Dataset, known: dict[str, Cost]
+) -> Cost:
+    """Return the cost of a query: its search in the evaluation, and encoding it alone.
 
-    The evaluation ``done`` searched all queries together; a search system was timed by query, and a
-    reranker by pair. Times of encoders are ``known`` once they are measured, by fingerprint.
+    The evaluation ``done`` searched all queries together, so the mean stands for each; a search
+    system was timed by query, and a reranker by pair. Costs of encoders are ``known`` once they are
+    measured, by fingerprint.
     """
-    if done.record.latency:
-        return done.record.latency.median_ms
+    if latency := done.record.latency:
+        return Cost(latency.median_ms, latency.p95_ms)
     timings = done.record.timings
     searching = timings.search_s - timings.busy_s.get("rerank", 0.0)  # of pairs without a score
-    return 1000 * searching / len(dataset.queries) + _models_ms(retriever, dataset, known)
+    mean_ms = 1000 * searching / len(dataset.queries)
+    return Cost(mean_ms, mean_ms) + _models_cost(retriever, dataset, known)
 
 
-def _models_ms(retriever: Retriever, dataset: Dataset, known: dict[str, float]) -> float:
-    """Return the milliseconds of encoding a query alone, and of scoring its pairs."""
-    total = sum(_models_ms(member, dataset, known) for member in retriever.members)
+def _models_cost(retriever: Retriever, dataset: Dataset, known: dict[str, Cost]) -> Cost:
+    """Return the cost of encoding a query alone, of its vectors, and of scoring its pairs."""
+    total = Cost()
+    for each in retriever.encoders:
+        total += _encoding_cost(each, dataset.queries.texts[:ENCODED_QUERIES], known)
+    return total + _pairs_cost(retriever, dataset)
+
+
+def _pairs_cost(retriever: Retriever, dataset: Dataset) -> Cost:
+    """Return the cost of scoring the pairs of a query in all rerankers of a model."""
+    total = Cost()
+    for member in retriever.members:
+        total += _pairs_cost(member, dataset)
     if isinstance(retriever, RerankRetriever):
         pairs = retriever.score_pairs(dataset, Run.from_rows([], [], []))
-        total += retriever.card.depth * measure_pair_ms(pairs)
-    return total or _encode_ms(retriever, dataset.queries.texts[:ENCODED_QUERIES], known)
+        total += reranking_cost(pairs, retriever.card.depth)
+    return total
 
 
-def _encode_ms(retriever: Retriever, texts: Sequence[str], known: dict[str, float]) -> float:
-    """Return the median milliseconds of encoding a text alone, the fastest of several times."""
-    traits, name = retriever.recipe.traits, retriever.recipe.fingerprint
-    if not traits.makes_vectors or traits.reads_ids:
-        return 0.0
+def _encoding_cost(encoder: Retriever, texts: Sequence[str], known: dict[str, Cost]) -> Cost:
+    """Return the cost of encoding a text alone, the fastest of several times, and of vectors."""
+    name, size = encoder.recipe.fingerprint, Cost(vector_bytes=encoder.bytes_per_document or 0)
+    if encoder.recipe.traits.reads_ids:
+        return size
     if name not in known:
-        encode = retriever.require_encoder().encode_queries
+        encode = encoder.require_encoder().encode_queries
         timed = [[time_call(partial(encode, [text]))[0] for text in texts] for _ in range(REPEATS)]
-        known[name] = 1000 * median(map(min, zip(*timed, strict=True)))
-    return known[name]
+        known[name] = cost_of([1000 * min(each) for each in zip(*timed, strict=True)])
+    return known[name] + size
 
 
 def open_reranking(
@@ -156,7 +170,20 @@ def reranking_card(request: TuneRequest, model: str, depth: int) -> Card:
     return make_card(fields)
 
 
-def measure_pair_ms(pairs: Pairs) -> float:
-    """Return the mean milliseconds in which a pair was scored."""
-    count = sum(one.k for one in pairs.values())
-    return 1000 * sum(one.seconds for one in pairs.values()) / max(1, count)
+def cost_of(samples_ms: Sequence[float]) -> Cost:
+    """Return the cost of queries that took ``samples_ms`` milliseconds."""
+    median, p95 = np.percentile(samples_ms, [50, 95]).tolist()
+    return Cost(median, p95)
+
+
+def reranking_cost(pairs: Pairs, depth: int) -> Cost:
+    """Return the cost of reranking ``depth`` documents: the time of scored ``pairs`` for as many.
+
+    The median is by the mean time of a pair, the 95th percentile by the mean of each query.
+    """
+    scored = [one for one in pairs.values() if one.k]
+    if not scored:
+        return Cost()
+    mean = sum(one.seconds for one in scored) / sum(one.k for one in scored)
+    slow = np.percentile([one.seconds / one.k for one in scored], 95)
+    return Cost(1000 * depth * mean, 1000 * depth * float(slow))

@@ -4,6 +4,7 @@ The rankings of all models and run files are found once. Every setting is fused 
 in memory, on the same queries.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -32,12 +33,12 @@ from bench.tuning.rankings import (
     CARD,
     Member,
     collect_rankings,
-    measure_pair_ms,
     open_collection,
     open_reranking,
     reranking_card,
+    reranking_cost,
 )
-from bench.tuning.tuning_record import Ceiling, Reranking, TunedSetting, Tuning
+from bench.tuning.tuning_record import Ceiling, Cost, Reranking, TunedSetting, Tuning
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.reader import Qrels
 from foundation.arrays import Float64Array
@@ -199,12 +200,17 @@ class Trial:
 class Scores:
     """Scores of all settings, float64 ``(queries,)`` each, and what they cost.
 
-    ``ms`` are the milliseconds of a query, and ``pair_ms`` those of scoring a pair.
+    ``reranking`` is what a reranker adds to the cost, by its depth.
     """
 
     of: Mapping[Setting, Float64Array]
-    ms: Mapping[Setting, float | None]
-    pair_ms: float
+    costs: Mapping[Setting, Cost | None]
+    reranking: Mapping[int, Cost]
+
+    def ms(self, setting: Setting) -> float | None:
+        """Return the milliseconds of a query, or None if they are unknown."""
+        cost = self.costs[setting]
+        return None if cost is None else cost.ms
 
 
 def _score(trial: Trial, grid: Sequence[Setting]) -> Scores:
@@ -222,20 +228,23 @@ def _score(trial: Trial, grid: Sequence[Setting]) -> Scores:
             for depth in DEPTHS:
                 reranked = replace(setting, reranked=depth)
                 scores[reranked] = trial.score(rerank(run, pairs, depth))
-    fusing, pair = 1000 * median(seconds) / queries, measure_pair_ms(pairs)
-    costs = {setting: _cost(members, setting, fusing, pair) for setting in scores}
-    return Scores(scores, costs, pair)
+    fusing_ms = 1000 * median(seconds) / queries
+    fusing = Cost(fusing_ms, fusing_ms)
+    reranking = {depth: reranking_cost(pairs, depth) for depth in (0, *DEPTHS)}
+    costs = {one: _cost(members, one, fusing, reranking[one.reranked]) for one in scores}
+    return Scores(scores, costs, reranking)
 
 
 def _choose(request: TuneRequest, trial: Trial, scores: Scores) -> Tuning:
     """Test all settings that are cheap enough, and choose one."""
     members, baseline = trial.members, Setting((0,))
     settings = [one for one in scores.of if one != baseline]
-    allowed = [one for one in settings if _is_allowed(scores.ms[one], request.limit_ms)]
+    allowed = [one for one in settings if _is_allowed(scores.ms(one), request.limit_ms)]
     if not allowed:
-        least = min(ms for one in settings if (ms := scores.ms[one]) is not None)
-        problem = f"every setting costs more than {request.limit_ms:g} ms a query"
-        raise BenchError(problem, f"Use --limit-ms {least:.3g} or more.")
+        least = min(ms for one in settings if (ms := scores.ms(one)) is not None)
+        limit = f"{request.limit_ms:f}".rstrip("0").rstrip(".")
+        problem = f"every setting costs more than {limit} ms a query"
+        raise BenchError(problem, f"Use --limit-ms {math.ceil(100 * least) / 100:.2f} or more.")
     gains, low, high = _test(request, scores, allowed, baseline)
     tested = {
         setting: TunedSetting(
@@ -243,7 +252,7 @@ def _choose(request: TuneRequest, trial: Trial, scores: Scores) -> Tuning:
             models=tuple(members[one].typed for one in setting.members),
             fusion=setting.fusion,
             reranked=setting.reranked,
-            ms=scores.ms[setting],
+            costs=scores.costs[setting],
             score=float(scores.of[setting].mean()),
             gain=float(gains[:, place].mean()),
             low=float(low[place]),
@@ -262,7 +271,7 @@ def _choose(request: TuneRequest, trial: Trial, scores: Scores) -> Tuning:
         queries=len(gains),
         baseline=members[0].name,
         baseline_score=float(scores.of[baseline].mean()),
-        baseline_ms=scores.ms[baseline],
+        baseline_costs=scores.costs[baseline],
         over_ms=len(settings) - len(allowed),
         settings=tuple(sorted(tested.values(), key=lambda one: -one.gain)),
         selection=selection_gain(gains, request.seed),
@@ -290,19 +299,21 @@ def _test_reranking(request: TuneRequest, scores: Scores, first: Setting) -> Ite
     gains, low, high = _test(request, scores, depths, first)
     for place, (setting, gain) in enumerate(zip(depths, gains.mean(axis=0), strict=True)):
         limits = float(low[place]), float(high[place])
-        yield Reranking(setting.reranked, scores.pair_ms * setting.reranked, float(gain), *limits)
+        yield Reranking(
+            setting.reranked, scores.reranking[setting.reranked].ms, float(gain), *limits
+        )
 
 
-def _cost(members: Sequence[Member], setting: Setting, fusing: float, pair: float) -> float | None:
-    """Return the milliseconds of a query, or None if a run file takes part in the tuning.
-
-    Fusing takes ``fusing`` ms, and scoring a pair of query and document ``pair`` ms.
-    """
-    times = [members[number].ms for number in setting.members]
-    if any(one.ms is None for one in members):
+def _cost(
+    members: Sequence[Member], setting: Setting, fusing: Cost, reranking: Cost
+) -> Cost | None:
+    """Return the cost of a setting, or None if a run file takes part in the tuning."""
+    if any(one.cost is None for one in members):
         return None
-    searching = sum(ms for ms in times if ms is not None)
-    return searching + fusing * (setting.fusion is not None) + pair * setting.reranked
+    total = fusing + reranking if setting.fusion else reranking
+    for number in setting.members:
+        total += members[number].cost or Cost()
+    return total
 
 
 def _is_allowed(ms: float | None, limit: float | None) -> bool:

@@ -5,6 +5,23 @@ from foundation.records import Record
 from retrievers.models.card import Fusion
 
 
+class Cost(Record):
+    """What a pipeline costs on this machine. The cost of a pipeline is the sum of its parts'.
+
+    Attributes:
+        ms, p95_ms: median and 95th percentile of the milliseconds of a query.
+        vector_bytes: bytes that a search reads of the vectors of a document, on average.
+    """
+
+    ms: float = 0.0
+    p95_ms: float = 0.0
+    vector_bytes: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        size = self.vector_bytes + other.vector_bytes
+        return Cost(self.ms + other.ms, self.p95_ms + other.p95_ms, size)
+
+
 class TunedSetting(Record, kw_only=True):
     """A pipeline with its gain over the baseline.
 
@@ -13,7 +30,7 @@ class TunedSetting(Record, kw_only=True):
         models: models and run files that take part, as they were typed.
         fusion: how their rankings are fused; None for one model alone.
         reranked: number of first documents that are reranked; 0 for none.
-        ms: milliseconds of a query on this machine; None if a run file takes part anywhere.
+        costs: what a query costs; None if a run file takes part anywhere.
         score: mean score.
         gain: mean score minus that of the baseline.
         low, high: 95 % interval of the gain, for all settings together.
@@ -22,7 +39,7 @@ class TunedSetting(Record, kw_only=True):
     name: str
     models: tuple[str, ...]
     fusion: Fusion | None
-    ms: float | None
+    costs: Cost | None
     score: float
     gain: float
     low: float
@@ -37,7 +54,7 @@ class TunedSetting(Record, kw_only=True):
     @property
     def cost(self) -> float:
         """Milliseconds of a query, or the number of rankings and of reranked documents."""
-        return len(self.models) + self.reranked if self.ms is None else self.ms
+        return len(self.models) + self.reranked if self.costs is None else self.costs.ms
 
 
 class Ceiling(Record):
@@ -73,7 +90,7 @@ class Tuning(Record, kw_only=True):
         queries: number of queries, or of their groups.
         baseline: the first model or run file.
         baseline_score: its mean score.
-        baseline_ms: its milliseconds of a query; None if a run file takes part.
+        baseline_costs: its costs; None if a run file takes part.
         over_ms: number of settings that --limit-ms excludes.
         settings: all settings that were tested, the largest gain first.
         selection: how much of the largest gain comes from choosing it on these queries.
@@ -91,7 +108,7 @@ class Tuning(Record, kw_only=True):
     queries: int
     baseline: str
     baseline_score: float
-    baseline_ms: float | None
+    baseline_costs: Cost | None
     over_ms: int = 0
     settings: tuple[TunedSetting, ...] = ()
     selection: float = 0.0

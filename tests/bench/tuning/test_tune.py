@@ -9,9 +9,10 @@ import bench as api
 from bench.requests.deciding import TuneRequest
 from bench.requests.outcomes import ExitCode
 from bench.tuning.tune import _write_cards
-from bench.tuning.tuning_record import TunedSetting
+from bench.tuning.tuning_record import Cost, TunedSetting
 from foundation.errors import BenchError
 from retrievers.models.card import Fusion
+from retrievers.models.resolve import resolve_model
 from tests.bench.comparing.test_groups import with_metadata
 from tests.bench.cutoffs.test_cutoff import write_run
 from tests.bench.evaluation.test_rerank_retriever import write_card, write_reranker
@@ -92,7 +93,12 @@ def test_the_cheapest_proved_setting_is_one_ranking_if_that_is_enough(bench, six
 
 def test_a_fusion_of_models_scores_what_its_card_scores_in_run(bench, sixty, tmp_path):
     found, _ = tune(bench, "hashing", "bm25", "--on", sixty, "--measure", "RR@5")
-    assert {one["ms"] > 0 for one in found["settings"]} == {True}
+    costs = [one["costs"] for one in found["settings"]]
+    assert all(0 < one["ms"] <= one["p95_ms"] for one in costs)
+    hashing = found["baseline_costs"]["vector_bytes"]
+    assert hashing == 4 * resolve_model("hashing").recipe.options["dim"]
+    sizes = {tuple(one["models"]): one["costs"]["vector_bytes"] for one in found["settings"]}
+    assert sizes == {("bm25",): 0, ("hashing", "bm25"): hashing}
     assert found["measure"] == "RR@5"
     best = next(one for one in found["settings"] if one["fusion"])
     fields = {name: value for name, value in best["fusion"].items() if value not in (None, [])}
@@ -114,13 +120,13 @@ def test_what_was_evaluated_before_is_not_searched_again(bench, sixty):
 
 def test_settings_over_a_limit_of_milliseconds_are_not_tested(bench, sixty):
     found, _ = tune(bench, "hashing", "bm25", "--on", sixty)
-    times = sorted(one["ms"] for one in found["settings"])
+    times = sorted(one["costs"]["ms"] for one in found["settings"])
     limit = (times[0] + times[-1]) / 2
     fewer, _ = tune(bench, "bm25", "hashing", "--on", sixty, "--limit-ms", f"{limit:.9f}")
     assert fewer["over_ms"] + len(fewer["settings"]) == 12
     done = bench("tune", "hashing", "bm25", "--on", sixty, "--limit-ms", ".000001")
     assert done.code == ExitCode.BAD_INPUT
-    assert "every setting costs more than 1e-06 ms a query" in done.stderr
+    assert "every setting costs more than 0.000001 ms a query" in done.stderr
 
 
 def test_the_time_of_a_reranker_counts_also_where_its_scores_are_stored(bench, sixty, tmp_path):
@@ -130,7 +136,7 @@ def test_the_time_of_a_reranker_counts_also_where_its_scores_are_stored(bench, s
         bench.out.rename(tmp_path / "old") if bench.out.exists() else None
         found, _ = tune(bench, "bm25", card, "--on", sixty, "--trust-code")
         alone = next(one for one in found["settings"] if one["name"] == "reranked")
-        assert 2 <= alone["ms"] < 100
+        assert 2 <= alone["costs"]["ms"] < 100
 
 
 OVERLAP = "return [len({*query.split()} & {*text.split()}) / 2 for text in texts]"
@@ -191,7 +197,7 @@ def test_the_cards_of_a_reranked_answer_run(bench, sixty, tmp_path, fusion):
         ("hashing", "bm25"), str(sixty), reranker=str(tmp_path / "own.py:score"), out=out
     )
     models = ("hashing", "bm25") if fusion else ("hashing",)
-    numbers = {"ms": 1.0, "score": 0.5, "gain": 0.1, "low": 0.05, "high": 0.2}
+    numbers = {"costs": Cost(1.0, 2.0), "score": 0.5, "gain": 0.1, "low": 0.05, "high": 0.2}
     setting = TunedSetting(name="x", models=models, fusion=fusion, reranked=3, **numbers)
     card, first = _write_cards(request, setting)
     assert card == out.read_text("utf-8")
