@@ -19,7 +19,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from bench.boards.leaderboard_record import Leaderboard
-from bench.bundling.bundle import BundleManifest
+from bench.bundling.manifest import BundleManifest
 from bench.bundling.replay import ReplayReport
 from bench.cli.command_table import COMMANDS, Command, is_required, typed_name
 from bench.cli.commands.names import NameLine

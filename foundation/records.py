@@ -232,7 +232,7 @@ class TomlFiles(Generic[R]):
             if Path(f"{stem}{SUFFIX}").is_file():
                 _note_file(self.kind, stem)
             return self.folder / f"{stem}{SUFFIX}"
-        if path.is_file():
+        if path.is_file() and path.suffix == SUFFIX:
             return path
         known = f"Use one of {', '.join(self.names())}, or a {SUFFIX} file."
         hint = did_you_mean(path.stem, self.names(), known)

@@ -127,6 +127,18 @@ def hash_sources(module: str, follow: Callable[[str], bool] = lambda name: False
     return hashes
 
 
+def find_own_files(path: Path) -> list[Path]:
+    """Return a file of code and the files of its folder that it imports. Nothing is run."""
+    found = [path]
+    for file in found:  # which grows
+        package = ".".join(file.relative_to(path.parent).parts[:-1])
+        for name in _imported_modules(file.read_bytes(), package):
+            module = path.parent.joinpath(*name.split("."))
+            files = (module.with_suffix(SUFFIX), module / "__init__.py")
+            found += [each for each in files if each.is_file() and each not in found]
+    return found
+
+
 def _find_file(name: str) -> Path | None:
     """Return the file of a module, or the folder of a namespace package. None if unknown."""
     if file := getattr(sys.modules.get(name), "__file__", None):

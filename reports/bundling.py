@@ -1,24 +1,16 @@
 """The commands of a bundle, and what a replay repeated, as Markdown."""
 
-import shlex
-
-from bench.bundling.bundle import BundleManifest
+from bench.bundling.manifest import BundleManifest
 from bench.bundling.replay import ReplayReport
-from foundation.errors import format_count
 from reports.format import score, signed
 from reports.table import bullets, code, escape, make_table
 
 
 def bundle_text(manifest: BundleManifest, out: str) -> str:
     """Return the commands of a bundle in the folder ``out``, and what they do not repeat."""
-    commands = [shlex.join(["python", "-m", "bench", *each.words]) for each in manifest.commands]
-    made = sum(len(each.makes) for each in manifest.commands)
-    counts = (
-        format_count(len(commands), "command", "commands"),
-        format_count(made, "record", "records"),
-    )
-    parts = [f"{escape(out)}: {' for '.join(counts)}"]
-    return "\n\n".join([*parts, bullets(map(code, commands)), *_unrepeated(manifest.unrepeated)])
+    commands = bullets(code(each.typed) for each in manifest.commands)
+    parts = [escape(f"{out}:"), commands, *_unrepeated(manifest.unrepeated)]
+    return "\n\n".join(filter(None, parts))
 
 
 def replay_text(report: ReplayReport) -> str:

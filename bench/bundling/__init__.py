@@ -1,5 +1,6 @@
-"""Bundles: what a reader needs to repeat results.
+"""Bundles: what a reader needs to repeat results and ablations.
 
-`commands` finds the command that repeats a stored result, `bundle` writes the folder, and `replay`
-repeats its commands and compares the scores of each query.
+`manifest` has the records of a bundle, and refuses one that names code elsewhere; `copies` copies
+what commands name, `bundle` writes the folder, and `replay` repeats its commands and compares the
+scores.
 """

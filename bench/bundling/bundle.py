@@ -6,104 +6,108 @@
     bundle.json        `BundleManifest`: the commands, and hashes of all files
     requirements.txt   versions of the libraries
     recorded/          records and scores per query, as `run` stored them
+    reports/           reports of ablations
     trainings/         records of the trainings that made weights
-    cards/ presets/    files of the user that commands name
+    cards/ presets/ grids/ suites/    files of the user that commands name
     code/              the user's code, by the first digits of its hash
 
 Commands are typed in a copy of the folder, in which weights are in ``models/``.
 """
 
-import json
-import re
-import shlex
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import attrs
 import msgspec
 
-from bench.bundling.commands import FileSearch, find_request, typed_words
-from bench.evaluation.result_record import OVERLAY_FILE, RUN_FILE, SCORES_FILE, Evaluation, Result
+from bench.bundling.copies import Copies, read_training
+from bench.bundling.manifest import (
+    LOCK,
+    MANIFEST,
+    README,
+    RECORDED,
+    REPORT,
+    REPORTS,
+    TRAININGS,
+    WEIGHTS,
+    BundledCommand,
+    BundleManifest,
+)
+from bench.evaluation.result_record import (
+    OVERLAY_FILE,
+    RUN_FILE,
+    SCORES_FILE,
+    Conditions,
+    Evaluation,
+    Result,
+)
+from bench.evaluation.retriever import EvaluationOptions, Retriever
+from bench.experiments.grid import FILES as GRID_FILES
+from bench.experiments.report import Report
 from bench.requests.data import BundleRequest
-from bench.requests.fields import given_fields
+from bench.requests.fields import typed_words
 from bench.result_store.find import find_named, find_results
 from bench.result_store.result import RESULT_FILE
 from bench.runner.workspace import Workspace, open_workspace
+from bench.store.indexes import MANIFEST_FILE, IndexFolder
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
 from foundation.files import replace_folder, sha256_of_file
-from foundation.records import SUFFIX as TOML
-from foundation.records import Record, read_json, write_json
-from foundation.sources import SUFFIX as PYTHON
-from retrievers.models.card import CARD_FILE, load_card
-from retrievers.models.locate import PYTHON_FILE, READY_VECTORS, is_url
-from retrievers.models.read_checkpoint import ADAPTER_FOLDER
+from foundation.records import read_json, read_toml, write_json
+from retrievers.models.card import Recipe, all_cards
 from retrievers.models.resolve import TRAINING_FILE
-from retrievers.training.engine.identity import WEIGHT_SUFFIXES, TrainingRecord
+from retrievers.models.settings import ModelSettings
+from retrievers.training.engine.identity import TrainingRecord
 
-MANIFEST, README, LOCK = "bundle.json", "README.md", "requirements.txt"
-HASH_DIGITS = 8
-
-
-class BundledCommand(Record):
-    """A command of a bundle.
-
-    Attributes:
-        words: what is typed after ``python -m bench``, in the folder of a replay.
-        makes: records in the bundle that the command makes again.
-        on: collections that it reads, as they are typed; of an evaluation, that of each result.
-        reads: hashes of the files that are read of each folder of weights, by its path.
-    """
-
-    words: tuple[str, ...]
-    makes: list[str]
-    on: list[str] = []
-    reads: dict[str, dict[str, str]] = {}
-
-
-class BundleManifest(Record):
-    """Content of ``bundle.json``.
-
-    Attributes:
-        bench: version of this program, with its commit.
-        commands: commands in the order in which they are typed.
-        unrepeated: reason why no command repeats a result, by its folder.
-        files: sha256 of each other file.
-        schema: version of this record.
-    """
-
-    bench: str
-    commands: tuple[BundledCommand, ...]
-    unrepeated: dict[str, str]
-    files: dict[str, str]
-    schema: int = 1
+RESULTS = "results"
+EVALUATE = "evaluate"  # folder of the results of an ablation
+AGAIN = "Evaluate again with `bench run`, then bundle the new result."
+POSITIONAL = {
+    "score": ("run",),
+    "compose": ("how", "adapters"),
+    "index": ("dataset",),
+    "ablate": ("grid",),
+    **dict.fromkeys(("pretrain", "finetune", "adapt"), ("preset",)),
+}
+UNKNOWN = "its record states no command: Python made it, or an older version"
 
 
 def bundle(request: BundleRequest) -> BundleManifest:
-    """Write a bundle of stored results to a new folder, and return its manifest.
+    """Write a bundle of stored results and ablations to a new folder, and return its manifest.
 
     Raises:
         BenchError: there are no results, or the folder is not empty.
     """
     if request.out.exists() and (not request.out.is_dir() or any(request.out.iterdir())):
         raise BenchError(f"{request.out} is not empty", "Choose a new folder.")
-    stored = [one for name in request.results for one in _find(name)]
-    workspace = replace(open_workspace(request), offline=True)
+    reports = [file for name in request.results for file in _find_reports(Path(name))]
+    stored = [one for name in request.results for one in _find(name, reports)]
     with replace_folder(request.out) as folder:
-        writer = _Writer(folder, workspace, FileSearch(request.search))
+        workspace = replace(open_workspace(request), offline=True)
+        writer = _Writer(folder, workspace, Copies(folder, request.data_dir))
+        for file in dict.fromkeys(reports):
+            writer.add_ablation(file)
         for one in {each.folder: each for each in stored}.values():
             writer.add_result(one)
-        return writer.finish([one.record for one in stored])
+        return writer.finish()
 
 
-def _find(name: str) -> list[Evaluation]:
-    """Return the results in a folder, or of a name."""
-    found = find_results(Path(name)) if Path(name).is_dir() else find_named(name, Path("results"))
-    if not found:
-        raise BenchError(f"{name} holds no results", "Give a folder of `run`, such as results.")
-    return found
+def _find_reports(folder: Path) -> list[Path]:
+    """Return the reports of ablations in a folder."""
+    return sorted({*folder.glob(REPORT), *folder.glob(f"*/{REPORT}")})
+
+
+def _find(name: str, reports: Sequence[Path]) -> list[Evaluation]:
+    """Return the results in a folder, or of a name, but those of ablations."""
+    found = find_results(Path(name)) if Path(name).is_dir() else find_named(name, Path(RESULTS))
+    if not found and not _find_reports(Path(name)):
+        hint = "Give a folder of `run` or `ablate`, such as results."
+        raise BenchError(f"{name} holds no results", hint)
+    cells = [file.parent.parent / EVALUATE for file in reports]
+    return [one for one in found if not any(cell in one.run_file.parents for cell in cells)]
 
 
 @dataclass
@@ -113,206 +117,164 @@ class _Writer:
     Attributes:
         folder: folder of the bundle.
         workspace: where collections and models are looked for.
-        files: files that may be weights, cards and code.
+        copies: copies of what commands name.
+        makers: commands that train, index or ablate, by the folder or report that they write.
         runs: commands that evaluate, by their words without collections.
-        trainings: commands that train, by the folder that they write.
+        judged: results with imported judgements, by the words of the command that evaluates, the
+            collection as it is typed and in results, and the hash of the judgements.
         unrepeated: see `BundleManifest`.
-        reads: hashes of the files that are read of each folder of weights, by its path.
-        placed: path in the bundle of each folder of weights.
-        needs: sources of collections and weights with their hashes, as lines of the README.
+        conditions: conditions of all records.
     """
 
     folder: Path
     workspace: Workspace
-    files: FileSearch
+    copies: Copies
+    makers: dict[Path, BundledCommand] = field(default_factory=dict)
     runs: dict[tuple[str, ...], BundledCommand] = field(default_factory=dict)
-    trainings: dict[Path, BundledCommand] = field(default_factory=dict)
+    judged: dict[tuple[tuple[str, ...], str, str, str], list[str]] = field(default_factory=dict)
     unrepeated: dict[str, str] = field(default_factory=dict)
-    reads: dict[str, dict[str, str]] = field(default_factory=dict)
-    needs: dict[str, None] = field(default_factory=dict)
-    placed: dict[Path, str] = field(default_factory=dict)
+    conditions: list[Conditions] = field(default_factory=list)
 
     def add_result(self, stored: Evaluation) -> None:
         """Copy a result, and add the command that repeats it, or the reason why none does."""
-        record, source = stored.record, stored.folder
-        if source is None:
-            raise BenchError("an evaluation in memory has no files", "Give a folder of results.")
-        target = f"recorded/{record.protocol.collection}/{record.model}/{source.name}"
+        record, source = stored.record, stored.run_file.parent
+        target = f"{RECORDED}{record.protocol.collection}/{record.model}/{source.name}"
         copied = [RESULT_FILE, SCORES_FILE, OVERLAY_FILE, *([] if record.recipe else [RUN_FILE])]
         for name in copied:
             if (source / name).exists():
-                self._copy(source / name, f"{target}/{name}")
-        self.needs |= dict.fromkeys(_describe_needs(record))
+                self.copies.copy(source / name, f"{target}/{name}")
+        self.conditions.append(record.conditions)
         try:
-            fields = given_fields(find_request(stored, self.workspace, self.files))
-            words, opens = self._relocate(fields, record, target)
+            self._add_evaluation(record, target)
+        except BenchError as error:
+            self.unrepeated[target] = f"{error}. {error.hint}".strip()
+
+    def _add_evaluation(self, record: Result, target: str) -> None:
+        """Add a result to the command that makes it."""
+        name, collection = record.conditions.command, record.protocol.collection
+        fields = dict(record.conditions.request)
+        if not name:
+            raise BenchError(UNKNOWN, "If a command made it, type it again with --recompute.")
+        if name == "score":
+            fields |= {"run": f"{target}/{RUN_FILE}", "name": record.model}
+            fields.pop("passages", None)  # which are merged in the recorded ranking
+        elif record.recipe:
+            (fields["model"],) = fields["model"]
+            self._check_unchanged(record, record.recipe, fields)
+            fields |= {"index": self._add_index(fields["index"])} if "index" in fields else {}
+            adapter = record.recipe.adapter
+            self.copies.files = {**record.recipe.files, **record.recipe.query_files}
+            self.copies.files |= adapter.files if adapter else {}
+        typed = fields.get("model")
+        moved, named = self._relocate(fields)
+        if moved.get("model") != typed:
+            moved["name"] = record.model
+        (opens,) = named.on
+        moved.pop("names", None)
+        words = typed_words(name, moved, *POSITIONAL.get(name, ()))
+        command = self.runs.setdefault(words, named)
+        command.on[opens] = target
+        if overlay := record.protocol.overlay:
+            self.judged.setdefault((words, opens, collection, overlay), []).append(target)
+        else:
+            command.makes.append(target)
+
+    def _check_unchanged(self, record: Result, recipe: Recipe, fields: Mapping[str, Any]) -> None:
+        """Raise if the model that a request names is not the evaluated one. No code is run."""
+        if recipe.traits.is_remote or "trust_code" in fields:
+            return
+        known = {each.name for each in attrs.fields(ModelSettings)} & fields.keys()
+        settings = ModelSettings(**{name: fields[name] for name in known})
+        model = _load(self.workspace, fields["model"], settings)
+        here = model.for_dataset(record.protocol.collection).recipe
+        if here.stateless.fingerprint != recipe.stateless.fingerprint:
+            raise BenchError(f"{fields['model']} has changed since it was evaluated", AGAIN)
+
+    def _relocate(self, fields: Mapping[str, Any]) -> tuple[dict[str, Any], BundledCommand]:
+        """Return the fields of a request in the bundle, and what they name, after its trainings."""
+        self.copies.command = named = BundledCommand((), "")
+        moved = {name: self.copies.relocate(name, value) for name, value in fields.items()}
+        for path, place in [*self.copies.placed.items()]:
+            if place in named.reads:
+                self._add_training(path, place)
+        return moved, named
+
+    def _add_training(self, path: Path, place: str) -> None:
+        """Add the command that trains the weights in a folder, after those of what it reads."""
+        record, source, home = read_training(path)
+        target, self.copies.files = f"{TRAININGS}{place}", {}
+        if record is None or target in self.unrepeated:
+            return
+        self.copies.copy(source / TRAINING_FILE, f"{target}/{TRAINING_FILE}")
+        if home not in self.makers:
+            try:
+                self.makers[home] = self._make_training(record, home)
+            except BenchError as error:
+                self.unrepeated[target] = str(error)
+                return
+        if target not in self.makers[home].makes:
+            self.makers[home].makes.append(target)
+
+    def _make_training(self, record: TrainingRecord, home: Path) -> BundledCommand:
+        """Return the command of a training that writes the folder ``home``."""
+        name, fields = record.conditions.get("command"), dict(record.conditions.get("request", {}))
+        if not name or not isinstance(fields.get("preset", ""), str):
+            raise BenchError(UNKNOWN)
+        settings = fields.pop("method_settings", {})
+        changes = {f"method.{key}": value for key, value in settings.items()}
+        if changes:
+            fields["changes"] = {**fields.get("changes", {}), **changes}
+        return self._write(name, fields, f"{WEIGHTS}{home.name}")
+
+    def _write(self, name: str, fields: Mapping[str, Any], out: str, **more: Any) -> BundledCommand:
+        """Return a command that writes the folder ``out``, and names what is in ``more``, too."""
+        moved, named = self._relocate({**fields, **more})
+        typed = {name: value for name, value in moved.items() if name not in more}
+        words = typed_words(name, {**typed, "out": out}, *POSITIONAL[name])
+        return msgspec.structs.replace(named, words=words, out=out)
+
+    def _add_index(self, typed: str) -> str:
+        """Return what to type for an index, and add the command that exports it."""
+        folder = Path(typed).resolve()
+        if not (folder / MANIFEST_FILE).is_file():
+            return typed
+        fields, out = IndexFolder(folder).manifest().request, f"indexes/{folder.name}"
+        if not fields:
+            raise BenchError(f"{folder} states no command", "Write it again with `bench index`.")
+        self.copies.place(folder, out)
+        if folder not in self.makers:
+            self.makers[folder] = self._write("index", fields, out)
+        return out
+
+    def add_ablation(self, file: Path) -> None:
+        """Copy the report of an ablation, and add its command, or the reason why there is none."""
+        report = read_json(file, Report)
+        target, name = f"{REPORTS}{report.name}", report.conditions.command
+        self.copies.copy(file, f"{target}/{REPORT}")
+        self.conditions.append(report.conditions)
+        fields = report.conditions.request
+        try:
+            if not name:
+                raise BenchError(UNKNOWN, f"Run `{report.command}` again.")
+            table = read_toml(GRID_FILES.find(fields["grid"]), dict[str, Any])
+            command = self._write(name, fields, "ablations", table=table)
         except BenchError as error:
             self.unrepeated[target] = f"{error}. {error.hint}".strip()
             return
-        command = self.runs.setdefault(words, BundledCommand(words, []))
         command.makes.append(target)
-        command.on.append(opens)
+        self.makers[file] = command
 
-    def _relocate(
-        self, fields: dict[str, Any], record: Result, target: str
-    ) -> tuple[tuple[str, ...], str]:
-        """Return the words of a command in the bundle without a collection, and the collection."""
-        if record.recipe is None:
-            fields["run"] = f"{target}/{RUN_FILE}"
-            return typed_words("score", fields, "run"), fields["dataset"]
-        hashes = {**record.recipe.files, **record.recipe.query_files}
-        if record.recipe.adapter:
-            hashes |= record.recipe.adapter.files
-        (model,), (opens,) = fields["model"], fields.pop("names")
-        fields["model"] = self._place(model, hashes)
-        if "adapter" in fields:
-            fields["adapter"] = self._place(fields["adapter"], hashes)
-        return typed_words("run", fields), opens
-
-    def _copy(self, source: Path, target: str) -> str:
-        """Copy a file into the bundle, and return its path there."""
-        if not source.is_file():
-            raise BenchError(f"{source} is missing")
-        path = self.folder / target
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, path)
-        return target
-
-    def _place(self, name: str, hashes: Mapping[str, str]) -> str:
-        """Return what to type in the bundle for a model, whose files are copied or listed.
-
-        ``hashes`` are those of its weights, or of its code, by name.
-        """
-        if found := READY_VECTORS.fullmatch(name):
-            return name.replace(found[1], self._place(found[1], hashes))
-        path = Path(name)
-        if path.is_dir():
-            return self._list_weights(path, hashes)
-        if found := PYTHON_FILE.fullmatch(name):
-            copied = self._copy_code(Path(found[1]), hashes)
-            return f"{copied}:{found[2]}" if found[2] else copied
-        if name.endswith(TOML) and path.is_file():
-            return self._copy_card(path, hashes)
-        if "+" in name and not is_url(name):
-            return "+".join(self._place(part, {}) for part in name.split("+"))
-        return name
-
-    def _list_weights(self, path: Path, hashes: Mapping[str, str]) -> str:
-        """Return the folder of weights in the bundle, and add the training that makes them."""
-        path = path.resolve()
-        if path in self.placed:
-            return self.placed[path]
-        inner = [f"{ADAPTER_FOLDER}/{name}" for name in hashes]
-        named = [*hashes, *inner, CARD_FILE] if hashes else [each.name for each in path.iterdir()]
-        files = [name for name in named if (path / name).is_file()]
-        home = next((f for f in (path, path.parent) if (f / TRAINING_FILE).is_file()), path)
-        record = _read_training(home)
-        command = str(record.conditions.get("command", "")) if record else ""
-        home = home.parent if command == "adapt" else home
-        place = f"models/{path.relative_to(home.parent)}"
-        wanted = {name: sha256_of_file(path / name) for name in files}
-        if place in self.reads:
-            raise BenchError(f"two folders of weights are called {place}", "Rename one of them.")
-        self.placed[path], self.reads[place] = place, wanted
-        if record:
-            source = path if command == "adapt" else home
-            self._copy(source / TRAINING_FILE, f"trainings/{place}/{TRAINING_FILE}")
-            asked = record.conditions.get("request", {})
-            try:
-                self._add_training(home, command, asked, record.code, place)
-            except BenchError as error:
-                self.unrepeated[f"trainings/{place}"] = str(error)
-        return place
-
-    def _add_training(
-        self,
-        home: Path,
-        command: str,
-        asked: Mapping[str, Any],
-        code: Mapping[str, Mapping[str, str]],
-        place: str,
-    ) -> None:
-        """Add the command that trains into the folder ``home``, after those of what it reads."""
-        if home in self.trainings:
-            self.trainings[home].makes.append(f"trainings/{place}")
-            return
-        fields, preset = dict(asked), asked.get("preset", "")
-        if not command or not isinstance(preset, str):
-            raise BenchError("its record states no command: Python made it, or an older version")
-        if preset.endswith(TOML):
-            fields["preset"] = self._copy(Path(preset), f"presets/{Path(preset).name}")
-        for name in {"model", "start", "objective", "method"} & fields.keys():
-            fields[name] = self._place(fields[name], code.get(name, {}))
-        if "adapters" in fields:
-            fields["adapters"] = [self._place(name, {}) for name in fields["adapters"]]
-        if settings := fields.pop("method_settings", {}):
-            changes = {f"method.{name}": value for name, value in settings.items()}
-            fields["changes"] = {**fields.get("changes", {}), **changes}
-        positional = ("how", "adapters") if command == "compose" else ("preset",)
-        words = typed_words(command, {**fields, "out": f"models/{home.name}"}, *positional)
-        read = [*fields.get("on", ()), *fields.get("held_out", ())]
-        self.trainings[home] = BundledCommand(words, [f"trainings/{place}"], read)
-
-    def _copy_code(self, path: Path, hashes: Mapping[str, str]) -> str:
-        """Copy a file of Python code and the modules of its folder that it imports."""
-        if not path.is_file():
-            raise BenchError(f"{path} is missing")
-        place = f"code/{sha256_of_file(path)[:HASH_DIGITS]}"
-        for name in hashes.keys() - {path.name}:
-            module = path.parent.joinpath(*name.split("."))
-            for file in (module.with_suffix(PYTHON), module / "__init__.py"):
-                if file.is_file():
-                    self._copy(file, f"{place}/{file.relative_to(path.parent)}")
-        return self._copy(path, f"{place}/{path.name}")
-
-    def _copy_card(self, path: Path, hashes: Mapping[str, str]) -> str:
-        """Copy a card, whose paths become those of the bundle."""
-        card, place = load_card(path), self._copy(path, f"cards/{path.name}")
-        text = path.read_text(encoding="utf-8")
-        stated = [card.checkpoint, card.query_checkpoint, card.encoder, card.reranker]
-        stated += [card.model, *card.models]
-        for name in filter(None, [*stated, card.adapter.path if card.adapter else ""]):
-            file = str(path.parent / Path(name.partition(":")[0]).expanduser())
-            if Path(file).exists():
-                placed = self._place(file + "".join(name.partition(":")[1:]), hashes)
-                text = text.replace(json.dumps(name), json.dumps(f"../{placed}"))
-        (self.folder / place).write_text(text, encoding="utf-8")
-        return place
-
-    def _with_reads(self, command: BundledCommand) -> BundledCommand:
-        """Return a command with the weights that its words, or a card in them, name."""
-        text = " ".join(command.words)
-        cards = [self.folder / word for word in command.words if word.startswith("cards/")]
-        text += "".join(card.read_text(encoding="utf-8") for card in cards)
-        made = {name.removeprefix("trainings/") for name in command.makes}
-        reads = {
-            path: each
-            for path, each in self.reads.items()
-            if re.search(rf"{re.escape(path)}(?![\w.-])", text)
-        }
-        others = {path: each for path, each in reads.items() if path not in made}
-        return msgspec.structs.replace(command, reads=others)
-
-    def finish(self, records: Sequence[Result]) -> BundleManifest:
+    def finish(self) -> BundleManifest:
         """Write the README, the versions of libraries and the manifest."""
-        runs = [
-            msgspec.structs.replace(each, words=("run", *dict.fromkeys(each.on), *each.words[1:]))
-            if each.words[0] == "run"
-            else each
-            for each in self.runs.values()
-        ]
-        commands = tuple(map(self._with_reads, [*self.trainings.values(), *runs]))
-        newest = max(records, key=lambda each: each.conditions.time).conditions
-        versions = {
-            name: version
-            for record in sorted(records, key=lambda each: each.conditions.time)
-            for name, version in record.conditions.libraries.items()
-        }
+        commands = (*self.makers.values(), *self._numbered())
+        ordered = sorted(self.conditions, key=lambda each: each.time)
+        versions = {n: version for each in ordered for n, version in each.libraries.items()}
         lock = "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
         (self.folder / LOCK).write_text(lock, encoding="utf-8")
+        newest = ordered[-1]
         made_by = f"{newest.bench}, commit {newest.commit or 'unknown'}, Python {newest.python}"
         manifest = BundleManifest(made_by, commands, self.unrepeated, {})
-        readme = _write_readme(manifest, list(self.needs))
+        readme = _write_readme(manifest)
         (self.folder / README).write_text(readme, encoding="utf-8")
         files = {
             path.relative_to(self.folder).as_posix(): sha256_of_file(path)
@@ -323,32 +285,38 @@ class _Writer:
         write_json(self.folder / MANIFEST, manifest)
         return manifest
 
+    def _numbered(self) -> Iterator[BundledCommand]:
+        """Yield the commands that evaluate, each with a folder of results of its own."""
+        for number, (words, command) in enumerate(self.runs.items(), 1):
+            out = f"{RESULTS}/{number}"
+            names = command.on if words[0] == "run" else ()
+            typed = (words[0], *names, *words[1:], "--results", out)
+            yield msgspec.structs.replace(command, words=typed, out=out)
+            for (base, opens, collection, overlay), targets in self.judged.items():
+                if base == words:
+                    judged = f"{RESULTS}/{number}-{overlay}"
+                    places = ("--on", collection, "--results", out, "--out", judged)
+                    typed = ("judge", "import", f"{targets[0]}/{OVERLAY_FILE}", *places)
+                    yield BundledCommand(typed, judged, targets, {opens: targets[0]})
 
-def _read_training(folder: Path) -> TrainingRecord | None:
-    """Return the record of the training in a folder, or None if there is none, or an older one."""
-    try:
-        return read_json(folder / TRAINING_FILE, TrainingRecord)
-    except BenchError:
-        return None
+
+@cache
+def _load(workspace: Workspace, name: str, settings: ModelSettings) -> Retriever:
+    return workspace.load(name, settings).configured(EvaluationOptions(), workspace.resources)
 
 
-def _describe_needs(result: Result) -> Iterator[str]:
-    """Yield the source of the collection and the weights of a result, with hashes, as lines."""
-    protocol, recipe = result.protocol, result.recipe
-    source = "not a published collection"
-    if protocol.collection in dataset_names():
-        facts = facts_for(protocol.collection)
-        source = facts.hub or facts.homepage or facts.title
-    yield (
-        f"- {protocol.collection}, split {protocol.split} ({source}): sha256 of the corpus "
-        f"`{protocol.corpus_sha256}`, queries `{protocol.queries_sha256}`, judgements "
-        f"`{protocol.qrels_sha256}`"
-    )
-    if recipe and recipe.files:
-        where = f"{recipe.checkpoint}@{recipe.revision}".strip("@") or "the code in `code/`"
-        hashes = {**recipe.files, **(recipe.adapter.files if recipe.adapter else {})}
-        weights = [f"{name} `{hashes[name]}`" for name in hashes if name.endswith(WEIGHT_SUFFIXES)]
-        yield f"- {result.model} ({where}): {', '.join(weights) or 'no weights'}"
+def _describe_needs(command: BundledCommand) -> Iterator[str]:
+    """Yield the collections and weights that a command reads, with sources and hashes, as lines."""
+    for name in command.on:
+        declared = facts_for(name) if name in dataset_names() else None
+        source = declared and (declared.hub or declared.homepage or declared.title)
+        yield f"- {name} ({source or 'not a published collection'})"
+    for name in command.published:
+        card = all_cards().get(name)
+        where = f"{card.checkpoint}@{card.revision}".strip("@") if card else name
+        yield f"- {name} ({where or 'without weights'})"
+    for place, files in command.reads.items():
+        yield f"- {place}: {', '.join(f'{name} `{sha256}`' for name, sha256 in files.items())}"
 
 
 README_TEXT = """\
@@ -369,18 +337,18 @@ command trains are looked for by their hashes, with `--search`.
 
 ## Data and weights
 
-They are not in this folder.
+They are not in this folder. Hashes of collections and published weights are in the records.
 
 {needs}
 {unrepeated}"""
 
 
-def _write_readme(manifest: BundleManifest, needs: Sequence[str]) -> str:
-    commands = [shlex.join(["python", "-m", "bench", *each.words]) for each in manifest.commands]
+def _write_readme(manifest: BundleManifest) -> str:
     reasons = [f"- `{place}`: {reason}" for place, reason in manifest.unrepeated.items()]
+    needs = [line for command in manifest.commands for line in _describe_needs(command)]
     return README_TEXT.format(
         made_by=manifest.bench,
-        commands="\n".join(f"    {command}" for command in commands) or "None.",
-        needs="\n".join(needs),
+        commands="\n".join(f"    {command.typed}" for command in manifest.commands) or "None.",
+        needs="\n".join(dict.fromkeys(needs)),
         unrepeated="\n".join(["\n## Not repeated\n", *reasons, ""]) if reasons else "",
     )

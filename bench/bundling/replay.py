@@ -1,21 +1,32 @@
 """Repeat the commands of a bundle, and compare the scores of each query with the recorded ones."""
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from bench.bundling.bundle import MANIFEST, README, BundledCommand, BundleManifest
-from bench.bundling.commands import FileSearch
+from bench.bundling.manifest import (
+    CODE,
+    COPIED,
+    LOCK,
+    RECORDED,
+    REPORT,
+    REPORTS,
+    TRAININGS,
+    BundledCommand,
+    BundleManifest,
+    read_bundle,
+)
 from bench.comparing.pairs import ComparedModel, ComparisonSettings
 from bench.evaluation.result_record import Evaluation
+from bench.experiments.report import Report
 from bench.gate.candidate import Candidate
 from bench.gate.check import check_against
 from bench.gate.check_record import CheckRow
@@ -30,17 +41,16 @@ from foundation.errors import BenchError, format_names
 from foundation.files import resolve_inside, sha256_of_file
 from foundation.machine import library_version
 from foundation.records import Record, find_differing_keys, read_json
-from foundation.sources import ROOT, SUFFIX
-from retrievers.models.card import BRANCH, Recipe, all_cards
+from foundation.sources import ROOT
+from retrievers.models.card import BRANCH, Card, all_cards
 from retrievers.models.locate import find_local
 from retrievers.models.resolve import TRAINING_FILE
 from retrievers.training.engine.identity import Training, TrainingRecord
 
-COPIED = ("cards", "code", "presets", "recorded")
 TRUST = "--trust-code"
-COMMANDS = ("run", "score", "pretrain", "finetune", "adapt", "compose")
 # Names of files in the settings of a training, whose content is compared.
 PATHS = ("preset.start.model", "preset.objective.name", "preset.teacher.model")
+TOLERANCE = GateSettings().tolerance
 State = Literal["repeated", "differs", "missing", "found", "would run"]
 
 
@@ -90,44 +100,30 @@ def replay(request: ReplayRequest) -> ReplayReport:
             trusted.
     """
     manifest = read_bundle(request.bundle)
-    words = [word for command in manifest.commands for word in command.words]
-    code = [name for name in (*manifest.files, *words) if SUFFIX in name or name == TRUST]
+    words = {word for command in manifest.commands for word in command.words}
+    code = [name for name in manifest.files if name.startswith(CODE)] + [*words & {TRUST}]
     if code and not (request.trust_code or request.dry_run):
         problem = f"the bundle runs code: {format_names(code)}"
         raise BenchError(problem, "Read it, then allow it with --trust-code.")
     workspace = open_workspace(request)
     workspace = replace(workspace, offline=workspace.offline or request.dry_run)
-    work = _Replay(request, manifest, workspace, FileSearch(request.search))
+    work = _Replay(request, manifest, workspace)
     done = tuple(work.repeat(number) for number in range(len(manifest.commands)))
     return ReplayReport(done, tuple(work.differing_libraries()), manifest.unrepeated)
 
 
-def read_bundle(folder: Path) -> BundleManifest:
-    """Read the manifest of a bundle, and check every file.
-
-    Raises:
-        BenchError: a file is missing or differs from the one that was written.
-    """
-    if not (folder / MANIFEST).is_file():
-        raise BenchError(f"{folder} is not a bundle", "Give a folder written by `bench bundle`.")
-    hint = "Copy the bundle again."
-    manifest = read_json(folder / MANIFEST, BundleManifest, hint)
-    for name, sha256 in manifest.files.items():
-        path = resolve_inside(folder, name)
-        if not path.is_file():
-            raise BenchError(f"{path} is missing: the bundle is incomplete", hint)
-        if sha256_of_file(path) != sha256:
-            raise BenchError(f"{path} was changed after the bundle was written", hint)
-    readme = (folder / README).read_text(encoding="utf-8")
-    for command in manifest.commands:
-        if command.words[0] not in COMMANDS or type_command(command) not in readme:
-            raise BenchError(f"{folder / MANIFEST} was changed after it was written", hint)
-    return manifest
+def find_folders(roots: Iterable[Path], files: Mapping[str, str]) -> Iterator[Path]:
+    """Yield each folder below ``roots`` that has all ``files``, hashes by relative path."""
+    anchor = Path(min(files, key=lambda name: (name.endswith((".safetensors", ".bin")), name)))
+    for path in (path for root in roots for path in sorted(root.rglob(anchor.name))):
+        folder = path.parents[len(anchor.parts) - 1]
+        if all(_has_content(folder / name, sha256) for name, sha256 in files.items()):
+            yield folder
 
 
-def type_command(command: BundledCommand) -> str:
-    """Return a command as it is typed."""
-    return shlex.join(["python", "-m", "bench", *command.words])
+@cache
+def _has_content(path: Path, sha256: str) -> bool:
+    return path.is_file() and sha256_of_file(path) == sha256
 
 
 @dataclass(frozen=True)
@@ -137,91 +133,99 @@ class _Replay:
     request: ReplayRequest
     manifest: BundleManifest
     workspace: Workspace
-    files: FileSearch
 
     def repeat(self, number: int) -> ReplayedCommand:
         """Repeat a command and compare what it made, or say what it lacks."""
         command = self.manifest.commands[number]
-        typed, trains = type_command(command), command.words[0] not in ("run", "score")
-        if trains and self._finds_weights(command):
-            return ReplayedCommand(typed, "found", ("its weights were found",))
+        typed = command.typed
+        if found := self._find_made(command):
+            return ReplayedCommand(typed, "found", (found,))
         missing = [*self._missing_weights(command), *self._missing_inputs(command)]
         if missing:
             return ReplayedCommand(typed, "missing", tuple(dict.fromkeys(missing)))
         if self.request.dry_run:
             return ReplayedCommand(typed, "would run")
-        results = f"results/{number + 1}"
-        if failed := self._run(command, [] if trains else ["--results", results]):
+        if failed := self._run(command):
             return ReplayedCommand(typed, "missing", (failed,))
-        if trains:
-            return self._compare_training(command, typed)
-        new = {one.dataset: one for one in find_results(self.request.out / results)}
+        if not command.makes:
+            return ReplayedCommand(typed, "repeated")
+        if command.makes[0].startswith(TRAININGS):
+            return self._compare_training(command)
+        if command.makes[0].startswith(REPORTS):
+            return self._compare_table(command)
+        new = {one.dataset: one for one in find_results(self.request.out / command.out)}
         return _compare_scores(self._recorded(command), new, typed)
 
     def _recorded(self, command: BundledCommand) -> list[Evaluation]:
-        names = [name for name in command.makes if name.startswith("recorded/")]
+        """Return the recorded results that a command makes."""
+        names = [name for name in command.makes if name.startswith(RECORDED)]
         return [load(resolve_inside(self.request.bundle, name)) for name in names]
 
-    def _finds_weights(self, command: BundledCommand) -> bool:
-        """Return True if all weights that a training makes are found by their hashes."""
-        wanted = [name.removeprefix("trainings/") for name in command.makes]
+    def _find_made(self, command: BundledCommand) -> str:
+        """Return what is found of a training or an index, which is not made again, or ""."""
+        if command.words[0] == "index":
+            return "it is there already" if (self.request.out / command.out).exists() else ""
+        wanted = [n.removeprefix(TRAININGS) for n in command.makes if n.startswith(TRAININGS)]
         reads = {p: f for each in self.manifest.commands for p, f in each.reads.items()}
-        return all(any(self.files.folders(reads[p])) if p in reads else False for p in wanted)
+        found = [
+            path in reads and any(find_folders(self.request.search, reads[path])) for path in wanted
+        ]
+        return "its weights were found" if found and all(found) else ""
 
     def _missing_weights(self, command: BundledCommand) -> Iterator[str]:
-        """Yield the weights that are neither found nor trained by an earlier command.
+        """Yield the weights and files that are neither found nor made by an earlier command.
 
         Those that are found are linked.
         """
         trained = {name for each in self.manifest.commands for name in each.makes}
         for path, hashes in command.reads.items():
             place = resolve_inside(self.request.out, path)
-            found = next(self.files.folders(hashes), None)
+            found = next(find_folders(self.request.search, hashes), None)
             if found and not self.request.dry_run and not place.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.symlink_to(found.resolve())
             elif not (found or place.exists()) and not (
-                self.request.dry_run and f"trainings/{path}" in trained
+                self.request.dry_run and f"{TRAININGS}{path}" in trained
             ):
                 shown = ", ".join(f"{name} {sha256}" for name, sha256 in hashes.items())
-                yield f"no folder of --search has the weights {path}: {shown}"
+                yield f"no folder of --search has the files of {path}: {shown}"
 
     def _missing_inputs(self, command: BundledCommand) -> Iterator[str]:
         """Yield the collections and published weights that are not on this machine, or differ."""
         if not self.request.dry_run:  # the commands find them, or download them
             return
-        recorded = self._recorded(command)
-        for typed in dict.fromkeys(command.on) if not recorded else ():
+        recorded = {name: load(self.request.bundle / name) for name in command.on.values() if name}
+        for typed, name in command.on.items():
+            protocol = recorded[name].record.protocol if name else None
             try:
-                self.workspace.documents([typed])
-            except BenchError as error:
-                yield f"{typed}: {error}"
-        for typed, one in zip(command.on, recorded, strict=True) if recorded else ():
-            protocol, recipe = one.record.protocol, one.record.recipe
-            try:
+                if protocol is None:
+                    self.workspace.documents([typed])
+                    continue
                 dataset = self.workspace.dataset(typed, protocol.split or None)
             except BenchError as error:
                 yield f"{typed}: {error}"
                 continue
-            hashes = dataset.queries_sha256, dataset.qrels_sha256
+            here = dataset.queries_sha256, dataset.qrels_sha256
             is_whole = protocol.collection == dataset.name
-            if is_whole and hashes != (protocol.queries_sha256, protocol.qrels_sha256):
+            if is_whole and here != (protocol.queries_sha256, protocol.qrels_sha256):
                 yield f"{typed} has other queries or judgements than the recorded ones"
-            if recipe and recipe.checkpoint and recipe.files and not command.reads:
-                yield from _missing_files(recipe)
+        recipes = filter(None, (one.record.recipe for one in recorded.values()))
+        hashes = {recipe.checkpoint: recipe.files for recipe in recipes}
+        for model in command.published:
+            card = all_cards().get(model) or Card(name=model, title=model, checkpoint=model)
+            yield from _missing_files(card, hashes.get(card.checkpoint, {}))
 
-    def _run(self, command: BundledCommand, options: list[str]) -> str:
+    def _run(self, command: BundledCommand) -> str:
         """Run a command in the folder of the replay, and return why it failed, "" if it did not."""
         out, request = self.request.out, self.request
-        for name in COPIED:
-            if (request.bundle / name).is_dir():
-                shutil.copytree(request.bundle / name, out / name, dirs_exist_ok=True)
-        out.mkdir(parents=True, exist_ok=True)
-        options += ["--cache-dir", str(self.workspace.cache_dir.resolve())]
+        for name in filter(lambda name: name.startswith(COPIED), self.manifest.files):
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(request.bundle / name, out / name)
+        options = ["--cache-dir", str(self.workspace.cache_dir.resolve())]
         options += ["--data-dir", str((request.data_dir or Path.cwd()).resolve())]
         python = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         words = [sys.executable, "-m", "bench", *command.words, *options]
-        print(f"running {type_command(command)}", file=sys.stderr, flush=True)
+        print(f"running {command.typed}", file=sys.stderr, flush=True)
         environment = {**os.environ, "PYTHONPATH": python}
         if named := os.environ.get(ENVIRONMENT):
             environment[ENVIRONMENT] = str(Path(named).absolute())
@@ -232,13 +236,33 @@ class _Replay:
             return ""
         return f"it ended with exit code {done.returncode}, for the reason above"
 
-    def _compare_training(self, command: BundledCommand, typed: str) -> ReplayedCommand:
+    def _compare_table(self, command: BundledCommand) -> ReplayedCommand:
+        """Compare the scores of each row, seed and collection of an ablation with the recorded."""
+        recorded = read_json(self.request.bundle / command.makes[0] / REPORT, Report)
+        folder = self.request.out / command.out / recorded.name
+        made = _table_scores(read_json(folder / REPORT, Report))
+        rows = tuple(
+            CheckRow(
+                name=f"{recorded.rows[place].name}, seed {seed}, on {collection}",
+                baseline=score,
+                candidate=made.get((place, seed, collection)),
+            )
+            for (place, seed, collection), score in _table_scores(recorded).items()
+        )
+        other = [row.name for row in rows if abs(row.difference or 0) > TOLERANCE]
+        lost = [row.name for row in rows if row.difference is None]
+        notes = [f"no score of {format_names(lost)}"] if lost else []
+        notes += [f"other scores of {format_names(other)}"] if other else []
+        state: State = "differs" if other else "missing" if lost else "repeated"
+        return ReplayedCommand(command.typed, state, tuple(notes), rows)
+
+    def _compare_training(self, command: BundledCommand) -> ReplayedCommand:
         """Compare the records of a training with those in the bundle."""
         state: State = "repeated"
         notes = list[str]()
         for name in command.makes:
             recorded = read_json(self.request.bundle / name / TRAINING_FILE, TrainingRecord)
-            path = self.request.out / name.removeprefix("trainings/") / TRAINING_FILE
+            path = self.request.out / name.removeprefix(TRAININGS) / TRAINING_FILE
             made = read_json(path, TrainingRecord)
             then, now = (
                 {key: getattr(each, key) for key in Training.__struct_fields__}
@@ -250,28 +274,36 @@ class _Replay:
                 notes.append(f"another training: {format_names(changed)} differs")
             elif recorded.weights != made.weights:
                 notes.append("the weights differ from the recorded ones; their scores decide")
-        return ReplayedCommand(typed, state, tuple(notes))
+        return ReplayedCommand(command.typed, state, tuple(notes))
 
     def differing_libraries(self) -> Iterator[str]:
         """Yield the libraries whose versions differ from those of a record."""
-        recorded = [one for each in self.manifest.commands for one in self._recorded(each)]
-        versions = {pair for one in recorded for pair in one.record.conditions.libraries.items()}
-        for name, version in sorted(versions):
+        for line in (self.request.bundle / LOCK).read_text(encoding="utf-8").split():
+            name, _, version = line.partition("==")
             here = library_version(name) or "not installed"
             if here != version:
                 yield f"{name} {version}, here {here}"
 
 
-def _missing_files(recipe: Recipe) -> Iterator[str]:
-    """Yield published weights that are not on this machine, or are others."""
-    cards = [card for card in all_cards().values() if card.checkpoint == recipe.checkpoint]
-    package = cards[0].package if cards else ""
-    folder = find_local(recipe.checkpoint, recipe.revision or BRANCH, package)
-    source = f"{recipe.checkpoint}@{recipe.revision}".strip("@")
+def _table_scores(report: Report) -> dict[tuple[int, int, str], float]:
+    """Return the scores of an ablation by row, seed and collection; names of rows may be paths."""
+    return {
+        (place, cell.seed, collection): score
+        for place, row in enumerate(report.rows)
+        for cell in row.cells
+        for collection, score in cell.scores.items()
+    }
+
+
+def _missing_files(card: Card, files: Mapping[str, str]) -> Iterator[str]:
+    """Yield published weights that are not on this machine, or differ from recorded ``files``."""
+    if not card.checkpoint:
+        return
+    folder = find_local(card.checkpoint, card.revision or BRANCH, card.package)
     if folder is None:
-        yield f"{source} is not on this machine"
-    elif next(FileSearch((folder,)).folders(recipe.files), None) is None:
-        yield f"{source} has other files than the recorded ones"
+        yield f"{card.checkpoint} is not on this machine"
+    elif files and next(find_folders([folder], files), None) is None:
+        yield f"{card.checkpoint} has other files than the recorded ones"
 
 
 def _compare_scores(
@@ -282,11 +314,11 @@ def _compare_scores(
     notes, rows = list[str](), list[CheckRow]()
     for one in recorded:
         name = one.dataset
-        sides = Candidate("replayed", {n: e for n, e in new.items() if n == name})
+        again = Candidate("replayed", {name: new[name]} if name in new else {})
         stored = ComparedModel("recorded", {name: one})
         settings = GateSettings(expect_same=True)
         try:
-            done = check_against(sides, stored, {name: 1.0}, settings, ComparisonSettings())
+            done = check_against(again, stored, {name: 1.0}, settings, ComparisonSettings())
         except BenchError as error:  # another protocol
             state = "differs"
             notes.append(str(error))

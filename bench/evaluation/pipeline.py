@@ -8,8 +8,8 @@ import hashlib
 import logging
 import platform
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,15 @@ from bench.evaluation.result_record import Conditions, Evaluation, Protocol, Res
 from bench.evaluation.retriever import Retriever
 from bench.evaluation.run_files import RunFile
 from bench.evaluation.runs import Run
+from bench.requests.evaluating import RunRequest
+from bench.requests.fields import Request, describe_request
 from datasets_cfg.dataset import Dataset, all_assumptions
 from foundation.machine import library_threads, library_version, utc_now
 from foundation.sources import PACKAGES as ALL_PACKAGES
 from foundation.sources import loaded_files
 from retrievers.encoders.protocol import PhaseTimer
 from retrievers.models.card import Recipe
+from retrievers.models.kinds import OF_SYSTEMS
 from retrievers.training.engine.identity import find_training
 
 logger = logging.getLogger(__name__)
@@ -38,16 +41,24 @@ LIBRARIES = (
     *("torch", "transformers", "tokenizers", "faiss-cpu", "faiss-gpu", "numpy"),
     *("pystemmer", "ir-measures", "adapters", "peft"),
 )
+REQUESTED = ("depth", "recall_queries", *OF_SYSTEMS)  # options that a request has, too
 # Code that makes vectors, rankings and scores, without commands, reports and decisions.
 PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench/evaluation", "bench/store")
 
 
 @dataclass(frozen=True)
 class OpenDataset:
-    """A collection that is ready for evaluation, and whether it is the published one."""
+    """A collection that is ready for evaluation.
+
+    Attributes:
+        dataset: the collection.
+        official: whether it is the published one.
+        asked: fields of the request that opened it; empty for an object of Python.
+    """
 
     dataset: Dataset
     official: bool | None
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -126,6 +137,20 @@ class Job:
         """True if the model was trained on the collection, or on its family."""
         return self.model.card.is_in_domain(self.dataset.name)
 
+    @property
+    def request(self) -> RunRequest | None:
+        """Request that repeats the evaluation; None for objects of Python, and for a view."""
+        options = self.model.options
+        if not (self.opened.asked and self.model.asked) or options.view:
+            return None
+        return RunRequest(
+            index=str(options.from_index or options.index),
+            measure=options.measures or (),
+            **{name: getattr(options, name) for name in REQUESTED},
+            **self.opened.asked,
+            **self.model.asked,
+        )
+
 
 def evaluate(job: Job) -> Evaluation:
     """Run a ``job``: rank and score."""
@@ -147,7 +172,7 @@ def evaluate(job: Job) -> Evaluation:
         recipe=job.recipe,
         fingerprint=job.recipe.fingerprint,
         preflight=facts.preflight,
-        conditions=current_conditions(retriever.resources.device, facts.device),
+        conditions=current_conditions(retriever.resources.device, facts.device, job.request),
         parameters=parameters,
         tokens_sha256=retriever.tokens_sha256,
         assumptions=all_assumptions(dataset),
@@ -163,6 +188,7 @@ def evaluate_run(
     opened: OpenDataset,
     measures: Sequence[str] | None,
     depth: int | None,
+    request: Request | None = None,
 ) -> Evaluation:
     """Score a ranking of another program, and warn of what makes its scores mean something else.
 
@@ -172,6 +198,7 @@ def evaluate_run(
         opened: collection.
         measures: measures besides the collection's main one; None for the collection's.
         depth: documents per query; None for the collection's.
+        request: request of the scoring; None if files do not suffice to repeat it.
 
     Raises:
         BenchError: the run has no documents, or no query or document of the collection.
@@ -193,7 +220,7 @@ def evaluate_run(
         recipe=None,
         fingerprint=file.sha256,
         preflight={"run_file": file.assumption} if file.assumption else {},
-        conditions=current_conditions("cpu"),
+        conditions=current_conditions("cpu", request=request),
         assumptions=dict(dataset.assumptions),
     )
     if unanswered := done.scores.unanswered:
@@ -247,10 +274,13 @@ def program_digest(root: Path = ROOT) -> str:
     return content.hexdigest()[:16] if files else ""
 
 
-def current_conditions(device: str, searched_on: str = "") -> Conditions:
+def current_conditions(
+    device: str, searched_on: str = "", request: Request | None = None
+) -> Conditions:
     """Return the conditions of this machine and process, with the requested ``device``.
 
     ``searched_on`` names the device that searched; "" for the one that exact search uses.
+    ``request`` is what is computed.
     """
     from bench import __version__
 
@@ -271,6 +301,7 @@ def current_conditions(device: str, searched_on: str = "") -> Conditions:
         threads=library_threads(),
         libraries={name: version for name, version in versions.items() if version},
         program=program_digest(),
+        **describe_request(request),
     )
 
 

@@ -3,7 +3,8 @@
 Results are comparable only under the same `Protocol`. Recipes may differ, and are shown.
 
 History of the schema: 4 adds ``run_sha256``, ``recall_queries`` and ``conditions.program``, and
-later ``tokens_sha256``, ``bytes_per_document``, ``latency`` and ``training``, which may be absent.
+later ``tokens_sha256``, ``bytes_per_document``, ``latency``, ``training`` and
+``conditions.request``, which may be absent.
 Records of older schemas are not read.
 """
 
@@ -120,7 +121,7 @@ class Latency(Record):
 
 
 class Conditions(Record):
-    """The machine and libraries of an evaluation.
+    """The request, the machine and the libraries of an evaluation.
 
     Attributes:
         time: ISO 8601 in UTC, to the second, so that it sorts as text.
@@ -136,6 +137,9 @@ class Conditions(Record):
         libraries: versions by name.
         program: hash of the source code that encodes, ranks and scores; "" if it was not recorded.
         own_code: names of the user's files whose code was run.
+        command: command that repeats it; "" if none does, as for Python objects, and in older
+            records.
+        request: fields of the command with another value than their default; paths as typed.
     """
 
     time: Time
@@ -150,6 +154,8 @@ class Conditions(Record):
     libraries: dict[str, str]
     program: str = ""
     own_code: tuple[str, ...] = ()
+    command: str = ""
+    request: dict[str, Any] = {}
 
     @property
     def shown_threads(self) -> str:

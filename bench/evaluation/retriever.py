@@ -113,12 +113,14 @@ class Retriever(ABC):
         resources: store, device and memory of its searches.
         options: settings of the evaluation.
         members: retrievers whose rankings it fuses or reranks.
+        asked: fields of the request that loaded it; empty for an object of Python.
     """
 
     model: Model
     resources: Resources
     options: EvaluationOptions = EvaluationOptions()
     members: tuple["Retriever", ...] = ()
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def open(cls, model: Model, resources: Resources) -> Self:
@@ -144,7 +146,8 @@ class Retriever(ABC):
         """Return this model with another ``name`` in results, such as a training's."""
         recipe = msgspec.structs.replace(self.recipe, model=name)
         card = replace_fields(self.card, {"name": name})
-        return replace(self, model=replace(self.model, card=card, recipe=recipe))
+        asked = {**self.asked, "name": name} if self.asked else {}
+        return replace(self, model=replace(self.model, card=card, recipe=recipe), asked=asked)
 
     def configured(self, options: EvaluationOptions, resources: Resources) -> Self:
         """Return this model with other options and resources.

@@ -29,6 +29,7 @@ from bench.experiments.experiment import (
 from bench.experiments.grid import Grid, load_grid
 from bench.experiments.report import Report, make_report
 from bench.experiments.training_stages import AdaptStage, CommandStage, FinetuneStage, PretrainStage
+from bench.requests.fields import typed_words
 from bench.requests.training import AblateRequest
 from bench.runner.workspace import Workspace, open_workspace
 from bench.training.training_sets import find_leaks
@@ -75,7 +76,9 @@ def ablate(request: AblateRequest, write: Callable[[Report, Path], None]) -> Rep
     _print_line(_describe_progress(experiment, load_outcome(experiment, out)))
     outcome = run_experiment(experiment, out, _print_line, code)
     scores = partial(read_scores, out=out)
-    report = make_report(experiment, outcome, scores, _command(request), conditions)
+    words = typed_words(conditions.command, conditions.request, "grid")
+    command = shlex.join(["python", "-m", "bench", *words])
+    report = make_report(experiment, outcome, scores, command, conditions)
     write(report, out / report.name)
     _print_line(f"report saved to {out / report.name}")
     return report
@@ -120,7 +123,8 @@ def prepare_experiment(request: AblateRequest) -> tuple[Experiment, Conditions]:
         ),
         weights={} if is_equal else weights,
     )
-    return experiment, current_conditions(workspace.device)  # with the files that rows have loaded
+    # with the files that rows have loaded
+    return experiment, current_conditions(workspace.device, request=request)
 
 
 def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
@@ -189,13 +193,6 @@ def _describe_progress(experiment: Experiment, outcome: ExperimentOutcome) -> st
     rows, seeds = len(experiment.rows), len(experiment.grid.seeds)
     cells = f"{len(experiment.cells)} cells: {rows} rows, {seeds} seeds"
     return f"{cells}; {outcome.describe_remaining(experiment)}"
-
-
-def _command(request: AblateRequest) -> str:
-    words = ["python", "-m", "bench", "ablate", request.grid]
-    words += ["--seeds", *map(str, request.seeds)] if request.seeds else []
-    words += ["--allow-mismatch"] if request.allow_mismatch else []
-    return shlex.join(words)
 
 
 def _print_line(text: str) -> None:

@@ -118,22 +118,21 @@ class CacheRequest(Request):
 class BundleRequest(FolderFields):
     """Write a folder with which a reader can repeat results: commands, records, cards and code.
 
-    Data and weights are not copied, only their hashes and sources. What no command can repeat, such
-    as the result of a Python object, is listed with the reason.
+    Run it in the folder in which the results were made: paths in their records are those that were
+    typed there. Data and weights are not copied, only their hashes and sources. What no command can
+    repeat, such as the result of a Python object, is listed with the reason.
 
     Attributes:
-        results: Folders of results, or names of models with results below `results`.
+        results: Folders of results or ablations, or names of models with results below `results`.
         out: New folder.
-        search: Folders in which weights, cards and code are looked for by their content.
 
     Examples:
         python -m bench bundle results --out paper
-        python -m bench bundle minilm bm25 --out paper --search models
+        python -m bench bundle minilm bm25 ablations/masks --out paper
     """
 
     results: tuple[str, ...] = field(kw_only=False, converter=to_names)
     out: Path = field(converter=local_path)
-    search: tuple[Path, ...] = field(default=(".",), converter=to_paths)
 
 
 @frozen(kw_only=True, slots=False)

@@ -145,6 +145,22 @@ def typed_options(fields: Mapping[str, Any]) -> list[str]:
     return words
 
 
+def typed_words(command: str, fields: Mapping[str, Any], *positional: str) -> tuple[str, ...]:
+    """Return the words of a command line that give ``fields``, the ``positional`` ones first."""
+    named = {name: value for name, value in fields.items() if name not in positional}
+    first = [fields[name] for name in positional]
+    typed = [word for value in first for word in ([value] if isinstance(value, str) else value)]
+    return (command, *typed, *typed_options(named))
+
+
+def describe_request(request: Request | None) -> dict[str, Any]:
+    """Return ``command`` and ``request`` as records have them, or nothing without a request."""
+    if request is None:
+        return {}
+    command = type(request).__name__.removesuffix("Request").lower()
+    return {"command": command, "request": given_fields(request)}
+
+
 def given_fields(request: Request) -> dict[str, Any]:
     """Return the fields of a request with another value than their default, as plain data.
 
@@ -153,7 +169,7 @@ def given_fields(request: Request) -> dict[str, Any]:
     elsewhere = {
         each.name for kind in (FolderFields, HardwareFields) for each in attrs.fields(kind)
     }
-    elsewhere |= {"progress", "save_every", "log_dir"}
+    elsewhere |= {"progress", "save_every", "log_dir", "results"}
     given = {}
     for each in sorted(attrs.fields(type(request)), key=lambda each: each.inherited):
         value, default = getattr(request, each.name), each.default

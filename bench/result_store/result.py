@@ -338,7 +338,7 @@ def _is_result_of(job: Job, here: Conditions, stored: Evaluation) -> bool:
 
 
 def _comparable_conditions(conditions: Conditions) -> Conditions:
-    """Return conditions without time, version, threads and own code, which may differ."""
+    """Return conditions without time, version, threads, own code and request, which may differ."""
     return msgspec.structs.replace(
         conditions,
         time="2000-01-01T00:00:00+00:00",
@@ -347,6 +347,8 @@ def _comparable_conditions(conditions: Conditions) -> Conditions:
         dirty=False,
         threads=0,
         own_code=(),
+        command="",
+        request={},
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -32,6 +33,7 @@ from bench.requests.evaluating import (
     ScoreRequest,
     WorkRequest,
 )
+from bench.requests.fields import given_fields
 from bench.requests.outcomes import MissingEvaluation, MissingEvaluations
 from bench.result_store.find import SELECTOR
 from bench.result_store.result import result_folder, save
@@ -327,7 +329,8 @@ def score(request: ScoreRequest) -> Evaluation:
     file, name = _read_run(request.run, opened.dataset.facts.split)
     file = _read_passages(file, request.passages) if request.passages else file
     measures = request.measure or None
-    evaluation = evaluate_run(file, request.name or name, opened, measures, request.depth)
+    repeats = request if opened.asked and isinstance(request.run, str | Path) else None
+    evaluation = evaluate_run(file, request.name or name, opened, measures, request.depth, repeats)
     return evaluation if request.results is None else save(evaluation, request.results)
 
 
@@ -398,13 +401,18 @@ def index(request: IndexRequest) -> IndexManifest:
     model.require_encoder()
     options = EvaluationOptions(index=spec)
     job = workspace.prepare(workspace.open(request.dataset), model, options)
-    return write_index(job.retriever, job.dataset, request.out)
+    return write_index(job.retriever, job.dataset, request.out, given_fields(request))
 
 
-def write_index(encoder: Retriever, dataset: Dataset, out: Path) -> IndexManifest:
-    """Write the index that ``encoder`` searches on ``dataset`` to the new folder ``out``."""
+def write_index(
+    encoder: Retriever, dataset: Dataset, out: Path, asked: Mapping[str, Any] = MappingProxyType({})
+) -> IndexManifest:
+    """Write the index that ``encoder`` searches on ``dataset`` to the new folder ``out``.
+
+    ``asked`` are the fields of the `index` that asks for it.
+    """
     built = encoder.build_index(dataset)
-    manifest = msgspec.structs.replace(built.checked(), recipe=encoder.recipe)
+    manifest = msgspec.structs.replace(built.checked(), recipe=encoder.recipe, request=dict(asked))
     with replace_folder(out) as unfinished:
         for path in built.folder.iterdir():
             shutil.copyfile(path, unfinished / path.name)

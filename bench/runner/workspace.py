@@ -218,7 +218,8 @@ class Workspace:
             check_relevant(dataset)
         if limit or named:
             remember_folder(dataset)
-        return OpenDataset(dataset, official)
+        asked = {"split": split, "limit": limit, "allow_mismatch": self.allow_mismatch}
+        return OpenDataset(dataset, official, {"names": source, **asked} if named else {})
 
     def weights(self, typed: Sequence[str]) -> dict[str, float]:
         """Return the weight of each collection in the mean of the names ``typed``."""
@@ -251,6 +252,7 @@ class Workspace:
             problem = f"{name} is a collection or suite, but a model is needed here"
             raise BenchError(problem, "Run `bench list models` for the names of models.")
         retriever = open_retriever(resolve_model(name, settings), resources or self.resources)
+        retriever = replace(retriever, asked={"model": name, **settings.changed})
         for each in (retriever, *retriever.members):
             if each.recipe.traits.is_remote:
                 self._check_server(each, settings.like if is_url(name) else "")

@@ -38,6 +38,7 @@ class IndexManifest(Record, kw_only=True):
             `bench.evaluation.index_search`).
         tokens_sha256: digest of the token ids of fixed texts, see `ShardManifest`.
         trained_on: ``cuda`` if lists or codebooks were trained on a GPU, else "".
+        request: fields of the `index` that exported it; empty in the store, and in older folders.
         checksum: sha256 of all other fields.
     """
 
@@ -57,6 +58,7 @@ class IndexManifest(Record, kw_only=True):
     recall: dict[str, dict[str, float]] = {}
     tokens_sha256: str = ""
     trained_on: str = ""
+    request: dict[str, Any] = {}
     checksum: str = ""
 
     @property

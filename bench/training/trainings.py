@@ -22,7 +22,7 @@ from bench.evaluation.judging import drop_excluded, search_depth
 from bench.evaluation.pipeline import current_conditions
 from bench.evaluation.vector_search import search_bm25
 from bench.requests import training as requests
-from bench.requests.fields import FolderFields, given_fields
+from bench.requests.fields import FolderFields
 from bench.runner.workspace import Workspace, open_workspace
 from bench.store.store import VectorStore
 from bench.training.training_sets import (
@@ -146,16 +146,12 @@ def training_context(
     out: Path, device: str, request: FolderFields | None = None
 ) -> TrainingContext:
     """Return the context of a training, whose record states its request and its conditions."""
-    asked: dict[str, Any] = {}
-    if request:
-        command = type(request).__name__.removesuffix("Request").lower()
-        asked = {"command": command, "request": given_fields(request)}
 
     def conditions() -> dict[str, Any]:
-        here: dict[str, Any] = msgspec.to_builtins(current_conditions(device))
+        here: dict[str, Any] = msgspec.to_builtins(current_conditions(device, request=request))
         versions = {name: library_version(name) for name in TRAINING_LIBRARIES}
         here["libraries"] |= {name: version for name, version in versions.items() if version}
-        return here | asked
+        return here
 
     return TrainingContext(out, device, conditions=conditions)
 

@@ -685,7 +685,12 @@ def format_card(card: Card) -> str:
     blank = msgspec.to_builtins(Card(name="", title="", missing="-")) | {"missing": ""}
     fields = {"name": card.name, "title": card.title, **msgspec.to_builtins(card)}
     changed = {name: value for name, value in fields.items() if value != blank[name]}
-    return "".join(f"{name} = {_format_toml(value)}\n" for name, value in changed.items())
+    return format_toml(changed)
+
+
+def format_toml(table: Mapping[str, Any]) -> str:
+    """Return the TOML of a table whose keys are plain words, a line each."""
+    return "".join(f"{name} = {_format_toml(value)}\n" for name, value in table.items())
 
 
 def _format_toml(value: Any) -> str:

@@ -8,8 +8,12 @@ import sys
 import pytest
 
 from bench.requests.outcomes import ExitCode
+from tests.bench.evaluation.test_rerank_retriever import write_card as write_reranking
+from tests.bench.evaluation.test_rerank_retriever import write_cross_encoder
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import write_collection, write_hashing_card, write_words
+from tests.support.experiments import run_stages_in_this_process
+from tests.support.trainable import write_training
 
 SYSTEM = """
 from words import split
@@ -145,22 +149,64 @@ def test_a_bundle_that_was_cut_or_edited_is_refused(bench, moved):
     assert "is not a bundle" in done.stderr
 
 
-@pytest.mark.parametrize("added", [["--trust-code"], ["--like", "cards/evil.py:made"]])
-def test_code_that_commands_name_is_not_run_without_consent(bench, project, added):
-    """Somebody who writes a bundle by hand could hide code elsewhere than in code/."""
-    run(bench, "bm25")
-    assert bundle(bench, "results", "--out", "paper").code == ExitCode.OK
-    manifest, readme = project / "paper" / "bundle.json", project / "paper" / "README.md"
+def forge(paper, added, **files):
+    """Write a bundle by hand: further words of its first command, and further files."""
+    manifest, readme = paper / "bundle.json", paper / "README.md"
     content = json.loads(manifest.read_text())
     content["commands"][0]["words"] += added
-    text = readme.read_text().replace("--model bm25", f"--model bm25 {' '.join(added)}")
-    readme.write_text(text)
-    content["files"]["README.md"] = hashlib.sha256(text.encode()).hexdigest()
+    readme.write_text(" ".join([readme.read_text(), "and", *added]))
+    words = " ".join(["python -m bench", *content["commands"][0]["words"]])
+    readme.write_text(f"{readme.read_text()}\n{words}\n")
+    for name, text in files.items():
+        (paper / name).parent.mkdir(exist_ok=True)
+        (paper / name).write_text(text)
+    for path in (readme, *map(paper.joinpath, files)):
+        name = path.relative_to(paper).as_posix()
+        content["files"][name] = hashlib.sha256(path.read_bytes()).hexdigest()
     manifest.write_text(json.dumps(content))
+
+
+def test_code_is_not_run_without_consent(bench, project):
+    run(bench, "bm25")
+    assert bundle(bench, "results", "--out", "paper").code == ExitCode.OK
+    forge(project / "paper", ["--trust-code"])
     done = bench("replay", "paper", "--out", "again")
     assert done.code == ExitCode.BAD_INPUT
-    assert f"the bundle runs code: {added[-1]}" in done.stderr
+    assert "the bundle runs code: --trust-code" in done.stderr
     assert not (project / "again").exists()
+
+
+@pytest.mark.parametrize(
+    ("added", "files", "about"),
+    [
+        (["--like", "cards/evil.py:made"], {}, "cards/evil.py:made"),
+        (["--like", "code/evil.py:made"], {}, "code/evil.py:made"),  # not in the bundle
+        (["--out", "../elsewhere"], {}, "../elsewhere"),
+        (["--set", "start=/tmp/start"], {}, "/tmp/start"),
+        ([], {"cards/evil.py": ""}, "cards/evil.py"),
+        ([], {"cards/a.toml": 'reranker = "evil.py:made"'}, "evil.py:made"),
+        ([], {"grids/a.toml": '[pretrain.objective]\nname = "../evil.py"'}, "../evil.py"),
+        ([], {"grids/a.toml": 'finetune = { command = ["sh", "-c", "evil"] }'}, "sh"),
+    ],
+)
+def test_code_outside_of_the_folder_of_code_is_never_run(bench, project, added, files, about):
+    """Somebody who writes a bundle by hand could hide code elsewhere."""
+    run(bench, "bm25")
+    assert bundle(bench, "results", "--out", "paper").code == ExitCode.OK
+    forge(project / "paper", added, **files)
+    for words in ((), ("--dry-run",), ("--trust-code",)):
+        done = bench("replay", "paper", "--out", "again", *words)
+        assert done.code == ExitCode.BAD_INPUT
+        assert f"the bundle names {about}" in done.stderr
+    assert not (project / "again").exists()
+
+
+def test_a_grid_of_another_suffix_is_not_read(bench, project):
+    """The texts of TOML files of a bundle are checked, so no other file may be one."""
+    (project / "grid.txt").write_text(GRID)
+    done = bench("ablate", "grid.txt")
+    assert done.code == ExitCode.BAD_INPUT
+    assert "there is no grid or file 'grid.txt'" in done.stderr
 
 
 def test_bad_input_of_bundle_is_one_message(bench, project):
@@ -190,7 +236,7 @@ def test_the_result_of_an_object_is_listed_with_the_reason(bench, project):
     done = bundle(bench, "results", "--out", "paper", "--json")
     assert done.code == ExitCode.OK, done.stderr
     (reason,) = json.loads(done.stdout)["unrepeated"].values()
-    assert "Python object" in reason
+    assert "its record states no command: Python made it" in reason
 
 
 @pytest.mark.slow
@@ -221,3 +267,106 @@ def test_weights_are_trained_again_or_found_by_their_hashes(bench, project):
     repeated = replay(bench, "--search", "start", "--out", "two")
     assert repeated.code == ExitCode.OK, repeated.stdout + repeated.stderr
     assert repeated.stdout.count("**repeated**") == 2
+
+
+OBJECTIVE = """
+from helper import HALF
+from retrievers.training.objectives.mlm import MLM
+
+class Own(MLM, kw_only=True):
+    half: float = HALF
+"""
+GRID = """
+name = "tiny"
+seeds = [0, 1]
+pretrain = { preset = "texts.toml", on = ["./mine"] }  # and an own objective in a row
+finetune = { preset = "tiny.toml", on = ["./mine"] }
+evaluate = { on = ["./mine"] }
+
+[[axes]]
+field = "pretrain.objective"
+values = [{ name = "own.py" }]
+"""
+
+
+def move(bench, project, monkeypatch, *kept):
+    """Leave nothing but the bundle and what it says it needs, in another folder."""
+    place = bench.place / "elsewhere"
+    place.mkdir()
+    for name in ("paper", *kept):
+        shutil.move(project / name, place / name)
+    shutil.rmtree(project)
+    monkeypatch.chdir(place)
+
+
+@pytest.mark.slow
+def test_a_moved_ablation_is_repeated_with_the_same_table(bench, project, monkeypatch):
+    run_stages_in_this_process(monkeypatch)
+    write_training(project)
+    (project / "own.py").write_text(OBJECTIVE)
+    (project / "helper.py").write_text("HALF = 0.5\n")
+    (project / "grid.toml").write_text(GRID)
+    done = bench("ablate", "grid.toml", "--device", "cpu", "--cache-dir", bench.cache)
+    assert done.code == ExitCode.OK, done.stderr
+    written = bundle(bench, "ablations", "--out", "paper")
+    assert written.code == ExitCode.OK, written.stderr
+    assert "python -m bench ablate grids/grid.toml" in written.stdout
+    assert "Not repeated" not in written.stdout
+    files = {path.name for path in (project / "paper").rglob("*") if path.is_file()}
+    assert {"grid.toml", "texts.toml", "tiny.toml", "own.py", "helper.py", "report.json"} <= files
+    move(bench, project, monkeypatch, "mine", "bert")
+    places = ("--data-dir", ".", "--cache-dir", bench.place / "new-cache")
+    lacking = bench("replay", "paper", "--dry-run", *places)
+    assert lacking.code == ExitCode.MISSING
+    assert "models/bert" in lacking.stdout
+    planned = bench("replay", "paper", "--dry-run", "--search", "bert", *places)
+    assert planned.code == ExitCode.OK, planned.stdout
+    refused = bench("replay", "paper", "--search", "bert", *places)
+    assert "--trust-code" in refused.stderr
+    again = bench("replay", "paper", "--search", "bert", "--trust-code", "--json", *places)
+    assert again.code == ExitCode.OK, again.stdout + again.stderr
+    ((command),) = json.loads(again.stdout)["commands"]
+    assert [row["candidate"] for row in command["rows"]] == [
+        row["baseline"] for row in command["rows"]
+    ]
+    assert len(command["rows"]) == 4
+
+
+@pytest.mark.slow
+def test_rerankings_fusions_judgements_and_exported_indexes_are_repeated(
+    bench, project, monkeypatch
+):
+    (project / "own.py").write_text("def count(query, texts):\n    return [*map(len, texts)]\n")
+    write_cross_encoder(project / "cross")
+    for name, reranker in (("by-code", "own.py:count"), ("by-cross", "cross")):
+        write_reranking(project, reranker, name, model="mine.toml")
+    fused = 'name = "fused"\ntitle = "t"\nkind = "fusion"\nmodels = ["bm25", "mine.toml"]\n'
+    (project / "fused.toml").write_text(fused)
+    places = ("--cache-dir", bench.cache, "--data-dir", "data")
+    index = ("wings", "--model", "mine.toml", "--index", "HNSW8", "--out", "exported/graph")
+    assert bench("index", *index, *places).code == ExitCode.OK
+    for words in (
+        ("by-code.toml", "--trust-code"),
+        ("by-cross.toml", "--set", "allow_unknown_tokens=true"),
+        ("fused.toml",),
+        ("mine.toml", "--index", "exported/graph", "--name", "graph"),
+    ):
+        run(bench, *words)
+    judged = {"query_id": "q2", "doc_id": "d2", "grade": 1, "judge": "me"}
+    (project / "judged.jsonl").write_text(json.dumps(judged))
+    imported = bench("judge", "import", "judged.jsonl", "--on", "wings", *places)
+    assert imported.code == ExitCode.OK, imported.stderr
+    done = bundle(bench, "results", "judged", "--out", "paper", "--json")
+    assert done.code == ExitCode.OK, done.stderr
+    assert json.loads(done.stdout)["unrepeated"] == {}
+    move(bench, project, monkeypatch, "data", "cross")
+    lacking = replay(bench, "--dry-run")
+    assert lacking.code == ExitCode.MISSING
+    assert "models/cross" in lacking.stdout
+    planned = replay(bench, "--dry-run", "--search", "cross")
+    assert planned.code == ExitCode.OK, planned.stdout
+    again = replay(bench, "--search", "cross", "--trust-code", "--json")
+    assert again.code == ExitCode.OK, again.stdout + again.stderr
+    commands = json.loads(again.stdout)["commands"]
+    assert {each["state"] for each in commands} == {"repeated"}
+    assert sum(len(each["rows"]) for each in commands) == 8

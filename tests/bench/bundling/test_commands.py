@@ -6,13 +6,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from bench.bundling.commands import FileSearch, find_request, typed_words
 from bench.cli.main import parse_command
 from bench.requests.evaluating import RunRequest
-from bench.requests.fields import given_fields
+from bench.requests.fields import typed_words
 from bench.runner.run import run
-from bench.runner.workspace import open_workspace
-from foundation.errors import BenchError
 from retrievers.models.kinds import KINDS
 from retrievers.models.settings import ModelSettings
 from tests.bench.evaluation.test_kinds import EXAMPLES
@@ -36,7 +33,6 @@ CASES = [
     for kind in EXAMPLES
     for option in ("", *sorted(KINDS[kind].honours & VALUES.keys()))
     if (kind, option) not in {("python", "dtype"), ("python", "query_prompt")}  # of folders only
-    and kind != "rerank"
 ]
 
 
@@ -47,14 +43,12 @@ def evaluated(folder: Path, **fields):
     return report.evaluations[0]
 
 
-def repeated(stored, folder: Path, *search: Path):
-    """The evaluation by the command that is found for a stored one, and its words."""
-    places = {"data_dir": folder, "cache_dir": folder / "cache"}
-    workspace = open_workspace(RunRequest(names="-", model="-", **places))
-    request = find_request(stored, workspace, FileSearch(search or (folder,)))
-    words = typed_words("run", given_fields(request), "names")
-    options = [f"--{name.replace('_', '-')}={path}" for name, path in places.items()]
-    parsed = parse_command([*words, *options, "--results", str(folder / "again")])
+def repeated(stored, folder: Path):
+    """The evaluation by the command that its record states, and its words."""
+    where = stored.record.conditions
+    words = typed_words(where.command, where.request, "names")
+    places = ("--cache-dir", str(folder / "cache"), "--results", str(folder / "again"))
+    parsed = parse_command([*words, *places])
     assert parsed is not None
     return run(parsed.request).evaluations[0], words
 
@@ -78,12 +72,3 @@ def test_the_command_of_a_result_has_its_recipe(kind, option, tmp_path):
 def test_every_setting_of_a_model_is_tried():
     tried = {option for _, option in CASES} | {"like", "adapter", "endpoint_model", "trust_code"}
     assert tried >= {each.name for each in attrs.fields(ModelSettings)} - {"allow_unknown_tokens"}
-
-
-def test_a_result_that_own_code_reranks_is_not_repeated(tmp_path):
-    write_collection(tmp_path / "wings")
-    with ExitStack() as stack:
-        example = EXAMPLES["rerank"](tmp_path, stack)
-        stored = evaluated(tmp_path, model=example.name, **example.settings)
-    with pytest.raises(BenchError, match="code of the user reranks it"):
-        repeated(stored, tmp_path)
