@@ -71,7 +71,7 @@ def describe_recipe(result: Result) -> dict[str, str]:
     fields |= {**result.recipe.compression.facts, "adapter": adapter}
     traits = result.recipe.traits
     if not traits.makes_vectors:
-        known = {"kind", "checkpoint", "revision", "options", *(traits.applies or ())}
+        known = {"kind", "checkpoint", "revision", "options", *traits.fields}
         fields = {name: value for name, value in fields.items() if name in known}
     return {"index": result.index, **_flatten(fields), **hashed}
 

@@ -119,7 +119,7 @@ def recipe_with_every_pooling(recipe: Recipe) -> Recipe:
     """
     if recipe.adapter is not None and recipe.adapter.kind == "routed":
         raise BenchError(f"{recipe.model} has routed adapters, which support no views")
-    if not recipe.is_network:
+    if not recipe.traits.is_network:
         raise BenchError(f"{recipe.model} is not a transformer, so its pooling cannot be chosen")
     if recipe.stages:
         raise BenchError(f"{recipe.model} has layers after pooling, which fit no other pooling")

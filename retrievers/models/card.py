@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -51,7 +51,6 @@ StageKind = Literal["dense", "layer-norm"]
 AdapterKind = Literal["adapterhub", "peft", "routed"]
 Option = bool | int | float | str
 
-NETWORK_FIELDS = ("checkpoint", "query_checkpoint", "stages", "adapter", "encoder")
 BRANCH = "main"  # default revision of a repository on the Hub
 MAX_TOKENS = 1_000_000  # beyond any architecture
 MAX_TOLERANCE = 0.05  # the rounding of a score with a single digit
@@ -215,8 +214,8 @@ class Recipe(Usage, kw_only=True):
     compression: Compression = Compression()
 
     def __post_init__(self) -> None:
-        """Mark settings that a Python object does not state."""
-        if not self.traits.is_stated and not self.encoder and self.pooling == "none":
+        """Mark settings that only an object, a server or a folder of vectors knows."""
+        if self.traits.is_opaque and self.traits.makes_vectors and self.pooling == "none":
             for name, value in UNKNOWN_SETTINGS.items():
                 msgspec.structs.force_setattr(self, name, value)
 
@@ -224,11 +223,6 @@ class Recipe(Usage, kw_only=True):
     def traits(self) -> Kind:
         """Properties of the kind."""
         return KINDS[self.kind]
-
-    @property
-    def is_network(self) -> bool:
-        """True for a transformer of this program, whose settings are fields of the recipe."""
-        return self.traits.is_network and not self.encoder
 
     @property
     def fingerprint(self) -> str:
@@ -513,6 +507,8 @@ class Card(Usage, kw_only=True):
         unknown = set(self.unverified) - set(self.__struct_fields__)
         if unknown:
             raise ValueError(f"unverified names fields that do not exist: {sorted(unknown)}")
+        if self.encoder and self.traits.is_network:
+            msgspec.structs.force_setattr(self, "kind", "python")
         lengths = self.max_query_tokens, self.max_document_tokens
         if min(lengths) < 1 or max(lengths) > MAX_TOKENS:
             raise ValueError(f"lengths are from 1 to {MAX_TOKENS:,} tokens")
@@ -538,11 +534,6 @@ class Card(Usage, kw_only=True):
         return KINDS[self.kind]
 
     @property
-    def is_network(self) -> bool:
-        """True for a transformer of this program, whose settings are fields of the card."""
-        return self.traits.is_network and not self.encoder
-
-    @property
     def fusion(self) -> Fusion:
         """How its models are fused."""
         return Fusion(**{name: getattr(self, name) for name in Fusion.__struct_fields__})
@@ -552,24 +543,17 @@ class Card(Usage, kw_only=True):
         return any(f"{collection}/".startswith(f"{name}/") for name in self.trained_on)
 
     def _check_usable(self) -> None:
-        if self.is_network and not self.checkpoint:
+        self._check_fields()
+        if self.traits.is_network and not self.checkpoint:
             raise ValueError("a transformer needs a checkpoint")
-        if self.is_network and self.pooling == "none":
+        if self.traits.is_network and self.pooling == "none":
             raise ValueError("a transformer needs a pooling: cls, mean, last or pooler")
-        if self.is_network and self.options:
+        if self.traits.is_network and self.options:
             raise ValueError("options belong to hashing, bm25 and endpoints")
-        for name, kinds in _KINDS_OF_FIELDS.items():
-            if self.kind not in kinds:
-                belongs = " or ".join(f'"{kind}"' for kind in kinds)
-                self._check_default([name], f"{{}} belongs to kind = {belongs}")
         if self.traits.is_remote:
             self._check_endpoint()
         if self.traits.has_members:
             self._check_members()
-        if self.traits.applies is not None:
-            names = {*Usage.__struct_fields__, "prompts", *NETWORK_FIELDS} - self.traits.applies
-            where = f'kind = "{self.kind}", which {self.traits.title}'
-            self._check_default(sorted(names), f"{{}} does not apply to {where}: leave it out")
         if self.similarity == "cos" and not self.normalize and not self.traits.reads_ids:
             raise ValueError("similarity cos needs normalize = true: scores are inner products")
 
@@ -584,7 +568,7 @@ class Card(Usage, kw_only=True):
             raise ValueError(f"title_join of {what} is space or none, not {self.title_join}")
 
     def _check_members(self) -> None:
-        if "reranker" in self.traits.card_fields:
+        if "reranker" in self.traits.fields:
             if not (self.model and self.reranker):
                 raise ValueError("a reranking needs model and reranker: a name of each")
             self._check_title_join("a reranker")
@@ -595,20 +579,22 @@ class Card(Usage, kw_only=True):
                 if times > 1:
                     raise ValueError(f"models names {name} {times} times")
             self.fusion.check(len(self.models))
-        self._check_default(("options",), f"a {self.kind} card has no {{}}: leave it out")
+        if self.options:
+            raise ValueError(f"a {self.kind} card has no options: leave them out")
 
-    def _check_default(self, names: Iterable[str], problem: str) -> None:
-        """Raise with ``problem``, in which {} is the field, if one of ``names`` is stated."""
+    def _check_fields(self) -> None:
+        """Raise if a field is stated that the kind does not have."""
+        known = {"encoder"} if self.encoder else self.traits.fields
         blank = Card(name="", title="", missing="-")
-        for name in names:
+        for name in sorted({name for kind in KINDS.values() for name in kind.fields} - known):
             if getattr(self, name) != getattr(blank, name):
-                raise ValueError(problem.format(name))
-
-
-_KINDS_OF_FIELDS: dict[str, list[str]] = {}
-for _kind, _traits in KINDS.items():
-    for _field in _traits.card_fields:
-        _KINDS_OF_FIELDS.setdefault(_field, []).append(_kind)
+                if self.encoder:
+                    raise ValueError(f"{name} cannot be set for {self.name}, whose code decides it")
+                kinds = " or ".join(f'"{n}"' for n, kind in KINDS.items() if name in kind.fields)
+                where = f'kind = "{self.kind}", which {self.traits.title}'
+                raise ValueError(f"{name} does not apply to {where}, but to kind = {kinds}")
+        if self.prompts.datasets and not self.traits.is_stated:
+            raise ValueError(f'prompts.datasets does not apply to kind = "{self.kind}"')
 
 
 def normalize_url(url: str) -> str:

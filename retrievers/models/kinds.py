@@ -18,6 +18,11 @@ OF_VECTORS = frozenset({"store_dtype", "dimensions", "precision", "rescore", "in
 OF_TEXTS = frozenset({"max_query_tokens", "max_document_tokens", "query_prompt"})
 SET_BY_NAME = OF_TEXTS | {"store_dtype"}  # on the command line by --set NAME=VALUE
 OF_SYSTEMS = ("concurrency", "passages", "timeout")
+SIMILARITY = frozenset({"normalize", "similarity"})
+TEXTS = SIMILARITY | {"prompts", "title_join"}
+LENGTHS = frozenset({"max_query_tokens", "max_document_tokens"})
+NETWORK = frozenset({"pooling", "segment_ids", "truncation_side", "lower_case", "dtype"})
+LAYERS = frozenset({"checkpoint", "query_checkpoint", "stages", "adapter"})
 
 
 @dataclass(frozen=True)
@@ -26,9 +31,10 @@ class Kind:
 
     Attributes:
         title: how messages describe it, after the name of a model.
+        fields: fields of a card that not all kinds have, and this one has.
         honours: options that change the rankings of such a model. `check_options` refuses others.
         makes_vectors: whether texts become vectors.
-        is_network: whether its card states the pooling, layers and lengths of a transformer.
+        is_network: whether it is a transformer of this program.
         is_stated: whether its recipe determines its vectors. Otherwise an object does, of which the
             fields of `Usage` are descriptions.
         is_opaque: whether its parameters are not in files that can be counted.
@@ -36,12 +42,11 @@ class Kind:
         reads_ids: whether it looks vectors up by the ids of documents and queries, instead of
             encoding their texts.
         has_members: whether it makes one ranking of those of other models, which its card names.
-        card_fields: fields of a card that only such kinds have.
-        applies: fields that describe a transformer and that its card may state; None for all.
         fewest_dimensions: smallest allowed value of its option ``dim``.
     """
 
     title: str
+    fields: frozenset[str]
     honours: frozenset[str] = OF_VECTORS
     makes_vectors: bool = True
     is_network: bool = False
@@ -50,8 +55,6 @@ class Kind:
     is_remote: bool = False
     reads_ids: bool = False
     has_members: bool = False
-    card_fields: tuple[str, ...] = ()
-    applies: frozenset[str] | None = None
     fewest_dimensions: int = 0
 
     def check_options(self, model: str, given: Iterable[str]) -> None:
@@ -70,57 +73,58 @@ class Kind:
 KINDS: dict[KindName, Kind] = {
     "transformer": Kind(
         "is a transformer",
+        TEXTS | LENGTHS | NETWORK | LAYERS,
         honours=OF_VECTORS | OF_TEXTS | {"dtype", "adapter"},
         is_network=True,
     ),
-    "hashing": Kind("hashes words", honours=OF_VECTORS | OF_TEXTS, fewest_dimensions=1),
+    "hashing": Kind(
+        "hashes words", TEXTS | LENGTHS, honours=OF_VECTORS | OF_TEXTS, fewest_dimensions=1
+    ),
     "bm25": Kind(
         "ranks by words and has no vectors",
+        frozenset(),
         honours=frozenset(),
         makes_vectors=False,
-        applies=frozenset(),
     ),
     "python": Kind(
         "is encoded by code of its own",
+        SIMILARITY | {"prompts", "dtype", "checkpoint", "encoder"},
         honours=OF_VECTORS | {"dtype", "query_prompt"},
         is_stated=False,
         is_opaque=True,
     ),
     "endpoint": Kind(
         "is encoded by a server",
+        TEXTS | {"url", "endpoint_model"},
         honours=OF_VECTORS | {"query_prompt"},
         is_opaque=True,
         is_remote=True,
-        applies=frozenset({"prompts", "title_join", "normalize", "similarity"}),
-        card_fields=("url", "endpoint_model"),
     ),
     "vectors": Kind(
         "is a folder of ready vectors",
+        SIMILARITY | {"checkpoint"},
         is_opaque=True,
         reads_ids=True,
-        applies=frozenset({"normalize", "similarity", "checkpoint"}),
     ),
     "fusion": Kind(
         "fuses the rankings of other models",
+        frozenset({"models", "method", "k", "normalization", "weights", "depth"}),
         honours=frozenset(),
         makes_vectors=False,
         has_members=True,
-        applies=frozenset(),
-        card_fields=("models", "method", "k", "normalization", "weights", "depth"),
     ),
     "rerank": Kind(
         "reranks the documents of another model",
+        frozenset({"model", "reranker", "depth", "title_join", "dtype"}),
         honours=frozenset(),
         makes_vectors=False,
         has_members=True,
-        applies=frozenset({"title_join", "dtype"}),
-        card_fields=("model", "reranker", "depth"),
     ),
     "system": Kind(
         "is a search system",
+        frozenset({"encoder"}),
         honours=frozenset(OF_SYSTEMS),
         makes_vectors=False,
         is_opaque=True,
-        applies=frozenset({"encoder"}),
     ),
 }

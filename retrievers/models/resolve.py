@@ -6,7 +6,7 @@ vectors are made. A plain checkpoint does not and is refused, unless it is used 
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from pathlib import Path
@@ -21,7 +21,6 @@ from foundation.sources import SUFFIX, hash_sources, run_file
 from retrievers.models.card import (
     BRANCH,
     CARD_FILE,
-    UNKNOWN_SETTINGS,
     Card,
     CardAdapter,
     Option,
@@ -33,7 +32,7 @@ from retrievers.models.card import (
     make_card_like,
     replace_fields,
 )
-from retrievers.models.kinds import KINDS
+from retrievers.models.kinds import TEXTS
 from retrievers.models.locate import (
     PYTHON_FILE,
     Place,
@@ -71,8 +70,6 @@ from retrievers.models.settings import SOURCES, ModelSettings
 TRAINING_FILE = "training.json"  # in the folder of a training, whose card comes last
 TRUST = "Read its code, then allow it with --trust-code."
 BASE_NAMES = ("base_model_name_or_path", "model_name")  # in files of PEFT and of AdapterHub
-# Fields of a card's usage that no other kind of encoder reads.
-TRANSFORMER_FIELDS = ("pooling", "segment_ids", "truncation_side", "lower_case")
 
 CARD_DECIDES = ModelSettings()
 
@@ -188,8 +185,6 @@ def _apply_settings(card: Card, settings: ModelSettings) -> Card:
     card = replace_fields(card, changes)
     if settings.query_prompt is not None:
         card = with_query_prompt(card, settings.query_prompt)
-    if card.encoder or not card.traits.is_stated:
-        _check_object_settings(card, changes)
     return with_adapter(card, Path(settings.adapter)) if settings.adapter else card
 
 
@@ -218,7 +213,9 @@ def resolve_kind(card: Card, base: Path, trust_code: bool = False) -> Model:
         return _resolve_vectors(card, base)
     if card.reranker:
         return _resolve_reranker(card, base, trust_code)
-    return _resolve_transformer(card, base) if card.is_network else Model(card, _make_recipe(card))
+    if card.traits.is_network:
+        return _resolve_transformer(card, base)
+    return Model(card, _make_recipe(card))
 
 
 def resolve_card(
@@ -229,8 +226,7 @@ def resolve_card(
     ``like`` and ``endpoint_model`` are those of `ModelSettings`.
     """
     if is_url(model):
-        client = KINDS["endpoint"].applies or ()  # the server decides the rest
-        usage = {name: getattr(load_card(like), name) for name in client} if like else {}
+        usage = {name: getattr(load_card(like), name) for name in TEXTS} if like else {}
         return card_of_endpoint(model, endpoint_model or "", **usage), Path.cwd()
     if endpoint_model is not None:
         raise BenchError(
@@ -276,7 +272,7 @@ def _declared_card(place: Place) -> Card:
 
 def _card_like(card: Card, checkpoint: str) -> Card:
     """Return a card for another checkpoint, without facts about the card's own."""
-    if not card.is_network:
+    if not card.traits.is_network:
         problem = f"--like {card.name}: its card does not describe a transformer checkpoint"
         raise BenchError(problem, "See `python -m bench list models`.")
     if card.query_checkpoint:
@@ -376,9 +372,6 @@ def with_query_prompt(card: Card, text: str) -> Card:
 
 def with_adapter(card: Card, folder: Path) -> Card:
     """Return the card of a base with the adapter in ``folder`` attached."""
-    if not card.is_network:
-        problem = f"{card.name} is not a transformer, so no adapter can be attached"
-        raise BenchError(problem, "Leave out --adapter, or give the model that it was trained on.")
     name = adapter_name(folder)
     changes = {"name": f"{card.name}+{name}", "title": f"{card.title}, with the adapter {name}"}
     adapter = CardAdapter(path=str(folder.resolve()))
@@ -460,19 +453,6 @@ def _transformer_recipe(
     )
 
 
-def _check_object_settings(card: Card, given: Collection[str]) -> None:
-    """Raise if a card or ``given`` set something that an object or folder decides itself."""
-    plain = Card(name="", title="", missing="-")
-    names = {name for name in card.usage if getattr(card, name) != getattr(plain, name)} | {*given}
-    if not card.encoder:
-        names -= {"dtype", "normalize", "similarity"}
-    if card.prompts.datasets or (card.encoder and card.prompts != plain.prompts):
-        names.add("prompts")
-    if names:
-        problem = f"{', '.join(sorted(names))} cannot be set for {card.name}"
-        raise BenchError(problem, "Leave it out: its code, or its folder, decides it.")
-
-
 def _resolve_library_folder(card: Card, base: Path, trust_code: bool) -> Model:
     """Resolve a folder that sentence-transformers encodes. Its dimension is known once opened."""
     root = locate_checkpoint(card.checkpoint, card.revision, base=base)
@@ -485,7 +465,6 @@ def _resolve_library_folder(card: Card, base: Path, trust_code: bool) -> Model:
         revision=revision,
         files=dict(checkpoint.hashes),
         options={**_library_versions(), "dtype": card.dtype},
-        **UNKNOWN_SETTINGS,
     )
     return Model(card, recipe, checkpoint)
 
@@ -521,7 +500,7 @@ def _make_recipe(card: Card, **fields: Any) -> Recipe:
         raise BenchError(
             f"card {card.name}: options.dim is the dimension of its vectors, 1 or more"
         )
-    stated = {
+    stated: dict[str, Any] = {
         "model": card.name,
         "kind": card.kind,
         "dim": dim,
@@ -532,9 +511,6 @@ def _make_recipe(card: Card, **fields: Any) -> Recipe:
         "options": card.fusion.options if card.models else dict(card.options),
         **card.usage,
     }
-    if not card.is_network:
-        for name in TRANSFORMER_FIELDS:
-            del stated[name]
     return Recipe(**{**stated, **fields})
 
 
@@ -546,7 +522,6 @@ def resolve_endpoint(card: Card) -> Model:
         dim=card.dim,
         revision="" if card.revision == BRANCH else card.revision,
         options={**address, **card.options},
-        **UNKNOWN_SETTINGS,
     )
     return Model(card, recipe)
 
@@ -556,8 +531,8 @@ def _resolve_vectors(card: Card, base: Path) -> Model:
     folder = Path(base, Path(card.checkpoint).expanduser())
     checkpoint = read_vector_files(folder)
     source = {"checkpoint": folder.resolve().name, "revision": ""}
-    files = dict(checkpoint.hashes)
-    return Model(card, _make_recipe(card, files=files, **source, **UNKNOWN_SETTINGS), checkpoint)
+    recipe = _make_recipe(card, files=dict(checkpoint.hashes), **source)
+    return Model(card, recipe, checkpoint)
 
 
 def _resolve_code(card: Card, base: Path, trust_code: bool) -> Model:

@@ -216,8 +216,8 @@ def test_a_card_that_cannot_be_fused_is_one_error(tmp_path, facts, problem):
 @pytest.mark.parametrize(
     ("fact", "problem"),
     [
-        ("k = 3", 'k belongs to kind = "fusion"'),
-        ("depth = 3", 'depth belongs to kind = "fusion" or "rerank"'),
+        ("k = 3", 'k does not apply .* but to kind = "fusion"'),
+        ("depth = 3", 'depth does not apply .* but to kind = "fusion" or "rerank"'),
         ('pooling = "cls"', 'pooling does not apply to kind = "bm25", which ranks by words'),
     ],
 )

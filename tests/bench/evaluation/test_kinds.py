@@ -262,7 +262,7 @@ def test_an_option_changes_the_fingerprint_or_is_refused_by_name(bed, option):
     elif option == "adapter":
         with pytest.raises(BenchError, match="missing-adapter"):
             bed.load(adapter="missing-adapter")
-    elif option == "dtype" and not bed.load().recipe.is_network:
+    elif option == "dtype" and not bed.load().recipe.traits.is_network:
         with pytest.raises(BenchError, match="dtype cannot be set"):  # code of one file
             bed.load(dtype="bfloat16")
     else:

@@ -290,7 +290,7 @@ def test_keys_of_other_servers_are_not_sent(server, monkeypatch):
         ),
         ({"url": "http://host/v1", "checkpoint": "a/b"}, "checkpoint does not apply to kind"),
         ({"url": "http://host/v1", "connections": 0}, "connections"),
-        ({"url": "http://host/v1", "kind": "hashing"}, "url belongs to kind"),
+        ({"url": "http://host/v1", "kind": "hashing"}, "endpoint_model does not apply to kind"),
     ],
 )
 def test_cards_that_state_what_a_server_decides_are_refused(fields, named):

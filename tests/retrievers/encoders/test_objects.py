@@ -629,8 +629,9 @@ def test_a_card_may_name_a_file_next_to_it(file: Path) -> None:
     card.write_text(stated)
     model = resolve_model(str(card), ModelSettings(trust_code=True))
     assert (model.card.name, open_encoder(model, "cpu").dim) == ("own", 5)
+    assert (model.recipe.pooling, model.recipe.max_query_tokens) == ("unknown", None)
     card.write_text(f"{stated}max_query_tokens = 9\nprompts.query = 'q: '\n")
-    with pytest.raises(BenchError, match="max_query_tokens, prompts cannot be set for own"):
+    with pytest.raises(BenchError, match="max_query_tokens cannot be set for own"):
         resolve_model(str(card), ModelSettings(trust_code=True))
 
 

@@ -65,6 +65,7 @@ def test_a_card_is_read_from_its_file_and_written_so_that_it_is_the_same(tmp_pat
         ({"pooling": "every"}, "pooling"),
         ({"checkpoint": ""}, "needs a checkpoint"),
         ({"options": {"dim": 3}}, "options belong to"),
+        ({"kind": "hashing", "checkpoint": "", "pooling": "cls"}, "pooling does not apply to kind"),
         ({"unverified": ["poling"]}, "do not exist"),
         ({"stages": [{"kind": "dense"}]}, "either a key or a folder"),
         ({"stages": [{"kind": "dense", "key": "head"}]}, "output width"),
