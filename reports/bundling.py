@@ -20,7 +20,7 @@ def replay_text(report: ReplayReport) -> str:
         notes = f": {escape('; '.join(each.notes))}" if each.notes else ""
         lines.append(f"**{each.state}** {code(each.command)}{notes}")
     rows = [
-        (row.name, row.measure, score(row.baseline), score(row.candidate), signed(row.difference))
+        (row.on, row.measure, score(row.mean_b), score(row.mean_a), signed(row.difference))
         for each in report.commands
         for row in each.rows
         if row.difference is not None

@@ -18,10 +18,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
-from bench.gate.check_record import Check, CheckRow, CheckSlice, LostQuery
+from bench.gate.check_record import Check, CheckRow, LostQuery
 from foundation.errors import format_count, format_names, make_printable
 from reports import format as fmt
-from reports.comparison import PAIRED, paired_columns, settings_table
+from reports.comparison import row_columns, settings_table
 from reports.explain import answer_text
 from reports.format import interval, score, signed
 from reports.table import Column, Table, bullets, code, escape
@@ -36,12 +36,12 @@ def verdict_paragraph(check: Check) -> str:
 
 def _sentences(check: Check) -> Iterator[str]:
     yield _lead_sentence(check) + _scores_clause(check)
-    decided = [f"{row.name}, {score_change(row)}" for row in check.rows if row.failure]
+    decided = [f"{row.on}, {score_change(row)}" for row in check.rows if row.failure]
     if decided and check.mean is not None:  # otherwise the scores so far are theirs
         yield f"It lost on {format_names(decided)}"
     if worst := [f"{_slice_name(r)}, {score_change(r)}" for r in check.slice_rows if r.failure]:
         yield f"By {check.by}, it lost on {format_names(worst)}"
-    if missing := [f"{row.name}: {row.missing}" for row in check.rows if row.missing]:
+    if missing := [f"{row.on}: {why}" for row in check.rows for why in row.missing]:
         yield f"Missing: {format_names(missing)}"
     if check.outcome in ("INCONCLUSIVE", "DRIFT") and not check.answer:
         yield f"Reason: {_reasons(check)}"
@@ -61,16 +61,20 @@ def _reason_list(check: Check) -> str:
     return bullets(escape(reason.what) for reason in check.reasons)
 
 
-def _slice_name(row: CheckSlice) -> str:
-    return f"{row.value} ({row.name})"
+def _slice_name(row: CheckRow) -> str:
+    return f"{row.value} ({row.on})"
 
 
 def score_change(row: CheckRow) -> str:
     """Return measure, both scores and their difference in ``row``, or the reason for a gap."""
     if row.difference is None:
-        return row.missing
+        return _reason_of(row)
     change = signed(row.difference)
-    return f"{row.measure} {score(row.baseline)} → {score(row.candidate)} ({change})"
+    return f"{row.measure} {score(row.mean_b)} → {score(row.mean_a)} ({change})"
+
+
+def _reason_of(row: CheckRow) -> str:
+    return "; ".join(row.missing) or row.failure
 
 
 def _lead_sentence(check: Check) -> str:
@@ -98,7 +102,7 @@ def _lead_sentence(check: Check) -> str:
 def _scores_clause(check: Check) -> str:
     """Return the scores, and the collections that they belong to."""
     if check.compares_vectors:
-        agree = [f"{row.candidate:.1%} of the vectors agree ({row.name})" for row in check.rows]
+        agree = [f"{row.mean_a:.1%} of the vectors agree ({row.on})" for row in check.rows]
         return f": {' and '.join(agree)}"
     compared = [row for row in check.rows if not row.missing]
     if not compared:
@@ -106,9 +110,9 @@ def _scores_clause(check: Check) -> str:
     queries = sum(row.paired.changed + row.paired.ties for row in compared if row.paired)
     size = f" ({format_count(queries, 'query', 'queries')})" if queries else ""
     if check.mean is not None:
-        names = format_names([row.name for row in compared])
+        names = format_names([row.on for row in compared])
         return f": mean {score_change(check.mean)} over {names}{size}"
-    each = format_names([f"{score_change(row)} on {row.name}" for row in compared])
+    each = format_names([f"{score_change(row)} on {row.on}" for row in compared])
     return f": {each}{size}"
 
 
@@ -148,8 +152,7 @@ def markdown(check: Check) -> str:
     """Return ``check`` as Markdown: the verdict, a table, and how it was decided."""
     parts = [f"## {check.outcome}: {escape(check.candidate)}"]
     if check.compares_environments:
-        parts += [_reason_list(check), _environment_table(check)]
-        return "\n\n".join(filter(None, parts)) + "\n"
+        return "\n\n".join([*parts, _reason_list(check), _score_table(check)]) + "\n"
     parts.append(escape(verdict_paragraph(check)))
     if check.answer:
         parts.append(answer_text(check.answer).rstrip())
@@ -165,7 +168,7 @@ def markdown(check: Check) -> str:
     if check.slice_rows:
         parts += [f"### Slices by {escape(check.by)}", _slice_table(check)]
     heading = f"### Compared with the {check.role}, {escape(check.baseline)}"
-    parts += [heading, _score_table(check.all_rows)]
+    parts += [heading, _score_table(check)]
     if check.recipes:
         parts.append(settings_table(check.recipes, check.role, "candidate"))
     parts += ["### How it was decided", _rule_sentence(check), _reason_list(check)]
@@ -174,29 +177,12 @@ def markdown(check: Check) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _environment_table(check: Check) -> str:
-    """Return the shares of equal texts and the scores in both environments."""
-    columns: list[Column[CheckRow]] = [
-        Column("texts", lambda row: row.name),
-        Column("measure", lambda row: row.measure),
-        Column("here", lambda row: row.baseline, fmt.score),
-        Column("there", lambda row: row.candidate, fmt.score),
-        *paired_columns(PAIRED, "difference", "95 % interval"),
-    ]
-    rows = [row for row in check.rows if row.measure]
-    return Table(rows, columns).drop_empty().markdown() if rows else ""
-
-
 def _slice_table(check: Check) -> str:
     """Return the table of slices, and the reason for each that is too small."""
-    columns: list[Column[CheckSlice]] = [
+    scores = ("collection", "queries", "b", "a", "difference", "95 % interval", "p (maxT)")
+    columns: list[Column[CheckRow]] = [
         Column(check.by, lambda row: row.value, fmt.short_text),
-        Column("collection", lambda row: row.name),
-        Column("queries", lambda row: row.queries, fmt.count),
-        Column("baseline", lambda row: row.baseline, fmt.score),
-        Column("candidate", lambda row: row.candidate, fmt.score),
-        Column("difference", lambda row: row.difference, fmt.signed),
-        *paired_columns(PAIRED, "95 % interval", "p (maxT)"),
+        *row_columns("candidate", "baseline", *scores),
         Column("shows a loss from", lambda row: row.shows_from, fmt.score),
         Column("verdict", _slice_verdict),
     ]
@@ -205,29 +191,25 @@ def _slice_table(check: Check) -> str:
     return "\n\n".join([table, *([bullets(map(escape, notes))] if notes else [])])
 
 
-def _slice_verdict(row: CheckSlice) -> str:
+def _slice_verdict(row: CheckRow) -> str:
     return "REGRESSION" if row.failure else NOT_EXAMINED if row.unexamined else "OK"
 
 
-def _score_table(rows: Sequence[CheckRow]) -> str:
+def _score_table(check: Check) -> str:
+    """Return the scores of all rows and their differences."""
+    names = ("there", "here") if check.compares_environments else ("candidate", "baseline")
+    scores = ("measure", "b", "a", "difference", "95 % interval", "win / tie / loss")
     columns: list[Column[CheckRow]] = [
-        Column("collection", lambda row: row.name),
-        Column("measure", lambda row: row.measure),
-        Column("baseline", lambda row: (row.baseline, row.baseline_in_domain), fmt.score_in_domain),
-        Column(
-            "candidate", lambda row: (row.candidate, row.candidate_in_domain), fmt.score_in_domain
-        ),
-        Column("difference", lambda row: row.difference, fmt.signed),
-        *paired_columns(PAIRED, "95 % interval", "win / tie / loss"),
-        Column("reason", lambda row: row.missing or row.failure, fmt.short_text),
+        Column("texts" if check.compares_environments else "collection", lambda row: row.on),
+        *row_columns(*names, *scores),
+        Column("reason", _reason_of, fmt.short_text),
     ]
-    return Table(rows, columns).drop_empty().markdown()
+    return Table(check.all_rows, columns).drop_empty().markdown()
 
 
 def _test_table(rows: Sequence[CheckRow]) -> str:
     columns: list[Column[CheckRow]] = [
-        Column("collection", lambda row: row.name),
-        *paired_columns(PAIRED, "p", "p (Holm)"),
+        *row_columns("candidate", "baseline", "collection", "p", "p (Holm)"),
         Column("largest loss not ruled out", lambda row: row.bound, fmt.score),
     ]
     return Table(rows, columns).markdown()
@@ -269,17 +251,17 @@ def junit(check: Check) -> str:
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in (("outcome", check.outcome), ("exit_code", str(check.exit_code))):
         ElementTree.SubElement(properties, "property", name=name, value=value)
-    times = Counter(row.name for row in check.all_rows)
+    times = Counter(row.on for row in check.all_rows)
     for row in check.all_rows:
-        name = row.name if times[row.name] == 1 else f"{row.name} {row.measure}"
+        name = row.on if times[row.on] == 1 else f"{row.on} {row.measure}"
         outcome = "MISSING" if row.missing else check.outcome if row.failure else "OK"
-        case = _add_case(suite, check.candidate, name, outcome, row.missing or row.failure)
+        case = _add_case(suite, check.candidate, name, outcome, _reason_of(row))
         if row.difference is not None:
             limits = interval(row.paired)
             limits = f"; 95 % interval of the difference {limits}" if limits else ""
             _add_text(case, "system-out", f"baseline → candidate: {score_change(row)}{limits}")
     for sliced in check.slice_rows:
-        name, message = f"{sliced.name} {check.by}={sliced.value}", sliced.failure
+        name, message = f"{sliced.on} {check.by}={sliced.value}", sliced.failure
         verdict = _slice_verdict(sliced)
         case = _add_case(suite, check.candidate, name, verdict, message or sliced.unexamined)
         text = f"{sliced.queries:,} queries; baseline → candidate: {score_change(sliced)}"

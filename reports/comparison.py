@@ -7,7 +7,7 @@ from typing import Any
 from bench.comparing.comparison import ChangedQueries, ChangedQuery, ShownDocument
 from bench.comparing.pairs import Comparison, ComparisonRow, FieldDifference
 from bench.comparing.settling import Holes
-from bench.comparing.slices import SliceComparison, SliceRow
+from bench.comparing.slices import SliceComparison
 from bench.comparing.statistics import Difference, Resampling
 from foundation.errors import format_names
 from reports import format as fmt
@@ -78,40 +78,48 @@ PAIRED_COLUMNS: dict[str, Column[Difference]] = {
 }
 
 
-PAIRED = attrgetter("paired")  # of a row
-
-
 def paired_columns(of: Callable[[Row], Difference | None], *headers: str) -> list[Column[Row]]:
     """Return the `PAIRED_COLUMNS` with these ``headers``; ``of`` returns None for a gap."""
     return [PAIRED_COLUMNS[header].through(of) for header in headers]
 
 
+def row_columns(a: str, b: str, *names: str) -> list[Column[Any]]:
+    """Return columns of a `PairedRow` by their ``names``, of which a and b are its mean scores.
+
+    Their headers are the ``names``, and ``a`` and ``b`` for the mean scores.
+    """
+    columns: dict[str, Column[Any]] = {
+        "collection": Column("collection", attrgetter("on")),
+        "measure": Column("measure", attrgetter("measure")),
+        "queries": Column("queries", attrgetter("queries"), fmt.count),
+        "a": _mean_column(a, "a"),
+        "b": _mean_column(b, "b"),
+        "difference": Column("difference", attrgetter("difference"), fmt.signed),
+    }
+    of_pairs = [name for name in names if name not in columns]
+    columns |= zip(of_pairs, paired_columns(attrgetter("paired"), *of_pairs), strict=True)
+    return [columns[name] for name in names]
+
+
 def comparison_rows(comparison: Comparison, *, means: bool = False) -> Table[ComparisonRow]:
     """Return a table with a row for each collection, then with ``means`` for each suite."""
     a, b = comparison.a, comparison.b
+    scores = ("measure", "queries", "a", "b", "difference", "95 % interval", "p", "p (Holm)")
     columns: list[Column[ComparisonRow]] = [
         Column("collection", _row_name),
-        Column("measure", lambda row: row.measure),
-        Column("queries", lambda row: row.queries, fmt.count),
-        _mean_column(a, "a"),
-        _mean_column(b, "b"),
-        *paired_columns(PAIRED, "difference", "95 % interval", "p", "p (Holm)"),
+        *row_columns(a, b, *scores),
         _better_column(a, b),
-        *paired_columns(PAIRED, "win / tie / loss", "effect", "detectable"),
+        *row_columns(a, b, "win / tie / loss", "effect", "detectable"),
     ]
     return Table(comparison.all_rows if means else comparison.collections, columns)
 
 
-def slice_rows(compared: SliceComparison) -> Table[SliceRow]:
+def slice_rows(compared: SliceComparison) -> Table[ComparisonRow]:
     """Return a table with a row for each slice of one pair of models, the largest loss first."""
-    columns: list[Column[SliceRow]] = [
+    scores = ("measure", "queries", "a", "b", "difference", "95 % interval", "p (maxT)")
+    columns: list[Column[ComparisonRow]] = [
         Column(compared.field, lambda row: row.value, fmt.short_text),
-        Column("collection", lambda row: row.on),
-        Column("measure", lambda row: row.measure),
-        Column("queries", lambda row: row.queries, fmt.count),
-        _mean_column(compared.a, "a"),
-        _mean_column(compared.b, "b"),
-        *paired_columns(PAIRED, "difference", "95 % interval", "p (maxT)"),
+        *row_columns(compared.a, compared.b, "collection", *scores),
         _better_column(compared.a, compared.b),
     ]
     return Table(compared.slices, columns)

@@ -1,12 +1,14 @@
 """The answer of ``explain`` as Markdown, and the ledger of a search system."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from bench.comparing.statistics import Difference
 from bench.explain.ledger import Ledger, LedgerRow
 from bench.explain.setup import Answer, Explanation
 from foundation.errors import format_count
 from reports import format as fmt
+from reports.comparison import paired_columns
 from reports.table import Column, Table, bullets, code, escape
 
 
@@ -26,8 +28,8 @@ def _parts(ledger: Ledger) -> Iterator[str]:
     )
     columns: list[Column[LedgerRow]] = [Column("change", lambda row: row.name)]
     for place, measure in enumerate(ledger.measures):
-        columns.append(Column(measure, _value_of(place), fmt.signed))
-        columns.append(Column("95 % interval", _interval_of(place), fmt.numeric))
+        value, limits = paired_columns(_term_of(place), "difference", "95 % interval")
+        columns += [replace(value, header=measure), limits]
     yield Table(ledger.rows, columns).markdown()
     if mend := [f"{escape(row.name)}: {escape(row.apply)}" for row in ledger.rows if row.is_told]:
         yield "To mend it:\n\n" + bullets(mend)
@@ -46,12 +48,8 @@ def _term(difference: Difference) -> str:
     return fmt.signed(difference.difference) + (f", {limits}" if limits else "")
 
 
-def _value_of(place: int) -> Callable[[LedgerRow], float]:
-    return lambda row: row.terms[place].difference
-
-
-def _interval_of(place: int) -> Callable[[LedgerRow], str]:
-    return lambda row: fmt.interval(row.terms[place])
+def _term_of(place: int) -> Callable[[LedgerRow], Difference]:
+    return lambda row: row.terms[place]
 
 
 def answer_text(answer: Answer) -> str:

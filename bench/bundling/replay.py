@@ -243,14 +243,14 @@ class _Replay:
         made = _table_scores(read_json(folder / REPORT, Report))
         rows = tuple(
             CheckRow(
-                name=f"{recorded.rows[place].name}, seed {seed}, on {collection}",
-                baseline=score,
-                candidate=made.get((place, seed, collection)),
+                on=f"{recorded.rows[place].name}, seed {seed}, on {collection}",
+                mean_b=score,
+                mean_a=made.get((place, seed, collection)),
             )
             for (place, seed, collection), score in _table_scores(recorded).items()
         )
-        other = [row.name for row in rows if abs(row.difference or 0) > TOLERANCE]
-        lost = [row.name for row in rows if row.difference is None]
+        other = [row.on for row in rows if abs(row.difference or 0) > TOLERANCE]
+        lost = [row.on for row in rows if row.difference is None]
         notes = [f"no score of {format_names(lost)}"] if lost else []
         notes += [f"other scores of {format_names(other)}"] if other else []
         state: State = "differs" if other else "missing" if lost else "repeated"
@@ -324,7 +324,7 @@ def _compare_scores(
             notes.append(str(error))
             continue
         label = f"{one.model} on {name}"
-        rows += [msgspec.structs.replace(row, name=label) for row in done.rows]
+        rows += [msgspec.structs.replace(row, on=label) for row in done.rows]
         if done.outcome != "OK":
             state = "missing" if done.outcome == "MISSING" and state != "differs" else "differs"
             notes += map(str, done.reasons)

@@ -193,40 +193,63 @@ def _shared_measure(collection: str, models: Models, settings: ComparisonSetting
 ModelPair = tuple[ComparedModel, ComparedModel]
 
 
-class ComparisonRow(Record, kw_only=True):
-    """Two models on one collection, or in the mean of a suite.
+class PairedRow(Record, kw_only=True):
+    """Two models, ``a`` and ``b``, on one collection or a slice of it, or in a mean.
 
     Attributes:
-        on: name of the collection or suite.
-        queries: number of queries, or of their groups, summed over a suite's members.
+        on: name of the collection or suite, or "mean".
+        value: value that the queries of a slice share; "" for all queries.
+        measure: name of the measure.
+        queries: number of queries, or of their groups, summed over the collections of a mean; 0 if
+            it is unknown.
+        mean_a, mean_b: mean scores; None for a gap.
+        in_domain_a, in_domain_b: whether the model was trained on the collection.
+        paired: difference with its interval and p; None for a gap or a score without queries.
+        missing: reasons for a gap.
+    """
+
+    on: str
+    value: str = ""
+    measure: str = ""
+    queries: int = 0
+    mean_a: float | None = None
+    mean_b: float | None = None
+    in_domain_a: bool = False
+    in_domain_b: bool = False
+    paired: Difference | None = None
+    missing: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> float | None:
+        """a minus b, or None for a gap."""
+        if self.paired:
+            return self.paired.difference
+        if self.mean_a is None or self.mean_b is None:
+            return None
+        return self.mean_a - self.mean_b
+
+
+class ComparisonRow(PairedRow, kw_only=True):
+    """Two models on one collection or a slice of it, or in the mean of a suite.
+
+    p is adjusted over the collections of all pairs of models (a mean: over all pairs). What is
+    missing is a model's result, with its name; in a suite, a member.
+
+    Attributes:
         members: number of sets in the mean, a nested suite counting once; 0 for a collection.
         weighted: True if members have different weights.
-        mean_a, mean_b: mean scores; None if there isn't a result, or a member is missing.
-        in_domain_a, in_domain_b: whether the model was trained on the collection.
         official: whether this is the published collection; None if nothing is published for it.
-        paired: difference, with p adjusted over the collections of all pairs (a mean: over all
-            pairs); None for a gap.
         verdict: better model at the 5 % level.
-        missing: gaps, with the model's name; for a suite, its missing members.
         overlay: hash of imported judgements that count, too; "" without any.
         latency_a, latency_b: latency of a search system; None for other models.
         fewest_a, fewest_b: fewest documents of a query, if the measure counts more than a search
             system returned; otherwise None.
     """
 
-    on: str
-    measure: str
-    queries: int
     members: int = 0
     weighted: bool = False
-    mean_a: float | None
-    mean_b: float | None
-    in_domain_a: bool = False
-    in_domain_b: bool = False
     official: bool | None = True
-    paired: Difference | None
     verdict: Verdict
-    missing: tuple[str, ...] = ()
     overlay: str = ""
     latency_a: Latency | None = None
     latency_b: Latency | None = None

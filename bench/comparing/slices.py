@@ -103,12 +103,6 @@ class JointTest:
     critical: float
 
 
-class SliceRow(ComparisonRow, kw_only=True):
-    """Two models on one slice: ``on`` is the collection, ``value`` what the queries share."""
-
-    value: str
-
-
 class SliceComparison(Record):
     """Two models, ``a`` minus ``b``, on all slices by a field, the largest loss of ``a`` first.
 
@@ -118,7 +112,7 @@ class SliceComparison(Record):
     a: str
     b: str
     field: str
-    slices: tuple[SliceRow, ...]
+    slices: tuple[ComparisonRow, ...]
 
 
 def find_slices(field: str, opened: Mapping[str, Dataset | UnavailableError]) -> Slicing:
@@ -288,12 +282,12 @@ def compare_slices(
 
 def _slice_row(
     one: Slice, names: tuple[str, str], p_adjusted: float, resampling: Resampling
-) -> SliceRow:
+) -> ComparisonRow:
     """Return the row of a slice."""
     part = resample_differences(np.sort(one.a - one.b), resampling, one.on, one.measure)
     test = paired_difference([replace(part, a=names[0], b=names[1])])
     test = msgspec.structs.replace(test, p_adjusted=max(test.p, p_adjusted))
-    return SliceRow(
+    return ComparisonRow(
         on=one.on,
         value=one.label,
         measure=one.measure,

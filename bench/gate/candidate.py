@@ -182,11 +182,11 @@ def check_published(
         claims = [claim for claim in expected if claim.dataset == name]
         why = candidate.failures.get(name, "" if claims else "no published score on the card")
         if why:
-            rows.append(CheckRow(name=name, missing=why))
+            rows.append(CheckRow(on=name, missing=(why,)))
         else:
             rows += [_claim_row(claim, candidate) for claim in claims]
-    missing = [Reason(f"{row.name}: {row.missing}", row.name) for row in rows if row.missing]
-    drifted = [Reason(row.failure, row.name) for row in rows if row.failure]
+    missing = [Reason(f"{row.on}: {why}", row.on) for row in rows for why in row.missing]
+    drifted = [Reason(row.failure, row.on) for row in rows if row.failure]
     outcome: Outcome = "MISSING" if missing else "DRIFT" if drifted else "OK"
     return Check(
         candidate=candidate.name,
@@ -200,19 +200,20 @@ def check_published(
 def _claim_row(claim: ExpectedScore, candidate: Candidate) -> CheckRow:
     what = f"{claim.dataset}: {claim.measure}"
     value = candidate.results[claim.dataset].record.measures.get(claim.measure)
-    missing = failure = ""
+    missing: tuple[str, ...] = ()
+    failure = ""
     if value is None:
-        missing = f"{claim.measure} was not measured"
+        missing = (f"{claim.measure} was not measured",)
     elif not abs(value - claim.value) <= claim.tolerance:  # true for nan, too
         failure = f"{what} differs by {value - claim.value:+.4f} (tolerance {claim.tolerance:.4f})"
     in_domain = candidate.is_in_domain(claim.dataset)
     return CheckRow(
-        name=claim.dataset,
+        on=claim.dataset,
         measure=claim.measure,
-        candidate=value,
-        baseline=claim.value,
+        mean_a=value,
+        mean_b=claim.value,
         failure=failure,
         missing=missing,
-        candidate_in_domain=in_domain,
-        baseline_in_domain=in_domain,
+        in_domain_a=in_domain,
+        in_domain_b=in_domain,
     )

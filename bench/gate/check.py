@@ -424,8 +424,8 @@ def check_against(
     rows = [
         msgspec.structs.replace(
             row,
-            candidate_in_domain=candidate.is_in_domain(row.name),
-            baseline_in_domain=row.name in theirs and theirs[row.name].record.in_domain,
+            in_domain_a=candidate.is_in_domain(row.on),
+            in_domain_b=row.on in theirs and theirs[row.on].record.in_domain,
         )
         for row in decision.rows
     ]
@@ -449,7 +449,7 @@ def _find_holes(
     candidate: Candidate, done: Check, scope: Scope, comparing: ComparisonSettings
 ) -> Iterable[Holes]:
     """Return what unjudged documents can change, for each collection shared with the baseline."""
-    shared = [row.name for row in done.rows if row.paired and row.name not in scope.groups]
+    shared = [row.on for row in done.rows if row.paired and row.on not in scope.groups]
     if not shared:
         return ()
     label = CANDIDATE if candidate.name == scope.baseline.name else candidate.name
@@ -492,8 +492,8 @@ def _warnings(done: Check) -> Iterator[str]:
             "To check that nothing changed, use --expect-same"
         )
     for who, names in (
-        (ours, [row.name for row in done.rows if row.candidate_in_domain]),
-        (other, [row.name for row in done.rows if row.baseline_in_domain]),
+        (ours, [row.on for row in done.rows if row.in_domain_a]),
+        (other, [row.on for row in done.rows if row.in_domain_b]),
     ):
         if names:
             yield (
@@ -503,7 +503,7 @@ def _warnings(done: Check) -> Iterator[str]:
     for row in done.rows:
         if row.difference is not None and row.difference > SUSPICIOUS_GAIN:
             yield (
-                f"{row.name}: a gain of {row.difference:.4f} is suspiciously large; look for test "
+                f"{row.on}: a gain of {row.difference:.4f} is suspiciously large; look for test "
                 "queries in the training data (python -m bench verify)"
             )
 
@@ -535,13 +535,13 @@ def _explain_command(
     if done.outcome in ("OK", "MISSING") or not model.recipe.traits.is_network:
         return ""
     row = max(done.rows, key=lambda row: (bool(row.failure), abs(row.difference or 0)))
-    settings, on = request.typed_settings(), scope.opened_by[row.name]
+    settings, on = request.typed_settings(), scope.opened_by[row.on]
     models = [str(request.candidate)]
     if scope.baseline.name == PUBLISHED:
-        failed = [one for one in done.rows if one.failure and one.name == row.name]
-        evidence = [f"--published={one.measure}={one.baseline}" for one in failed]
+        failed = [one for one in done.rows if one.failure and one.on == row.on]
+        evidence = [f"--published={one.measure}={one.mean_b}" for one in failed]
     else:
-        baseline = scope.baseline.results[row.name].record
+        baseline = scope.baseline.results[row.on].record
         unchanged = row.paired and not row.paired.changed
         if unchanged or baseline.recipe is None or not baseline.recipe.traits.is_network:
             return ""

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from bench.comparing.pairs import FieldDifference
-from bench.comparing.statistics import Difference
+from bench.comparing.pairs import FieldDifference, PairedRow
 from bench.explain.setup import Answer
 from bench.requests.outcomes import ExitCode
 from foundation.records import Record
@@ -22,55 +21,23 @@ STACK = "environment"  # role of the same model in another interpreter
 PUBLISHED_SCORES = "published scores"  # name of a baseline
 
 
-class CheckRow(Record, kw_only=True):
-    """One collection, or the mean: candidate minus baseline.
+class CheckRow(PairedRow, kw_only=True):
+    """One collection or slice, or the mean: the candidate is ``a``, the other model ``b``.
+
+    The p of ``paired`` is twice the one-sided p of a loss, so that a gain has a p near 1, and
+    ``p_adjusted`` is corrected for the number of collections (Holm), or over all slices and
+    collections (maxT).
 
     Attributes:
-        name: name of the collection, or "mean".
-        candidate, baseline: mean scores; None for a gap.
-        paired: difference with its interval; None for a gap or a published score. Its ``p`` is
-            twice the one-sided p of a loss, so that a gain has a p near 1, and ``p_adjusted`` is
-            corrected for the number of collections (Holm).
         bound: largest mean loss that is not ruled out at 95 %; None without `paired`.
         failure: reason why this row decides against the candidate.
-        missing: reason why there is nothing to compare.
-        candidate_in_domain, baseline_in_domain: whether the model was trained on the collection.
-    """
-
-    name: str
-    measure: str = ""
-    candidate: float | None = None
-    baseline: float | None = None
-    paired: Difference | None = None
-    bound: float | None = None
-    failure: str = ""
-    missing: str = ""
-    candidate_in_domain: bool = False
-    baseline_in_domain: bool = False
-
-    @property
-    def difference(self) -> float | None:
-        """Candidate minus baseline, or None for a gap."""
-        if self.candidate is None or self.baseline is None:
-            return None
-        return self.candidate - self.baseline
-
-
-class CheckSlice(CheckRow, kw_only=True):
-    """Queries of a collection that share a value: candidate minus baseline.
-
-    ``paired.p_adjusted`` is corrected over all slices and collections (maxT).
-
-    Attributes:
-        value: value that the queries share.
-        queries: number of queries, or of groups of queries.
-        shows_from: smallest mean loss that could be a regression; None if none could.
+        shows_from: smallest mean loss of a slice that could be a regression; None if none could.
         unexamined: reason why no loss of the slice could be shown; "" if one could.
     """
 
-    value: str
-    queries: int
-    shows_from: float | None
+    bound: float | None = None
+    failure: str = ""
+    shows_from: float | None = None
     unexamined: str = ""
 
 
@@ -122,7 +89,7 @@ class Decision(Record, kw_only=True):
     rows: tuple[CheckRow, ...] = ()
     mean: CheckRow | None = None
     needed: int | None = None
-    slice_rows: tuple[CheckSlice, ...] = msgspec.field(default=(), name="slices")
+    slice_rows: tuple[CheckRow, ...] = msgspec.field(default=(), name="slices")
 
 
 class Check(Decision, kw_only=True):
@@ -167,28 +134,11 @@ class Check(Decision, kw_only=True):
 
     @property
     def slices(self) -> "pd.DataFrame":
-        """Slices as a data frame, the largest loss first."""
+        """Slices as a data frame, the largest loss first, with the names of the JSON document."""
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "collection": row.name,
-                self.by: row.value,
-                "measure": row.measure,
-                "queries": row.queries,
-                "baseline": row.baseline,
-                "candidate": row.candidate,
-                "difference": row.difference,
-                "low": row.paired and row.paired.low,
-                "high": row.paired and row.paired.high,
-                "p": row.paired and row.paired.p,
-                "p_adjusted": row.paired and row.paired.p_adjusted,
-                "shows_from": row.shows_from,
-                "examined": not row.unexamined,
-                "regression": bool(row.failure),
-            }
-            for row in self.slice_rows
-        )
+        table = pd.json_normalize(msgspec.to_builtins(self.slice_rows))
+        return table.rename(columns={"value": self.by})
 
     @property
     def exit_code(self) -> ExitCode:

@@ -68,7 +68,7 @@ from bench.comparing.statistics import (
     paired_difference,
     resample_differences,
 )
-from bench.gate.check_record import MEAN, CheckRow, CheckSlice, Decision, Reason
+from bench.gate.check_record import MEAN, CheckRow, Decision, Reason
 from bench.requests.deciding import GateSettings
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError, format_count
@@ -234,10 +234,11 @@ class LossTest:
         scores = [[one.candidate.mean(), one.baseline.mean()] for one in self.pairs]
         candidate, baseline = np.dot(self.weights, scores).tolist()
         return CheckRow(
-            name=self.name,
+            on=self.name,
             measure=self.pairs[0].measure,
-            candidate=candidate,
-            baseline=baseline,
+            queries=self.queries,
+            mean_a=candidate,
+            mean_b=baseline,
             paired=msgspec.structs.replace(self.paired, p_adjusted=p_adjusted),
             bound=self.bound,
             failure=failure,
@@ -290,7 +291,7 @@ def decide(
     rows = [
         tests[name].row(adjusted[name], failures.get(name, ""))
         if name in tests
-        else CheckRow(name=name, missing=missing[name])
+        else CheckRow(on=name, missing=(missing[name],))
         for name in weights
     ]
     of_mean = mean.row(None, failures.get(MEAN, "")) if mean else None
@@ -436,11 +437,11 @@ def decide_slices(
         _test_slice(one, p, joint.critical, settings.floor, resampling)
         for one, p in zip(slices, joint.p_values[: len(slices)], strict=True)
     ]
-    rows.sort(key=lambda row: (row.difference or 0, row.name, row.value))
+    rows.sort(key=lambda row: (row.difference or 0, row.on, row.value))
     if decision.outcome not in ("OK", "INCONCLUSIVE", "REGRESSION"):
         rows = [msgspec.structs.replace(row, failure="") for row in rows]
     failures = [
-        Reason(row.failure, row.name, row.value, -row.paired.difference, row.paired.p_adjusted)
+        Reason(row.failure, row.on, row.value, -row.paired.difference, row.paired.p_adjusted)
         for row in rows
         if row.failure and row.paired
     ]
@@ -454,7 +455,7 @@ def decide_slices(
 
 def _test_slice(
     one: Slice, p: float, critical: float, floor: float, resampling: Resampling
-) -> CheckSlice:
+) -> CheckRow:
     """Return the row of a slice, with the reason if it lost too much."""
     test = _test_collection(one.on, ScorePair(one.measure, one.a, one.b), resampling)
     p_adjusted = max(p, test.paired.p)
@@ -471,10 +472,9 @@ def _test_slice(
         number = format_count(len(one.rows), "query shows", "queries show")
         most = "no loss" if smallest is None else f"no loss below {smallest:.2f}"
         unexamined = f"{number} {most}, and the baseline scores {best:.2f}"
-    return CheckSlice(
-        **msgspec.structs.asdict(test.row(p_adjusted, failure)),
+    return msgspec.structs.replace(
+        test.row(p_adjusted, failure),
         value=one.label,
-        queries=len(one.rows),
         shows_from=smallest,
         unexamined=unexamined,
     )

@@ -100,8 +100,8 @@ def check_server(request: ServerCheckRequest) -> Check:
     cause, precision = _describe_cause(answer, stated, length), answer.precision or "int8"
     errors = evidence.fit(question.setup, False).errors
     share = float((errors <= BEYOND * 10 ** LEVELS[stated]).mean())
-    row = partial(CheckRow, measure=AGREE, baseline=1.0)
-    rows = [row(name=f"{dataset.name}, one request at a time", candidate=share, failure=cause)]
+    row = partial(CheckRow, measure=AGREE, mean_b=1.0)
+    rows = [row(on=f"{dataset.name}, one request at a time", mean_a=share, failure=cause)]
     if not cause:
         most = BEYOND * 10 ** LEVELS[precision]
         counts = _repeat_under_load(encoder.for_dataset(dataset.name), evidence.given, most)
@@ -112,7 +112,7 @@ def check_server(request: ServerCheckRequest) -> Check:
                 "vector of another text"
             )
         under_load = f"{dataset.name}, {CONNECTIONS} requests at a time"
-        rows.append(row(name=under_load, candidate=1 - changed / sent, failure=cause))
+        rows.append(row(on=under_load, mean_a=1 - changed / sent, failure=cause))
     agree = f"the vectors agree within the precision of {precision}"
     seen = [one.name for one in answer.seen if one.name not in cause]
     return Check(
@@ -142,7 +142,7 @@ def _check_repeated(encoder: EndpointEncoder, model: str, dataset: Dataset) -> C
         "length: they depend on more than the text"
     )
     name, share = f"{dataset.name}, the same text twice", float((moved <= SAME).mean())
-    row = CheckRow(name=name, measure=AGREE, candidate=share, baseline=1.0, failure=cause)
+    row = CheckRow(on=name, measure=AGREE, mean_a=share, mean_b=1.0, failure=cause)
     return Check(
         candidate=encoder.recipe.model,
         baseline=model,

@@ -111,7 +111,7 @@ def check_stack(request: StackCheckRequest, python: Path) -> Check:
             role=STACK,
             outcome="DRIFT",
             reasons=tuple(map(Reason, [str(error), *_libraries(here=here)])),
-            rows=(CheckRow(name="model", failure=str(error)),),
+            rows=(CheckRow(on="model", failure=str(error)),),
         )
     cosine = model.recipe.similarity == "cos" if model else here.facts["similarity"] != "dot"
     return judge_stacks(candidate, here, there, samples, cosine)
@@ -137,19 +137,19 @@ def judge_stacks(
         causes += _fact_causes(here, there, VECTOR_FACTS)
         causes = causes or ["vectors differ"]
     equal = [a == b for a, b in zip(here.facts["whole"], there.facts["whole"], strict=True)]
-    row = partial(CheckRow, baseline=1.0)
+    row = partial(CheckRow, mean_b=1.0)
     measure, share, why = "share of equal token ids", float(np.mean(equal)), "; ".join(token_causes)
-    rows = [row(name="fixed texts", measure=measure, candidate=share, failure=why)]
+    rows = [row(on="fixed texts", measure=measure, mean_a=share, failure=why)]
     for role in ROLES:
         every = np.concatenate([one for key, one in distances.items() if key.endswith(f" {role}")])
         name, share = f"{len(every):,} texts as a {role}", float((every <= tolerance).mean())
-        rows.append(row(name=name, measure="share of equal vectors", candidate=share))
+        rows.append(row(on=name, measure="share of equal vectors", mean_a=share))
     reasons = [
         *(causes or ["token ids and vectors are equal"]),
         f"the largest difference of a vector is {largest:.1e} of its length",
         *_libraries(here=here, there=there),
     ]
-    outcome: Outcome = "DRIFT" if causes or any(each.candidate != 1 for each in rows) else "OK"
+    outcome: Outcome = "DRIFT" if causes or any(each.mean_a != 1 for each in rows) else "OK"
     return Check(
         candidate=candidate,
         baseline=HERE,
@@ -295,10 +295,11 @@ def _score_row(sample: Dataset, here: Stack, there: Stack, cosine: bool) -> Chec
     old, new = (_score(sample, each, measure, cosine) for each in (here, there))
     part = resample_differences(new - old, Resampling(), sample.name, measure)
     return CheckRow(
-        name=f"{sample.name}, {len(sample.queries):,} queries, {len(sample.corpus):,} documents",
+        on=f"{sample.name}, {len(sample.queries):,} queries, {len(sample.corpus):,} documents",
         measure=measure,
-        candidate=float(new.mean()),
-        baseline=float(old.mean()),
+        queries=len(sample.queries),
+        mean_a=float(new.mean()),
+        mean_b=float(old.mean()),
         paired=paired_difference([part]),
     )
 

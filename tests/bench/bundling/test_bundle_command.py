@@ -87,7 +87,7 @@ def test_a_moved_bundle_is_repeated_with_the_same_scores(bench, moved):
     report = json.loads(done.stdout)
     assert [each["state"] for each in report["commands"]] == ["repeated"] * 3
     rows = [row for each in report["commands"] for row in each["rows"]]
-    assert [row["candidate"] for row in rows] == [row["baseline"] for row in rows]
+    assert [row["mean_a"] for row in rows] == [row["mean_b"] for row in rows]
 
 
 def test_the_readme_has_the_commands_and_no_data_is_copied(bench, moved):
@@ -326,9 +326,7 @@ def test_a_moved_ablation_is_repeated_with_the_same_table(bench, project, monkey
     again = bench("replay", "paper", "--search", "bert", "--trust-code", "--json", *places)
     assert again.code == ExitCode.OK, again.stdout + again.stderr
     ((command),) = json.loads(again.stdout)["commands"]
-    assert [row["candidate"] for row in command["rows"]] == [
-        row["baseline"] for row in command["rows"]
-    ]
+    assert [row["mean_a"] for row in command["rows"]] == [row["mean_b"] for row in command["rows"]]
     assert len(command["rows"]) == 4
 
 

@@ -468,7 +468,7 @@ def test_a_server_that_changes_vectors_drifts_and_the_cause_is_named(bench, fold
 def test_a_faithful_server_passes(bench, folder, oracle):
     code, done = check_server(bench, folder, served(oracle))
     assert (code, done.outcome, done.answer.explanations) == (0, "OK", ())
-    assert [row.candidate for row in done.rows] == [1.0, 1.0]
+    assert [row.mean_a for row in done.rows] == [1.0, 1.0]
     assert done.reasons[1].what.startswith("the server reads at most 24 tokens: longer texts lose")
 
 
@@ -479,7 +479,7 @@ def test_a_server_that_cuts_texts_drifts_with_its_exact_length(bench, folder, or
     assert done.reasons[1].what.startswith(
         "the server reads at most 17 tokens, not 24: longer texts "
     )
-    assert 0 < done.rows[0].candidate < 1
+    assert 0 < done.rows[0].mean_a < 1
 
 
 @pytest.mark.slow

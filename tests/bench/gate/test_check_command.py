@@ -232,7 +232,7 @@ def test_without_on_the_collections_of_the_baseline_are_checked(place, tmp_path,
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     done = place.anywhere("hashing", "bm25", "--floor", 0.2, "--json")
-    assert [row["name"] for row in json.loads(done.stdout)["rows"]] == ["tiny"]
+    assert [row["on"] for row in json.loads(done.stdout)["rows"]] == ["tiny"]
     assert done.code != ExitCode.MISSING, done.stderr
 
 

@@ -84,7 +84,7 @@ def test_the_rows_that_decided_are_named():
     assert [bool(row.failure) for row in found.rows] == [True, False]
     assert "more than the floor" in found.rows[0].failure
     assert "the margin" in found.mean.failure
-    assert found.mean.name == MEAN
+    assert found.mean.on == MEAN
     assert found.mean.bound > 0.06
 
 
@@ -105,7 +105,7 @@ def test_a_gap_is_missing_whatever_the_others_say():
     found = decide(pairs, weights, GateSettings(), RESAMPLING, {"two": "out of memory"})
     assert (found.outcome, found.mean) == ("MISSING", None)
     assert [str(reason) for reason in found.reasons] == ["two: out of memory"]
-    assert [row.missing for row in found.rows] == ["", "out of memory"]
+    assert [row.missing for row in found.rows] == [(), ("out of memory",)]
     assert decide({}, weights, GateSettings(), RESAMPLING).outcome == "MISSING"
 
 
@@ -220,5 +220,5 @@ def test_names_and_order_of_collections_of_one_size_change_no_figure_of_the_mean
         pairs = dict(sorted(zip(names, scores, strict=True)))
         weights = dict(sorted(zip(names, shares, strict=True)))
         mean = decide(pairs, weights, GateSettings(), RESAMPLING).mean
-        means.add((mean.bound, mean.candidate, mean.baseline, mean.paired))
+        means.add((mean.bound, mean.mean_a, mean.mean_b, mean.paired))
     assert len(means) == 1

@@ -134,7 +134,7 @@ def test_equal_environments_are_equal(bert, llama, tmp_path):
         here = probe(model, tmp_path)
         found = judge_stacks("same", here, probe(model, tmp_path, here.facts["whole"]))
         assert found.outcome == "OK"
-        assert [row.candidate for row in found.rows] == [1.0] * 3
+        assert [row.mean_a for row in found.rows] == [1.0] * 3
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_the_command_scores_a_collection_with_both_environments(
     assert scored["paired"]["ties"] == 25
     assert main(["run", str(words), "--limit=25", "--model", str(bert), "--json"]) == ExitCode.OK
     run = json.loads(capsys.readouterr().out)["results"][0]["measures"]
-    assert scored["candidate"] == pytest.approx(run[scored["measure"]], abs=1e-6)
+    assert scored["mean_a"] == pytest.approx(run[scored["measure"]], abs=1e-6)
 
 
 @pytest.mark.slow
