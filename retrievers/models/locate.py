@@ -3,7 +3,6 @@
 import re
 import site
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,53 +26,34 @@ DECLARATIONS = ("*.json", "*.txt", "*.model")  # settings and tokenizers
 SKIPPED = ("onnx/*", "openvino/*", "coreml/*", "*checkpoint-*/*")
 
 
-@dataclass(frozen=True)
-class Place:
-    """Location of a model.
+def find_card(name: str) -> tuple[Card, Path] | None:
+    """Return the card that ``name`` stands for, and the folder that its paths are relative to.
 
-    Attributes:
-        name: the name as it was typed.
-        base: folder that paths in its card are relative to.
-        card: card of that name or file, or in that folder; None for a checkpoint without one.
-        folder: folder of a checkpoint without a card; None for a Hub id.
+    It is None for a folder without a card, and for a Hub id. Nothing is downloaded.
     """
-
-    name: str
-    base: Path
-    card: Card | None = None
-    folder: Path | None = None
-
-
-def locate_model(name: str) -> Place:
-    """Return the card, folder or repository that ``name`` stands for. Nothing is downloaded."""
+    here, folder = Path.cwd(), Path(name).expanduser()
     if members := _split_fusion(name):
         names = [_name_of(member) for member in members]
-        card = make_card(
-            {"name": "+".join(names), "title": name, "kind": "fusion", "models": members}
-        )
-        return Place(name, Path.cwd(), card)
+        fields = {"name": "+".join(names), "title": name, "kind": "fusion", "models": members}
+        return make_card(fields), here
     if found := READY_VECTORS.fullmatch(name):
-        return Place(name, Path.cwd(), _card_of_vectors(name, *found.groups()))
-    folder = Path(name).expanduser()
+        return _card_of_vectors(name, *found.groups()), here
     is_folder = folder.is_dir()  # which may have a name like that of a file
     if name.endswith(".toml") and not is_folder:
-        return Place(name, Path(name).resolve().parent, load_card(name))
+        return load_card(name), Path(name).resolve().parent
     if not is_folder and (found := PYTHON_FILE.fullmatch(name)):
         if not found[2]:
             add = f"Add the class, function or object in it that encodes: {name}:NAME"
             raise BenchError(f"{name} is a file of Python code", add)
         encoder = f"{Path(found[1]).expanduser().resolve()}:{found[2]}"
-        card = Card(name=found[2], title=name, kind="python", encoder=encoder)
-        return Place(name, Path.cwd(), card)
+        return Card(name=found[2], title=name, kind="python", encoder=encoder), here
     if name in card_names():
-        return Place(name, Path.cwd(), load_card(name))
+        return load_card(name), here
     if (folder / CARD_FILE).is_file():
-        card, folder = load_card(folder / CARD_FILE), folder.resolve()
-        return Place(name, folder, replace_fields(card, {"name": folder.name}))
-    if is_folder:
-        return Place(name, Path.cwd(), folder=folder.resolve())
-    if name.count("/") == 1 and not name.startswith((".", "~", "/")):
-        return Place(name, Path.cwd())
+        folder = folder.resolve()
+        return replace_fields(load_card(folder / CARD_FILE), {"name": folder.name}), folder
+    if is_folder or (name.count("/") == 1 and not name.startswith((".", "~", "/"))):
+        return None
     hint = f"{did_you_mean(name, card_names())} see `python -m bench list models`".strip()
     raise BenchError(f"there is no model card and no folder {name!r}", hint)
 
@@ -95,10 +75,8 @@ def _card_of_vectors(typed: str, folder: str, similarity: str | None) -> Card:
 
 def _split_fusion(name: str) -> tuple[str, ...]:
     """Return the models of ``one+another``, or none if it is the name of a file or one model."""
-    vectors, code = READY_VECTORS.fullmatch(name), PYTHON_FILE.fullmatch(name)
-    path = Path(vectors[1] if vectors else code[1] if code else name).expanduser()
     members = tuple(name.split("+"))
-    if len(members) < 2 or is_url(name) or path.exists():
+    if len(members) < 2 or is_url(name) or Path(_path_in(name)).expanduser().exists():
         return ()
     if not all(members):
         raise BenchError(f"{name}: a model is missing next to +", "Name two, such as minilm+bm25.")
@@ -107,8 +85,14 @@ def _split_fusion(name: str) -> tuple[str, ...]:
 
 def _name_of(member: str) -> str:
     """Return the name of a model in results."""
-    place = locate_model(member)
-    return place.card.name if place.card else Path(member).resolve().name
+    found = find_card(member)
+    return found[0].name if found else Path(member).resolve().name
+
+
+def _path_in(name: str) -> str:
+    """Return the path in the name of ready vectors or of Python code, or the name."""
+    found = READY_VECTORS.fullmatch(name) or PYTHON_FILE.fullmatch(name)
+    return found[1] if found else name
 
 
 def member_names(card: Card, base: Path) -> list[str]:
@@ -118,8 +102,7 @@ def member_names(card: Card, base: Path) -> list[str]:
 
 def anchor_path(name: str, base: Path) -> str:
     """Return ``name`` with the paths in it below ``base``, if they exist."""
-    vectors, code = READY_VECTORS.fullmatch(name), PYTHON_FILE.fullmatch(name)
-    file = vectors[1] if vectors else code[1] if code else name
+    file = _path_in(name)
     path = base / Path(file).expanduser()
     if path.exists():
         return name.replace(file, str(path), 1)
@@ -136,6 +119,12 @@ def is_card(model: str) -> bool:
 def is_url(model: str) -> bool:
     """Return whether ``model`` is the URL of an endpoint."""
     return model.startswith(("http://", "https://"))
+
+
+def locate_card(card: Card, base: Path) -> Path:
+    """Return the folder of a card's checkpoint. Its relative paths are those below ``base``."""
+    package, sha = card.package, card.weights_sha256
+    return locate_checkpoint(card.checkpoint, card.revision, base=base, package=package, sha=sha)
 
 
 def locate_checkpoint(

@@ -21,7 +21,6 @@ from retrievers.models.positions import check_position_kind, mixable_length, pos
 from retrievers.models.read_settings import (
     COPY_AGAIN,
     find_inner_folder,
-    is_st_folder,
     list_files,
     read_config,
     refuse_own_code,
@@ -160,13 +159,6 @@ def read_checkpoint(root: Path, stage_folders: Iterable[str] = ()) -> Checkpoint
         files += [stage / "config.json", *weight_files(stage, find_weights(stage))]
     hashes, stamps = _hash_files(root, sorted(set(files)))
     return Checkpoint(root, folder, weights, config, hashes, stamps, position_limit(config))
-
-
-def read_library_folder(root: Path) -> Checkpoint:
-    """Hash all files that sentence-transformers may read in ``root``, a folder that it saved."""
-    if not is_st_folder(root):
-        raise BenchError(f"{root} has no modules.json", "Give a folder of sentence-transformers.")
-    return read_folder(root)
 
 
 def read_folder(root: Path) -> Checkpoint:

@@ -23,7 +23,6 @@ from retrievers.models.card import (
     CARD_FILE,
     Card,
     CardAdapter,
-    Option,
     Prompts,
     Recipe,
     all_cards,
@@ -35,11 +34,11 @@ from retrievers.models.card import (
 from retrievers.models.kinds import TEXTS
 from retrievers.models.locate import (
     PYTHON_FILE,
-    Place,
+    find_card,
     is_card,
     is_url,
+    locate_card,
     locate_checkpoint,
-    locate_model,
     member_names,
 )
 from retrievers.models.read_checkpoint import (
@@ -54,12 +53,12 @@ from retrievers.models.read_checkpoint import (
     is_length_dependent,
     read_checkpoint,
     read_folder,
-    read_library_folder,
     read_routing,
     read_vector_files,
 )
 from retrievers.models.read_settings import (
     find_code,
+    is_st_folder,
     lacks_normalize,
     read_card,
     read_stages,
@@ -185,7 +184,13 @@ def _apply_settings(card: Card, settings: ModelSettings) -> Card:
     card = replace_fields(card, changes)
     if settings.query_prompt is not None:
         card = with_query_prompt(card, settings.query_prompt)
-    return with_adapter(card, Path(settings.adapter)) if settings.adapter else card
+    if settings.adapter:
+        folder = Path(settings.adapter)
+        name = adapter_name(folder)
+        named = {"name": f"{card.name}+{name}", "title": f"{card.title}, with the adapter {name}"}
+        adapter = CardAdapter(path=str(folder.resolve()))
+        card = replace_fields(card, {**named, "adapter": adapter, "expected": ()})
+    return card
 
 
 def _with_members(model: Model, members: Sequence[Model]) -> Model:
@@ -206,7 +211,7 @@ def resolve_kind(card: Card, base: Path, trust_code: bool = False) -> Model:
     if card.encoder:
         return _resolve_code(card, base, trust_code)
     if not card.traits.is_stated:
-        return _resolve_library_folder(card, base, trust_code)
+        return _resolve_library(card, card.checkpoint, base, trust_code, dtype=card.dtype)
     if card.traits.is_remote:
         return resolve_endpoint(card)
     if card.traits.reads_ids:
@@ -237,8 +242,7 @@ def resolve_card(
             problem = f"{model} is a card, but --like {like} needs a checkpoint without one"
             raise BenchError(problem, "Leave --like out, or give the folder of a checkpoint.")
         return _card_like(load_card(like), model), Path.cwd()
-    place = locate_model(model)
-    return place.card or _declared_card(place), place.base
+    return find_card(model) or (_declared_card(model), Path.cwd())
 
 
 def card_of_endpoint(url: str, endpoint_model: str, **fields: Any) -> Card:
@@ -254,20 +258,18 @@ def card_of_endpoint(url: str, endpoint_model: str, **fields: Any) -> Card:
     return make_card({**named, **address, **fields})
 
 
-def _declared_card(place: Place) -> Card:
+def _declared_card(name: str) -> Card:
     """Return the card of a checkpoint whose files state how vectors are made."""
-    name, folder = place.name, place.folder
-    if folder is None:
-        known = next((card for card in all_cards().values() if card.checkpoint == name), None)
-        if known is not None:
-            raise BenchError(f"{name} has a card", f"Use its card: {known.name}")
-        folder = locate_checkpoint(name, base=place.base, with_weights=False)
+    is_folder = Path(name).expanduser().is_dir()
+    known = next((card for card in all_cards().values() if card.checkpoint == name), None)
+    if known is not None and not is_folder:
+        raise BenchError(f"{name} has a card", f"Use its card: {known.name}")
+    folder = locate_checkpoint(name, base=Path.cwd(), with_weights=False)
     card = read_card(folder, name)
     if card is None:
         raise _explain_missing_settings(folder, name)
     changes = {"name": Path(name).name, "title": f"{name} (sentence-transformers)"}
-    where = {} if place.folder else {"checkpoint": name}
-    return replace_fields(card, changes | where)
+    return replace_fields(card, changes | ({} if is_folder else {"checkpoint": name}))
 
 
 def _card_like(card: Card, checkpoint: str) -> Card:
@@ -370,23 +372,10 @@ def with_query_prompt(card: Card, text: str) -> Card:
     return replace_fields(card, {"prompts": prompts, "expected": ()})
 
 
-def with_adapter(card: Card, folder: Path) -> Card:
-    """Return the card of a base with the adapter in ``folder`` attached."""
-    name = adapter_name(folder)
-    changes = {"name": f"{card.name}+{name}", "title": f"{card.title}, with the adapter {name}"}
-    adapter = CardAdapter(path=str(folder.resolve()))
-    return replace_fields(card, {**changes, "adapter": adapter, "expected": ()})
-
-
 def _resolve_transformer(card: Card, base: Path) -> Model:
     """Resolve the checkpoints and the adapter of a card, whose paths are relative to ``base``."""
     folders = [stage.folder for stage in card.stages if stage.folder]
-    document = read_checkpoint(
-        locate_checkpoint(
-            card.checkpoint, card.revision, base=base, package=card.package, sha=card.weights_sha256
-        ),
-        folders,
-    )
+    document = read_checkpoint(locate_card(card, base), folders)
     query = None
     if card.query_checkpoint:
         root = locate_checkpoint(card.query_checkpoint, card.query_revision, base=base)
@@ -453,31 +442,25 @@ def _transformer_recipe(
     )
 
 
-def _resolve_library_folder(card: Card, base: Path, trust_code: bool) -> Model:
-    """Resolve a folder that sentence-transformers encodes. Its dimension is known once opened."""
-    root = locate_checkpoint(card.checkpoint, card.revision, base=base)
-    checkpoint = read_library_folder(root)
-    _refuse_untrusted_code(card, root, trust_code)
-    name, revision = _describe_source(card.checkpoint, card.revision, base, checkpoint)
-    recipe = _make_recipe(
-        card,
-        checkpoint=name,
-        revision=revision,
-        files=dict(checkpoint.hashes),
-        options={**_library_versions(), "dtype": card.dtype},
-    )
-    return Model(card, recipe, checkpoint)
-
-
-def _refuse_untrusted_code(card: Card, root: Path, trust_code: bool) -> None:
-    """Raise if the folder ``root`` has code of its own that the user did not allow."""
+def _resolve_library(card: Card, name: str, base: Path, trust_code: bool, **options: Any) -> Model:
+    """Resolve the folder or Hub id ``name`` that sentence-transformers loads, by all its files."""
+    root = locate_checkpoint(name, card.revision, base=base)
+    if not (card.reranker or is_st_folder(root)):
+        raise BenchError(f"{root} has no modules.json", "Give a folder of sentence-transformers.")
+    checkpoint = read_folder(root)
     code = find_code(root)
     if code and not trust_code:
         raise BenchError(f"{card.name} runs code of its own: {code}", TRUST)
-
-
-def _library_versions() -> dict[str, Option]:
-    return {each: library_version(each) for each in ("sentence-transformers", "transformers")}
+    source, revision = _describe_source(name, card.revision, base, checkpoint)
+    versions = {each: library_version(each) for each in ("sentence-transformers", "transformers")}
+    recipe = _make_recipe(
+        card,
+        checkpoint=source,
+        revision=revision,
+        files=dict(checkpoint.hashes),
+        options={**versions, **options},
+    )
+    return Model(card, recipe, checkpoint)
 
 
 def _describe_source(
@@ -563,18 +546,7 @@ def _resolve_reranker(card: Card, base: Path, trust_code: bool) -> Model:
         card = replace_fields(card, {"reranker": f"{path}:{name}"})
         facts = {"reranker": f"{path.name}:{name}", "depth": card.depth}
         return Model(card, _make_recipe(card, files=hash_sources(str(path)), options=facts))
-    root = locate_checkpoint(card.reranker, card.revision, base=base)
-    checkpoint = read_folder(root)
-    _refuse_untrusted_code(card, root, trust_code)
-    name, revision = _describe_source(card.reranker, card.revision, base, checkpoint)
-    recipe = _make_recipe(
-        card,
-        checkpoint=name,
-        revision=revision,
-        files=dict(checkpoint.hashes),
-        options={"depth": card.depth, **_library_versions()},
-    )
-    return Model(card, recipe, checkpoint)
+    return _resolve_library(card, card.reranker, base, trust_code, depth=card.depth)
 
 
 def count_parameters(model: Model) -> Parameters | None:

@@ -26,9 +26,8 @@ from foundation.errors import BenchError, wrap_errors
 from foundation.files import replace_entries, sha256_of_file
 from foundation.records import decode_json, write_json
 from retrievers.encoders.tokens import load_tokenizer
-from retrievers.models.card import BRANCH
 from retrievers.models.loading import HEAD_ATTRIBUTES, read_weights
-from retrievers.models.locate import locate_checkpoint, locate_model
+from retrievers.models.locate import find_card, locate_card, locate_checkpoint
 from retrievers.models.positions import stated_positions
 from retrievers.models.read_checkpoint import HEADS, HEADS_FILE, Checkpoint, read_checkpoint
 from retrievers.training.objectives.masked_lm import MaskedLM
@@ -95,11 +94,10 @@ def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> StartM
 
 def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
     """Find the checkpoint of a card, folder or Hub id, and what it was trained on."""
-    place = locate_model(model)
-    card = place.card
-    if card is None:
-        folder = place.folder or locate_checkpoint(model, BRANCH, base=place.base)
-        return read_checkpoint(folder), ()
+    found = find_card(model)
+    if found is None:
+        return read_checkpoint(locate_checkpoint(model, base=Path.cwd())), ()
+    card, base = found
     if card.adapter or card.query_checkpoint:
         part = "an adapter" if card.adapter else "a second encoder"
         raise BenchError(
@@ -109,14 +107,7 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
         raise BenchError(
             f"{card.name} has no checkpoint to start from", card.missing or "Use another model."
         )
-    folder = locate_checkpoint(
-        card.checkpoint,
-        card.revision,
-        base=place.base,
-        package=card.package,
-        sha=card.weights_sha256,
-    )
-    return read_checkpoint(folder), card.trained_on
+    return read_checkpoint(locate_card(card, base)), card.trained_on
 
 
 def hash_start(model: str, role: str = "") -> dict[str, str]:
