@@ -8,7 +8,7 @@ a model was trained on. Captions name the test and its correction.
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from bench.boards.leaderboard_record import Leaderboard, Row, ScoreColumn
+from bench.boards.leaderboard_record import Leaderboard, ModelRow, ScoreColumn
 from bench.comparing.pairs import Comparison, ComparisonRow
 from bench.experiments.report import Effect, Report, RowResult
 from foundation.errors import format_count, to_one_line
@@ -22,9 +22,9 @@ from reports.leaderboard import (
     label_of,
 )
 
-Cell = tuple[float | None, str]  # a score, or None if there is none, and the text after it
+LatexCell = tuple[float | None, str]  # a score, or None if there is none, and the text after it
 
-GAP: Cell = (None, "–")
+GAP: LatexCell = (None, "–")
 NO_LIGATURE = "\u200b"
 LIGATURE = re.compile(r"(?<=[-`'?!,])(?=[-`'?!,])")  # as -- and ?`
 # Characters that LaTeX reads as commands, or that its standard fonts lack.
@@ -58,7 +58,7 @@ def escape_latex(text: str) -> str:
 
 def table_of_scores(
     names: Sequence[str],
-    columns: Mapping[str, Sequence[Cell]],
+    columns: Mapping[str, Sequence[LatexCell]],
     caption: str,
     label: str,
     bold: Mapping[str, Collection[int]],
@@ -113,7 +113,7 @@ def board_latex(board: Leaderboard, measure: str) -> str:
         name = label.rpartition("/")[2] if len(bare) == len(columns) else label
         return name if len(measures) == 1 else f"{name}\n{measure or column.main_measure}"
 
-    def cell(row: Row, column: ScoreColumn) -> Cell:
+    def cell(row: ModelRow, column: ScoreColumn) -> LatexCell:
         score = row.score_in(column, measure)
         marks = "*" * is_in_domain(row, column, measure) + daggers(board, row, column, measure)
         return (score.value, marks) if score else GAP
@@ -134,7 +134,7 @@ def board_latex(board: Leaderboard, measure: str) -> str:
     return table_of_scores(names, cells, " ".join(filter(None, caption)), "leaderboard", bold)
 
 
-def _sole_leader(rows: Sequence[Row], column: ScoreColumn, measure: str) -> list[int]:
+def _sole_leader(rows: Sequence[ModelRow], column: ScoreColumn, measure: str) -> list[int]:
     """Return the number of the only row in the first of several groups of a column, or nothing."""
     scores = (row.score_in(column, measure) for row in rows)
     groups = [score and score.group for score in scores]
@@ -151,7 +151,7 @@ def comparisons_latex(comparisons: Sequence[Comparison]) -> str:
     if len(comparisons) == 1:
         return comparison_latex(comparisons[0])
 
-    def cell(row: ComparisonRow | None) -> Cell:
+    def cell(row: ComparisonRow | None) -> LatexCell:
         if row is None or not row.paired:
             return GAP
         difference, interval = fmt.signed(row.paired.difference, 3), fmt.interval(row.paired, 3)
@@ -177,7 +177,7 @@ def comparison_latex(comparison: Comparison) -> str:
     """Return ``comparison``: the two models and their difference by collections and suites."""
     a, b = comparison.a, comparison.b
 
-    def cells(row: ComparisonRow) -> list[Cell]:
+    def cells(row: ComparisonRow) -> list[LatexCell]:
         means = {"a": row.mean_a, "b": row.mean_b}.items()
         scores = [
             GAP if mean is None else (mean, "†" if row.verdict == side else "")
@@ -206,7 +206,7 @@ def report_latex(report: Report) -> str:
     """Return the rows of ``report`` by collections, their mean first, and the factors' effects."""
     seeds = len(report.seeds) if report.trains else 1
 
-    def cell(row: RowResult, name: str) -> Cell:
+    def cell(row: RowResult, name: str) -> LatexCell:
         on = row.on_collection(name)
         if on is None or on.score is None:
             return GAP
@@ -241,7 +241,7 @@ def report_latex(report: Report) -> str:
 def _effects_latex(report: Report, headers: Mapping[str, str], test: str) -> str:
     """Return the effects of factors, with a column for each collection in ``headers``."""
 
-    def cell(effect: Effect, name: str) -> Cell:
+    def cell(effect: Effect, name: str) -> LatexCell:
         on = effect.on_collection(name)
         if on is None or on.difference is None:
             return GAP

@@ -14,7 +14,7 @@ from bench.boards.leaderboard_record import (
     Claim,
     CollectionColumn,
     Leaderboard,
-    Row,
+    ModelRow,
     Score,
     ScoreColumn,
     SuiteColumn,
@@ -51,8 +51,10 @@ def markdown(board: Leaderboard, measure: str) -> str:
     return "\n\n".join(parts)
 
 
-def _ranking(board: Leaderboard, ranked: Sequence[Row], headline: ScoreColumn, measure: str) -> str:
-    columns: list[Column[Row]] = [
+def _ranking(
+    board: Leaderboard, ranked: Sequence[ModelRow], headline: ScoreColumn, measure: str
+) -> str:
+    columns: list[Column[ModelRow]] = [
         Column("group", lambda row: (score := row.score_in(headline, measure)) and score.group),
         Column("model", lambda row: row.name),
         Column("95 % interval", lambda row: row.score_in(headline, measure), fmt.range_of),
@@ -62,9 +64,9 @@ def _ranking(board: Leaderboard, ranked: Sequence[Row], headline: ScoreColumn, m
     return Table(ranked, columns).markdown()
 
 
-def _score_columns(board: Leaderboard, column: ScoreColumn, measure: str) -> list[Column[Row]]:
+def _score_columns(board: Leaderboard, column: ScoreColumn, measure: str) -> list[Column[ModelRow]]:
     """Return the score column and, for a suite, the zero-shot mean."""
-    scores: list[Column[Row]] = [
+    scores: list[Column[ModelRow]] = [
         Column(
             heading(column, measure),
             lambda row: score_cell(row, column, measure) + daggers(board, row, column, measure),
@@ -86,7 +88,7 @@ def label_of(column: ScoreColumn) -> str:
     return column.label if isinstance(column, CollectionColumn) else fmt.display_name(column.name)
 
 
-def daggers(board: Leaderboard, row: Row, column: ScoreColumn, measure: str) -> str:
+def daggers(board: Leaderboard, row: ModelRow, column: ScoreColumn, measure: str) -> str:
     """Return the marks of the baselines that ``row`` is significantly better than."""
     contrasts = board.contrasts_of(row.name)
     found = [
@@ -107,7 +109,7 @@ def describe_daggers(board: Leaderboard) -> str:
     return f"Significantly better than {names}: {test}." if names else ""
 
 
-def score_cell(row: Row, column: ScoreColumn, measure: str) -> str:
+def score_cell(row: ModelRow, column: ScoreColumn, measure: str) -> str:
     """Format the score of ``row`` in ``column``: * if in-domain, members missing from a mean."""
     score = row.score_in(column, measure)
     if score is None:
@@ -117,7 +119,7 @@ def score_cell(row: Row, column: ScoreColumn, measure: str) -> str:
     return fmt.score(score.value) + ("*" if is_in_domain(row, column, measure) else "")
 
 
-def is_in_domain(row: Row, column: ScoreColumn, measure: str) -> bool:
+def is_in_domain(row: ModelRow, column: ScoreColumn, measure: str) -> bool:
     """Return True if the model of ``row`` was trained on ``column`` or on a member of it."""
     if isinstance(column, CollectionColumn):
         return column.name in row.cells and row.cells[column.name].in_domain
@@ -125,7 +127,7 @@ def is_in_domain(row: Row, column: ScoreColumn, measure: str) -> bool:
     return mean is not None and mean.zero_shot_members < len(column.members)
 
 
-def _zero_shot(row: Row, suite: SuiteColumn, measure: str) -> str:
+def _zero_shot(row: ModelRow, suite: SuiteColumn, measure: str) -> str:
     mean = row.mean(suite, measure)
     if mean is None or mean.score is None or mean.zero_shot is None:
         return ""
@@ -156,9 +158,9 @@ def legend(board: Leaderboard) -> list[str]:
     ]
 
 
-def _recipes(ranked: Sequence[Row]) -> str:
+def _recipes(ranked: Sequence[ModelRow]) -> str:
     """Return a table of recipe and speed of each row, without empty columns."""
-    columns: list[Column[Row]] = [
+    columns: list[Column[ModelRow]] = [
         Column("model", lambda row: row.name),
         *columns_for(RECIPE, lambda row, name: row.recipe.get(name)),
         Column(
@@ -179,7 +181,7 @@ def _recipes(ranked: Sequence[Row]) -> str:
     return Table(ranked, columns).drop_empty().markdown()
 
 
-def lowest_judged(row: Row) -> float | None:
+def lowest_judged(row: ModelRow) -> float | None:
     """Return Judged@10 on the collection on which it is lowest for ``row``."""
     judged = [cell.judged_at_10 for cell in row.cells.values() if cell.judged_at_10 is not None]
     return min(judged, default=None)
@@ -198,7 +200,7 @@ def _protocols(board: Leaderboard) -> str:
     return Table(board.columns, columns).markdown()
 
 
-def _published_table(board: Leaderboard, ranked: Sequence[Row], measure: str) -> str:
+def _published_table(board: Leaderboard, ranked: Sequence[ModelRow], measure: str) -> str:
     """Return a table of published next to measured scores, or "" without published ones."""
     rows = [
         (row.name, column.name, measure or column.main_measure, score)

@@ -17,7 +17,7 @@ from foundation.machine import format_size
 from reports import format as fmt
 from reports.table import Column, Table, columns_for, escape
 
-Row = tuple[ToolComparison, ToolTiming]
+TimedTool = tuple[ToolComparison, ToolTiming]
 
 
 def speed_tables(report: SpeedReport) -> str:
@@ -71,7 +71,7 @@ def phases_table(comparisons: Sequence[ToolComparison]) -> str:
 
 def encoding_table(comparisons: Sequence[ToolComparison]) -> str:
     """Return a table of documents and tokens per second in ``comparisons``, by length and tool."""
-    columns: list[Column[Row]] = [
+    columns: list[Column[TimedTool]] = [
         Column("documents", lambda row: row[0].name),
         Column("tool", lambda row: _tool(row[1])),
         Column("count", lambda row: row[0].documents, fmt.count),
@@ -86,11 +86,11 @@ def encoding_table(comparisons: Sequence[ToolComparison]) -> str:
 
 
 def _compared(
-    title: str, comparisons: Sequence[ToolComparison], columns: Sequence[Column[Row]]
+    title: str, comparisons: Sequence[ToolComparison], columns: Sequence[Column[TimedTool]]
 ) -> str:
     """Return a table of all tools in each comparison, with times and our speed-up."""
     rows = [(comparison, tool) for comparison in comparisons for tool in comparison.tools]
-    timings: list[Column[Row]] = [
+    timings: list[Column[TimedTool]] = [
         Column("wall, s", lambda row: row[1].wall_s, spread),
         Column("processor, s", lambda row: row[1].processor_s, spread),
         Column("largest difference", lambda row: f"{row[1].difference:.1e}", fmt.numeric),
@@ -147,7 +147,7 @@ def race_table(races: Sequence[ToolComparison]) -> str:
         f"From end to end, fresh processes and caches, {rounds} round{'s' * (rounds > 1)}, "
         f"{races[0].measure} that agree within {races[0].tolerance}"
     )
-    columns: list[Column[Row]] = [
+    columns: list[Column[TimedTool]] = [
         Column("collection", lambda row: row[0].name),
         Column("documents", lambda row: row[0].documents, fmt.count),
         Column("queries", lambda row: row[0].queries, fmt.count),

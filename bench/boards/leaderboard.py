@@ -22,7 +22,7 @@ from bench.boards.leaderboard_record import (
     Contrast,
     Leaderboard,
     Mean,
-    Row,
+    ModelRow,
     Score,
     SuiteColumn,
 )
@@ -306,7 +306,7 @@ def _suite_columns(columns: Iterable[CollectionColumn], only: str) -> list[Suite
     return suites
 
 
-def _has_mean(suite: SuiteColumn, rows: Iterable[Row], wanted: Collection[str]) -> bool:
+def _has_mean(suite: SuiteColumn, rows: Iterable[ModelRow], wanted: Collection[str]) -> bool:
     means = (mean for row in rows for mean in row.means.get(suite.name, {}).values())
     return suite.name in wanted or any(mean.score for mean in means)
 
@@ -318,7 +318,7 @@ def _build_row(
     ranked: RankedScores,
     claims: Sequence[Claim],
     cards: Mapping[str, Card],
-) -> Row:
+) -> ModelRow:
     """Build a row with its cells and means, and the published scores of its own checkpoint."""
     results = {column: stored.record for column, stored in by_column.items()}
     first = next(iter(results.values()))
@@ -339,7 +339,7 @@ def _build_row(
     largest = max(results.values(), key=lambda result: result.timings.encoded_tokens)
     speed = _tokens_per_second(largest)
     sizes = (result.parameters for result in results.values() if result.parameters)
-    return Row(
+    return ModelRow(
         name=name,
         model=first.model,
         title=card.title if card else "",

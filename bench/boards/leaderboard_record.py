@@ -68,7 +68,7 @@ class Mean(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     """A model under one recipe.
 
     Attributes:
@@ -209,7 +209,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     measures: tuple[str, ...]
     columns: tuple[CollectionColumn, ...]
     suites: tuple[SuiteColumn, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ModelRow, ...]
     claims: tuple[Claim, ...]
     results: int
     newest: str
@@ -249,11 +249,11 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
         whole = (suite for suite in self.suites if filled(suite))
         return next(whole, None) or max(self.columns, key=filled)
 
-    def ranked(self, measure: str) -> list[Row]:
+    def ranked(self, measure: str) -> list[ModelRow]:
         """Sort rows by falling score in the headline column of ``measure``, then by name."""
         headline = self.headline(measure)
 
-        def order(row: Row) -> tuple[float, list[tuple[str, int]]]:
+        def order(row: ModelRow) -> tuple[float, list[tuple[str, int]]]:
             score = row.score_in(headline, measure)
             return (-score.value if score else float("inf")), natural_sort_key(row.name)
 

@@ -4,9 +4,9 @@
 ``evaluate(job)`` returns an `Evaluation`. Read in this order:
 
 - `pipeline`: `OpenDataset`, `Job` and `evaluate`; `evaluate_run` scores an existing ranking.
-- `retriever`: `Retriever`, what ranks, with its `EvaluationOptions`. `kinds` lists its subclasses,
-  such as `vector_retriever` and `system_retriever`. Their ``search(dataset, depth)`` returns a
-  `Run`.
+- `retriever`: `Retriever`, what ranks, with its `EvaluationOptions`. `registry` lists its
+  subclasses, such as `vector_retriever` and `system_retriever`. Their ``search(dataset, depth)``
+  returns a `Run`.
 - `asking`: threads that ask a search system, and the file of its responses. `responses` reads them.
 - `encoding`: the preflight of an encoder, encoding with the vector store, and its speed.
 - `vector_search`: the steps of a search of vectors, from queries to scored candidates, or by words.

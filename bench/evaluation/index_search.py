@@ -35,7 +35,7 @@ from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.index.hits import Hits, recall_at_k, sort_canonically
 from retrievers.models.card import Recipe
 
-Vectors: TypeAlias = StoredVectors | ViewedVectors
+CorpusVectors: TypeAlias = StoredVectors | ViewedVectors
 
 RECALL_DEPTHS = (10, 100, 1000)
 
@@ -188,13 +188,13 @@ class ExactSearch:
     budget: int
     timer: PhaseTimer
 
-    def plan(self, vectors: Vectors, queries: int, depth: int) -> SearchPlan:
+    def plan(self, vectors: CorpusVectors, queries: int, depth: int) -> SearchPlan:
         """Plan a search within the budget, or raise with an estimate of the memory."""
         dim = vectors.dim + (vectors.stored.shape[1] if isinstance(vectors, ViewedVectors) else 0)
         documents = len(self.dataset.corpus)
         return plan_search(self.budget, documents, dim, queries, depth)
 
-    def __call__(self, vectors: Vectors, queries: Float32Array, depth: int) -> Hits:
+    def __call__(self, vectors: CorpusVectors, queries: Float32Array, depth: int) -> Hits:
         """Return the top ``depth`` documents of each query in canonical order.
 
         ``queries`` are float32 ``(q, dim)``.
@@ -269,7 +269,9 @@ class CorpusIndex:
             )
         return cls(index_folder, manifest, exported=True)
 
-    def load_or_build(self, vectors: Vectors | None, exact: ExactSearch, device: str) -> FaissIndex:
+    def load_or_build(
+        self, vectors: CorpusVectors | None, exact: ExactSearch, device: str
+    ) -> FaissIndex:
         """Load the index, or build and store it.
 
         If several processes need it, one builds it and the others wait. ``vectors`` are None if the
@@ -305,7 +307,7 @@ class CorpusIndex:
             with ignore_read_only():
                 self.index_folder.add_recall(about, recall)
 
-    def _build(self, vectors: Vectors, tile_rows: int, device: str) -> FaissIndex:
+    def _build(self, vectors: CorpusVectors, tile_rows: int, device: str) -> FaissIndex:
         start = time.perf_counter()
         index = FaissIndex(IndexSpec.parse(self.manifest.spec), vectors.dim, device)
         train_index(index, vectors)
@@ -319,7 +321,7 @@ class CorpusIndex:
         return index
 
 
-def train_index(index: FaissIndex, vectors: Vectors) -> None:
+def train_index(index: FaissIndex, vectors: CorpusVectors) -> None:
     """Train an index on a sample of the ``vectors`` to add, or on the ranges of their codes."""
     ranges = vectors.ranges if isinstance(vectors, ViewedVectors) else None
     if ranges is not None and index.needs_only_ranges:
@@ -350,7 +352,7 @@ class IndexSearch:
     sampled: Int64Array
     device: str
     exact: ExactSearch
-    vectors: Vectors | None = None
+    vectors: CorpusVectors | None = None
 
     @cached_property
     def recall_key(self) -> str:

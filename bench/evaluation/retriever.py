@@ -1,6 +1,6 @@
 """What ranks: `Retriever`, of which each kind of model has one subclass.
 
-`bench.evaluation.kinds` lists the kinds. Everything else calls the methods here and never asks
+`bench.evaluation.registry` lists the kinds. Everything else calls the methods here and never asks
 which kind a model is.
 """
 

@@ -12,9 +12,9 @@ from bench.evaluation.encoding import encode_documents, encode_queries, run_pref
 from bench.evaluation.exact import search_device
 from bench.evaluation.index_search import (
     CorpusIndex,
+    CorpusVectors,
     ExactSearch,
     IndexSearch,
-    Vectors,
     check_index_fits,
     default_budget,
     plan_search,
@@ -225,7 +225,7 @@ class VectorRetriever(Retriever):
         tokens = self._timer.since(after_preflight).counts.get("tokens", 0)
         if index is not None:
             index = replace(index, vectors=vectors)
-        find = index.find if index else partial(self._rank, dataset, cast(Vectors, vectors))
+        find = index.find if index else partial(self._rank, dataset, cast(CorpusVectors, vectors))
         ranks, in_faiss = dataset.corpus.tie_rank, index is not None
         searching = VectorSearch(self.recipe, self.view, find, ranks, stored, in_faiss)
         with timer.phase("search_s"):
@@ -309,7 +309,7 @@ class VectorRetriever(Retriever):
         sizes = (size for each in checkpoints for size, _ in each.stamps.values())
         return PYTORCH_BYTES + 2 * sum(sizes) if checkpoints else 0
 
-    def _apply_view(self, stored: Vectors) -> Vectors:
+    def _apply_view(self, stored: CorpusVectors) -> CorpusVectors:
         """Return the documents to search. FAISS rounds them itself."""
         rounded = not self.spec.needs_faiss
         return ViewedVectors(stored, self.view, rounded) if self.view else stored
@@ -330,7 +330,9 @@ class VectorRetriever(Retriever):
         budget = self.resources.max_memory or default_budget()
         return ExactSearch(dataset, search_device(self.resources.device), budget, self._timer)
 
-    def _rank(self, dataset: Dataset, vectors: Vectors, queries: Float32Array, depth: int) -> Hits:
+    def _rank(
+        self, dataset: Dataset, vectors: CorpusVectors, queries: Float32Array, depth: int
+    ) -> Hits:
         """Return hits without a vector index, and without self-matches."""
         k = min(depth, len(dataset.corpus))  # no memory for ranks that stay empty
         wide = search_depth(dataset, k)
@@ -346,7 +348,7 @@ class VectorRetriever(Retriever):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyVectorsRetriever(VectorRetriever):
-    """Vectors of a folder with exact search, or with an index."""
+    """CorpusVectors of a folder with exact search, or with an index."""
 
     def check(self, dataset: Dataset, depth: int) -> int:
         """Estimate the peak memory of a search in bytes.

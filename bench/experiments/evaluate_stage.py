@@ -14,7 +14,7 @@ from bench.evaluation.pipeline import evaluate
 from bench.evaluation.retriever import EvaluationOptions, Retriever
 from bench.evaluation.vector_retriever import VectorRetriever
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
-from bench.experiments.grid import Table
+from bench.experiments.grid import TomlTable
 from bench.experiments.report import CellScores, CheckpointScores
 from bench.experiments.training_stages import read_sequence
 from bench.result_store.find import find_results
@@ -63,7 +63,7 @@ class EvaluateStage(ExperimentStage):
 
     workspace: Workspace
 
-    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+    def resolve_settings(self, table: Mapping[str, Any]) -> TomlTable:
         """Return all fields of `EvaluateSettings` for ``table``, after all checks."""
         settings = convert_table(table, EvaluateSettings, "[evaluate]")
         spec = IndexSpec.parse(settings.index)
@@ -75,14 +75,14 @@ class EvaluateStage(ExperimentStage):
         for dataset in self.workspace.datasets(settings.on):
             resolve_measures(dataset, settings.measures, settings.depth)
             self.workspace.open(dataset)
-        resolved: Table = msgspec.to_builtins(settings)
+        resolved: TomlTable = msgspec.to_builtins(settings)
         return resolved
 
-    def with_seed(self, settings: Table, seed: int) -> Table:
+    def with_seed(self, settings: TomlTable, seed: int) -> TomlTable:
         """Return ``settings``: an evaluation is deterministic."""
         return settings
 
-    def hash_inputs(self, settings: Table) -> dict[str, str]:
+    def hash_inputs(self, settings: TomlTable) -> dict[str, str]:
         """Return protocol, hashes and measures of each collection in ``settings``."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         rules = {}
@@ -92,7 +92,7 @@ class EvaluateStage(ExperimentStage):
             rules[dataset.name] = msgspec.json.encode([protocol, measures]).decode()
         return rules
 
-    def run(self, settings: Table, model: str, out: Path) -> Cost:
+    def run(self, settings: TomlTable, model: str, out: Path) -> Cost:
         """Evaluate ``model``, and delete vectors of checkpoints that this experiment trained."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         options = EvaluationOptions(

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from bench.experiments.grid import AxisResult, Grid, GridRow, Table, make_rows
+from bench.experiments.grid import AxisResult, Grid, GridRow, TomlTable, make_rows
 from foundation.errors import (
     BenchError,
     WorkerError,
@@ -60,21 +60,21 @@ class ExperimentStage(ABC):
     """Kind of work: pretrain, adapt, finetune, evaluate, or a command. Stages are picklable."""
 
     @abstractmethod
-    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+    def resolve_settings(self, table: Mapping[str, Any]) -> TomlTable:
         """Return the complete settings for a ``table`` of the grid, or raise if it is wrong."""
 
     @abstractmethod
-    def hash_inputs(self, settings: Table) -> dict[str, str]:
+    def hash_inputs(self, settings: TomlTable) -> dict[str, str]:
         """Return content hashes of the inputs other than the model, by name."""
 
     @abstractmethod
-    def run(self, settings: Table, model: str, out: Path) -> Cost:
+    def run(self, settings: TomlTable, model: str, out: Path) -> Cost:
         """Run the stage with complete ``settings`` from ``model``, "" if this is the first.
 
         ``out`` may hold files of an interrupted attempt. A training writes to ``out / MODEL``.
         """
 
-    def with_seed(self, settings: Table, seed: int) -> Table:
+    def with_seed(self, settings: TomlTable, seed: int) -> TomlTable:
         """Return the ``settings`` of one cell: a training draws everything with ``seed``."""
         return {**settings, "seed": seed}
 
@@ -89,7 +89,7 @@ class CellTask:
 
     stage: str
     kind: ExperimentStage
-    settings: Table
+    settings: TomlTable
     key: str
     before: "CellTask | None" = None
     model: str = ""
@@ -157,7 +157,7 @@ def plan_experiment(
         grid, lambda name, table: find_stage(name, table).resolve_settings(table)
     )
 
-    def plan_task(settings: Mapping[str, Table], seed: int) -> CellTask:
+    def plan_task(settings: Mapping[str, TomlTable], seed: int) -> CellTask:
         """Return the task of the last of these stages, after the tasks of the others."""
         *earlier, name = settings
         others = {each: settings[each] for each in earlier}
@@ -185,7 +185,7 @@ class FinishedTask(Record):
 
     stage: str
     key: str
-    settings: Table
+    settings: TomlTable
     cost: Cost
     time: str
     commit: str

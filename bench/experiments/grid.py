@@ -47,9 +47,9 @@ REFERENCE = "reference"
 SHARED = ("on", "measures", "depth")  # fields of [evaluate] that rows must share to be compared
 MOST_CELLS = 256  # of the factors of a grid, for each seed
 
-Table = dict[str, Any]
+TomlTable = dict[str, Any]
 Seed = Annotated[int, msgspec.Meta(ge=0)]
-Resolve = Callable[[str, Mapping[str, Any]], Table]
+Resolve = Callable[[str, Mapping[str, Any]], TomlTable]
 
 
 class Axis(Record, kw_only=True):
@@ -82,7 +82,7 @@ class Axis(Record, kw_only=True):
         return self.name or self.field.rpartition(".")[2]
 
     @property
-    def points(self) -> Table:
+    def points(self) -> TomlTable:
         """Values by label."""
         labels = self.labels or map(format_label, self.values)
         return dict(zip(labels, self.values, strict=True))
@@ -110,12 +110,12 @@ class Grid(Record, kw_only=True):
     model: str = ""
     seeds: Annotated[tuple[Seed, ...], msgspec.Meta(min_length=1)] = (0,)
     base_per_seed: bool = False
-    base: Table | None = None
-    pretrain: Table | None = None
-    adapt: Table | None = None
-    finetune: Table | None = None
-    evaluate: Table
-    factors: Table = {}
+    base: TomlTable | None = None
+    pretrain: TomlTable | None = None
+    adapt: TomlTable | None = None
+    finetune: TomlTable | None = None
+    evaluate: TomlTable
+    factors: TomlTable = {}
     axes: tuple[Axis, ...] = ()
 
     def __post_init__(self) -> None:
@@ -130,7 +130,7 @@ class Grid(Record, kw_only=True):
         if not self.axes and not self.factors:
             raise ValueError("set [factors] or [[axes]]")
 
-    def stages(self) -> dict[str, Table]:
+    def stages(self) -> dict[str, TomlTable]:
         """Return the settings of the reference by stage, in order, without absent stages."""
         tables = {stage: getattr(self, stage) for stage in STAGES}
         return {stage: table for stage, table in tables.items() if table is not None}
@@ -160,7 +160,7 @@ class GridRow:
     """One recipe: complete settings by stage, and the change from the row it is compared with."""
 
     name: str
-    settings: Mapping[str, Table]
+    settings: Mapping[str, TomlTable]
     against: str = ""
     change: str = ""
 
@@ -212,7 +212,7 @@ def make_rows(grid: Grid, resolve: Resolve) -> tuple[tuple[GridRow, ...], tuple[
     return tuple(rows.values()), tuple(axes)
 
 
-def read_factors(grid: Grid, settings: Mapping[str, Table]) -> tuple[Axis, ...]:
+def read_factors(grid: Grid, settings: Mapping[str, TomlTable]) -> tuple[Axis, ...]:
     """Return the factors of a ``grid`` with their fields in the ``settings`` of its reference."""
     fields = [name for name, _ in _walk(settings)]
     factors = [
@@ -332,7 +332,7 @@ def _change_row(against: GridRow, axis: Axis, label: str, resolve: Resolve) -> G
     return GridRow(name, {**against.settings, stage: new}, against.name, change)
 
 
-def _resolve_stage(resolve: Resolve, stage: str, table: Mapping[str, Any], name: str) -> Table:
+def _resolve_stage(resolve: Resolve, stage: str, table: Mapping[str, Any], name: str) -> TomlTable:
     """Resolve the settings of a stage, and name the row and the stage in its errors."""
     try:
         return resolve(stage, table)
@@ -342,7 +342,7 @@ def _resolve_stage(resolve: Resolve, stage: str, table: Mapping[str, Any], name:
         raise BenchError(where + reason, error.hint) from error
 
 
-def set_field(table: Mapping[str, Any], path: str, value: Any, source: str) -> Table:
+def set_field(table: Mapping[str, Any], path: str, value: Any, source: str) -> TomlTable:
     """Return a copy of ``table`` with ``value`` at the dotted ``path``; ``source`` names it."""
     key, _, rest = path.partition(".")
     if key not in table:

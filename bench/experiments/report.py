@@ -37,7 +37,7 @@ from bench.comparing.statistics import (
 )
 from bench.evaluation.result_record import Conditions
 from bench.experiments.experiment import CellTask, Cost, Experiment, ExperimentOutcome, GridCell
-from bench.experiments.grid import Axis, AxisResult, Table
+from bench.experiments.grid import Axis, AxisResult, TomlTable
 from foundation.arrays import Float64Array
 from foundation.records import Record
 
@@ -148,7 +148,7 @@ class RowResult(Record, kw_only=True):
     cells: tuple[CellResult, ...]
     on: tuple[RowOnCollection, ...]
     sequence: SequenceResult | None = None
-    settings: dict[str, Table] = {}
+    settings: dict[str, TomlTable] = {}
 
     def on_collection(self, collection: str) -> RowOnCollection | None:
         """Return the result on ``collection``, or None."""
@@ -205,7 +205,7 @@ class Report(Record, kw_only=True):
     title: str
     command: str
     seeds: tuple[int, ...]
-    reference: dict[str, Table]
+    reference: dict[str, TomlTable]
     rows: tuple[RowResult, ...]
     axes: tuple[AxisResult, ...]
     leaks: tuple[str, ...]

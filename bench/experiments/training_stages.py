@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from bench.experiments.experiment import MODEL, Cost, ExperimentStage
-from bench.experiments.grid import Table, format_label
+from bench.experiments.grid import TomlTable, format_label
 from bench.runner.workspace import Workspace
 from bench.training.training_sets import hash_split, trained_collections
 from bench.training.trainings import adapt_on, finetune_on, pretrain_on, training_context
@@ -47,7 +47,7 @@ SEQUENCE_FILE = "sequence.json"
 
 def merge_tables(
     base: Mapping[str, Any], changes: Mapping[str, Any], presets: TomlFiles[Any], above: str = ""
-) -> Table:
+) -> TomlTable:
     """Return the table ``base`` of one of ``presets`` with ``changes``, merged field by field.
 
     A table with another ``name`` replaces the old one. ``above`` is the path of the table.
@@ -79,7 +79,7 @@ class TrainingSource(Record):
 class AdaptSource(TrainingSource):
     """Data, preset and method (a name, or a table with its settings) of continual pre-training."""
 
-    method: str | Table = "plain"
+    method: str | TomlTable = "plain"
 
 
 class FinetuneSource(TrainingSource):
@@ -106,9 +106,9 @@ def complete_settings(
     table: Mapping[str, Any],
     kind: type[S],
     presets: TomlFiles[Any],
-    fixed: Table,
+    fixed: TomlTable,
     start: str = "",
-) -> tuple[S, Table]:
+) -> tuple[S, TomlTable]:
     """Return the data source of a training stage, of type ``kind``, and all settings of its preset.
 
     ``fixed`` are fields that do not influence the training. If the stage continues from the model
@@ -143,18 +143,18 @@ def check_no_start(table: Mapping[str, Any]) -> None:
         )
 
 
-def read_pretraining(settings: Table, model: str) -> Pretraining:
+def read_pretraining(settings: TomlTable, model: str) -> Pretraining:
     """Return the preset in complete ``settings``, which starts from ``model`` by default."""
     table = {"start": {"model": model}, **_without_source(settings, AdaptSource)}
     return PRETRAIN_PRESETS.convert(table, "[pretrain]")
 
 
-def read_finetuning(settings: Table) -> Finetuning:
+def read_finetuning(settings: TomlTable) -> Finetuning:
     """Return the preset in complete ``settings``."""
     return FINETUNE_PRESETS.convert(_without_source(settings, FinetuneSource), "[finetune]")
 
 
-def _without_source(settings: Mapping[str, Any], kind: type[TrainingSource]) -> Table:
+def _without_source(settings: Mapping[str, Any], kind: type[TrainingSource]) -> TomlTable:
     return {name: value for name, value in settings.items() if name not in kind.__struct_fields__}
 
 
@@ -167,7 +167,7 @@ class PretrainStage(ExperimentStage):
     shared: bool = False
     after_base: bool = False
 
-    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+    def resolve_settings(self, table: Mapping[str, Any]) -> TomlTable:
         """Return all fields of the preset and ``on`` for ``table``."""
         fixed = {"title": "pre-trained in an ablation", "source": ""}
         start = "[base]" if self.after_base else ""
@@ -177,18 +177,18 @@ class PretrainStage(ExperimentStage):
         expand_names(source.on, self.workspace.data_dir)
         return {"on": list(source.on), **settings}
 
-    def with_seed(self, settings: Table, seed: int) -> Table:
+    def with_seed(self, settings: TomlTable, seed: int) -> TomlTable:
         """Return ``settings`` with the ``seed`` of weights, masks and text order."""
         return settings if self.shared else super().with_seed(settings, seed)
 
-    def hash_inputs(self, settings: Table) -> dict[str, str]:
+    def hash_inputs(self, settings: TomlTable) -> dict[str, str]:
         """Return hashes of corpora, initial model and objective's code in ``settings``."""
         hashes = hash_pretraining(self.workspace, settings)
         if "start" not in settings:  # after [base], its key covers the start
             return hashes
         return hashes | hash_initial(read_pretraining(settings, "").start)
 
-    def run(self, settings: Table, model: str, out: Path) -> Cost:
+    def run(self, settings: TomlTable, model: str, out: Path) -> Cost:
         """Pre-train ``model`` with ``settings`` in ``out``, or continue an interrupted run."""
         context = training_context(out / MODEL, self.workspace.device)
         datasets = self.workspace.datasets(settings["on"])
@@ -233,7 +233,7 @@ class AdaptStage(ExperimentStage):
     workspace: Workspace
     evaluated: tuple[str, ...]
 
-    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+    def resolve_settings(self, table: Mapping[str, Any]) -> TomlTable:
         """Return all fields of preset and method, and ``on`` in order, for ``table``."""
         fixed = {"title": "adapted in an ablation", "source": ""}
         source, settings = complete_settings(
@@ -256,12 +256,12 @@ class AdaptStage(ExperimentStage):
             )
         return {"on": list(source.on), **settings, "method": msgspec.to_builtins(method)}
 
-    def hash_inputs(self, settings: Table) -> dict[str, str]:
+    def hash_inputs(self, settings: TomlTable) -> dict[str, str]:
         """Return hashes of the corpora and of the code of objective and method in ``settings``."""
         method = read_method(settings["method"])
         return hash_pretraining(self.workspace, settings) | hash_plugin("method", method)
 
-    def run(self, settings: Table, model: str, out: Path) -> Cost:
+    def run(self, settings: TomlTable, model: str, out: Path) -> Cost:
         """Train ``model`` on each domain of ``settings`` in ``out``, or continue."""
         datasets = self.workspace.datasets(settings["on"])
         folder, method = out / MODEL, read_method(settings["method"])
@@ -292,9 +292,9 @@ class FinetuneStage(ExperimentStage):
     workspace: Workspace
     held_out: tuple[str, ...]
 
-    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+    def resolve_settings(self, table: Mapping[str, Any]) -> TomlTable:
         """Return all fields of the preset and of the data source for ``table``."""
-        fixed: Table = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
+        fixed: TomlTable = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
         source, settings = complete_settings(
             "finetune", table, FinetuneSource, FINETUNE_PRESETS, fixed
         )
@@ -302,15 +302,15 @@ class FinetuneStage(ExperimentStage):
         adapter = read_finetuning(settings).adapter
         if adapter is not None:
             make_configuration(adapter)  # raises if the method is unknown
-        inputs: Table = {"on": list(source.on), "split": source.split}
+        inputs: TomlTable = {"on": list(source.on), "split": source.split}
         if source.held_out:
             inputs["held_out"] = list(source.held_out)
         return inputs | settings
 
-    def _held_out(self, settings: Table) -> list[Dataset]:
+    def _held_out(self, settings: TomlTable) -> list[Dataset]:
         return self.workspace.datasets((*self.held_out, *settings.get("held_out", ())))
 
-    def hash_inputs(self, settings: Table) -> dict[str, str]:
+    def hash_inputs(self, settings: TomlTable) -> dict[str, str]:
         """Return hashes of data, adapters and teacher in ``settings``."""
         read = dict[str, str]()
         for dataset in self.workspace.datasets(settings["on"], settings["split"]):
@@ -319,7 +319,7 @@ class FinetuneStage(ExperimentStage):
             read[f"{dataset.name} held out"] = dataset.queries_sha256
         return read | hash_teacher(read_finetuning(settings))
 
-    def run(self, settings: Table, model: str, out: Path) -> Cost:
+    def run(self, settings: TomlTable, model: str, out: Path) -> Cost:
         """Fine-tune ``model`` with ``settings`` in ``out``, or continue an interrupted run."""
         trained = finetune_on(
             read_finetuning(settings),
@@ -338,7 +338,7 @@ class FinetuneStage(ExperimentStage):
         )
 
 
-def hash_pretraining(workspace: Workspace, settings: Table) -> dict[str, str]:
+def hash_pretraining(workspace: Workspace, settings: TomlTable) -> dict[str, str]:
     """Return the SHA-256 of each corpus of ``settings`` and of each source of the objective."""
     corpora = {each.name: each.corpus.sha256 for each in workspace.datasets(settings["on"])}
     return corpora | hash_plugin("objective", read_objective(settings["objective"]))
@@ -401,7 +401,7 @@ class CommandStage(ExperimentStage):
     follows: bool
     seeds: int
 
-    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+    def resolve_settings(self, table: Mapping[str, Any]) -> TomlTable:
         """Return all fields of `CommandSettings` and the settings of the command in ``table``."""
         values, known = dict(table), CommandSettings.__struct_fields__
         fields = {name: values.pop(name) for name in known if name in values}
@@ -419,7 +419,7 @@ class CommandStage(ExperimentStage):
         expand_names(settings.on, self.workspace.data_dir)
         return {**msgspec.to_builtins(settings), **values}
 
-    def _check_placeholders(self, settings: CommandSettings, values: Table) -> None:
+    def _check_placeholders(self, settings: CommandSettings, values: TomlTable) -> None:
         """Raise if a placeholder has no value, or a value or the seed would have no effect."""
         for name, value in values.items():
             if name == OUT or not isinstance(value, str | int | float):
@@ -440,12 +440,12 @@ class CommandStage(ExperimentStage):
                 f"the command has no {{{name}}}", f'Add it, such as "--{name}", "{{{name}}}"'
             )
 
-    def hash_inputs(self, settings: Table) -> dict[str, str]:
+    def hash_inputs(self, settings: TomlTable) -> dict[str, str]:
         """Return hashes of the files in ``settings`` and of the initial model."""
         hashes = {str(path): sha256_of_file(path) for path in _input_files(settings)}
         return hashes | (hash_start(settings[START], "start ") if settings[START] else {})
 
-    def run(self, settings: Table, model: str, out: Path) -> Cost:
+    def run(self, settings: TomlTable, model: str, out: Path) -> Cost:
         """Run the command of ``settings`` from ``model``, in an empty folder below ``out``."""
         folder = (out / MODEL).resolve()
         shutil.rmtree(folder, ignore_errors=True)
@@ -481,11 +481,11 @@ def fill_placeholders(words: Iterable[str], values: Mapping[str, Any]) -> list[s
     return [_PLACEHOLDER.sub(value_of, word) for word in words]
 
 
-def _scalars(settings: Table) -> Table:
+def _scalars(settings: TomlTable) -> TomlTable:
     return {name: value for name, value in settings.items() if isinstance(value, str | int | float)}
 
 
-def _input_files(settings: Table) -> Iterator[Path]:
+def _input_files(settings: TomlTable) -> Iterator[Path]:
     values = _scalars(settings)
     named = [*fill_placeholders(settings["command"], values), *map(str, values.values())]
     yield from map(Path, filter(os.path.isfile, named))

@@ -27,7 +27,7 @@ from bench.explain.evidence import (
     choose_queries,
     vector_errors,
 )
-from bench.explain.ledger import Stage
+from bench.explain.ledger import SearchStage
 from bench.explain.question import Question
 from bench.explain.setup import CORRECT_THERE, EvaluationSetup
 from foundation.arrays import Float32Array, Float64Array, Int64Array
@@ -209,7 +209,7 @@ class QueryCauses:
     answers: Run
     depth: int
 
-    def find_cause(self) -> Stage | None:
+    def find_cause(self) -> SearchStage | None:
         """Return the search for our vectors with the deviation that comes closest to the answers.
 
         None if no deviation explains most of an answer.
@@ -236,7 +236,7 @@ class QueryCauses:
             return None
         queries = dataset.queries
         run = self.find(queries.ids, best.encode(queries.texts), self.depth)
-        return Stage(f"query vectors: {best.name}", run, best.apply)
+        return SearchStage(f"query vectors: {best.name}", run, best.apply)
 
     def _candidates(self) -> Iterator["_Candidate"]:
         setup = self.question.setup

@@ -28,7 +28,7 @@ NOISE = 0.001  # a loss that is certainly larger counts
 
 
 @dataclass(frozen=True)
-class Stage:
+class SearchStage:
     """A ranking on the way from exact search to the answer of a system.
 
     Attributes:
@@ -116,7 +116,7 @@ def is_loss(term: Difference) -> bool:
 
 def compare_stages(
     dataset: Dataset,
-    stages: Sequence[Stage],
+    stages: Sequence[SearchStage],
     measures: Sequence[str],
     depth: int,
     resampling: Resampling,

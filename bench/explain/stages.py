@@ -34,7 +34,7 @@ from bench.explain.causes import (
     overlaps,
 )
 from bench.explain.evidence import SHARE
-from bench.explain.ledger import Ledger, Stage, compare_stages
+from bench.explain.ledger import Ledger, SearchStage, compare_stages
 from bench.explain.question import Question
 from bench.explain.setup import EUCLIDEAN
 from bench.explain.system import METHODS, StoredSystem
@@ -146,11 +146,13 @@ class Examination:
     depth: int
     question: Question | None
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[SearchStage]:
         """Return the stages in order. What cannot be told apart is one change."""
         hits, _ = self.retriever.find(self.dataset, self.depth)
         corpus, ids = self.dataset.corpus, self.dataset.queries.ids
-        stages = [Stage("exact search", Run.from_hits(hits, ids, corpus.ids, corpus.tie_rank))]
+        stages = [
+            SearchStage("exact search", Run.from_hits(hits, ids, corpus.ids, corpus.tie_rank))
+        ]
         together: list[str] = []
         for step in self._steps():
             if isinstance(step, str):
@@ -192,7 +194,7 @@ class Examination:
             )
         return notes
 
-    def _steps(self) -> Iterator[Stage | str]:
+    def _steps(self) -> Iterator[SearchStage | str]:
         """Yield stages after the first, and what the next one changes besides."""
         yield from self._document_steps() if self._ids is not None else ["missing documents"]
         reference = None
@@ -209,11 +211,11 @@ class Examination:
             if reference is not None:
                 cause = describe_search(reference, self._found, self._asked)
                 name, apply = cause.name, cause.apply
-            yield Stage(name, self._found, apply)
+            yield SearchStage(name, self._found, apply)
             reference = self._found
         yield from self._answer_steps(reference)
 
-    def _document_steps(self) -> Iterator[Stage]:
+    def _document_steps(self) -> Iterator[SearchStage]:
         """Yield exact search of our vectors of the stored documents."""
         known, missing = self._known, self._missing
         if not known:
@@ -224,9 +226,9 @@ class Examination:
         run = SystemVectors(known, self._ours).search(self._metric, *self._queries, self._asked)
         count = format_count(len(missing), "document is missing", "documents are missing")
         such = f": {format_names(missing)}" if missing else ""
-        yield Stage(f"{count}{such}", run, "add them there" if missing else "")
+        yield SearchStage(f"{count}{such}", run, "add them there" if missing else "")
 
-    def _vector_steps(self, stored: SystemVectors) -> Iterator[Stage]:
+    def _vector_steps(self, stored: SystemVectors) -> Iterator[SearchStage]:
         """Yield exact search after each group of stored vectors took the place of ours."""
         place_of = {id_: place for place, id_ in enumerate(stored.ids)}
         known = self._known
@@ -237,17 +239,17 @@ class Examination:
             mixed[cause.places] = theirs[cause.places]
             part = SystemVectors(known, mixed)
             run = part.search(self._metric, *self._queries, self._asked)
-            yield Stage(cause.name, run, cause.apply)
+            yield SearchStage(cause.name, run, cause.apply)
         of_collection = set(known)
         extra = [id_ for id_ in stored.ids if id_ not in of_collection]
         run = stored.search(self._metric, *self._queries, self._asked)
         if extra:
             count = format_count(len(extra), "document", "documents")
             name = f"{count} that the collection lacks: {format_names(extra)}"
-            yield Stage(name, run, "remove them there")
+            yield SearchStage(name, run, "remove them there")
         yield from self._metric_step(stored, run)
 
-    def _metric_step(self, stored: SystemVectors, own: Run) -> Iterator[Stage]:
+    def _metric_step(self, stored: SystemVectors, own: Run) -> Iterator[SearchStage]:
         """Yield exact search by another metric if the system's answers are closer to it."""
         found = self._answers if self._found is None else self._found
         base, runs = overlaps(found, own, TOP), dict[Metric, Run]()
@@ -259,12 +261,12 @@ class Examination:
         if paired_difference([part]).verdict == "a":
             lengths = "" if self._is_unit else " of vectors that are not normalised"
             name = f"search by {best}{lengths}, not by {self._metric}"
-            yield Stage(name, runs[best], f"search by {self._metric} there, or normalise")
+            yield SearchStage(name, runs[best], f"search by {self._metric} there, or normalise")
 
-    def _answer_steps(self, reference: Run | None) -> Iterator[Stage]:
+    def _answer_steps(self, reference: Run | None) -> Iterator[SearchStage]:
         """Yield search for query vectors of the system's kind, and its own answers to texts."""
         if reference is None:
-            yield Stage("query vectors", self._answers)
+            yield SearchStage("query vectors", self._answers)
             return
         if found := self._query_stage(reference):
             if self._agrees(found.run):
@@ -275,14 +277,14 @@ class Examination:
         filtered = find_filter(reference, self._answers)
         if not filtered and not self._agrees(reference):
             name = "query vectors of another kind, or a step after the search"
-            yield Stage(name, self._answers, "compare what search() and search_vectors() do")
+            yield SearchStage(name, self._answers, "compare what search() and search_vectors() do")
         elif filtered or has_fewer_rows(reference, self._answers):
             cause = describe_search(reference, self._answers, self._asked)
-            yield Stage(cause.name, self._answers, cause.apply)
+            yield SearchStage(cause.name, self._answers, cause.apply)
         else:
-            yield Stage("query vectors as the checkpoint's", self._answers)
+            yield SearchStage("query vectors as the checkpoint's", self._answers)
 
-    def _query_stage(self, reference: Run) -> Stage | None:
+    def _query_stage(self, reference: Run) -> SearchStage | None:
         """Return the search for query vectors that come closer to the system's, if any do."""
         is_known = self._agrees(reference) or find_filter(reference, self._answers)
         if is_known or self.question is None:

@@ -15,8 +15,8 @@ import numpy as np
 from attrs import evolve
 
 from bench.evaluation.judging import check_relevant, mean_weights, resolve_measures
-from bench.evaluation.kinds import open_retriever
 from bench.evaluation.pipeline import Job, OpenDataset
+from bench.evaluation.registry import open_retriever
 from bench.evaluation.result_record import Evaluation
 from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever
 from bench.evaluation.system_retriever import SystemRetriever

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bench.evaluation.judging import apply_protocol
-from bench.evaluation.kinds import RETRIEVERS
 from bench.evaluation.pipeline import Job, evaluate
+from bench.evaluation.registry import RETRIEVERS
 from bench.evaluation.retriever import EvaluationOptions, Retriever
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError

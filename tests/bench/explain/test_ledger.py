@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import bench as library
 from bench.comparing.statistics import Resampling
 from bench.evaluation.scoring import score
-from bench.explain.ledger import Ledger, Stage, compare_stages
+from bench.explain.ledger import Ledger, SearchStage, compare_stages
 from bench.explain.stages import examine
 from bench.explain.system import StoredSystem, make_run
 from datasets_cfg.dataset import Dataset
@@ -44,7 +44,7 @@ RUN = st.fixed_dictionaries(
 @given(st.lists(RUN, min_size=2, max_size=6))
 def test_terms_of_random_stages_sum_to_the_difference_of_every_query(dataset, drawn):
     stages = [
-        Stage(str(place), read_answers(list(each), [ids[:k] for ids, k in each.values()], 9))
+        SearchStage(str(place), read_answers(list(each), [ids[:k] for ids, k in each.values()], 9))
         for place, each in enumerate(drawn)
     ]
     resampling = Resampling(resamples=99)
