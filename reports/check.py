@@ -74,7 +74,7 @@ def score_change(row: CheckRow) -> str:
 
 
 def _reason_of(row: CheckRow) -> str:
-    return "; ".join(row.missing) or row.failure
+    return "; ".join(row.missing) or row.failure or row.unexamined
 
 
 def _lead_sentence(check: Check) -> str:
@@ -184,15 +184,18 @@ def _slice_table(check: Check) -> str:
         Column(check.by, lambda row: row.value, fmt.short_text),
         *row_columns("candidate", "baseline", *scores),
         Column("shows a loss from", lambda row: row.shows_from, fmt.score),
-        Column("verdict", _slice_verdict),
+        Column("verdict", lambda row: _verdict(check, row)),
     ]
     notes = [f"{_slice_name(row)}: {row.unexamined}" for row in check.slice_rows if row.unexamined]
     table = Table(check.slice_rows, columns).markdown()
     return "\n\n".join([table, *([bullets(map(escape, notes))] if notes else [])])
 
 
-def _slice_verdict(row: CheckRow) -> str:
-    return "REGRESSION" if row.failure else NOT_EXAMINED if row.unexamined else "OK"
+def _verdict(check: Check, row: CheckRow) -> str:
+    """Return the outcome of a row on its own."""
+    if row.missing:
+        return "MISSING"
+    return check.outcome if row.failure else NOT_EXAMINED if row.unexamined else "OK"
 
 
 def _score_table(check: Check) -> str:
@@ -252,20 +255,16 @@ def junit(check: Check) -> str:
     for name, value in (("outcome", check.outcome), ("exit_code", str(check.exit_code))):
         ElementTree.SubElement(properties, "property", name=name, value=value)
     times = Counter(row.on for row in check.all_rows)
-    for row in check.all_rows:
+    for row in (*check.all_rows, *check.slice_rows):
         name = row.on if times[row.on] == 1 else f"{row.on} {row.measure}"
-        outcome = "MISSING" if row.missing else check.outcome if row.failure else "OK"
-        case = _add_case(suite, check.candidate, name, outcome, _reason_of(row))
+        name = f"{row.on} {check.by}={row.value}" if row.value else name
+        case = _add_case(suite, check.candidate, name, _verdict(check, row), _reason_of(row))
         if row.difference is not None:
+            size = f"{format_count(row.queries, 'query', 'queries')}; " if row.queries else ""
             limits = interval(row.paired)
             limits = f"; 95 % interval of the difference {limits}" if limits else ""
-            _add_text(case, "system-out", f"baseline → candidate: {score_change(row)}{limits}")
-    for sliced in check.slice_rows:
-        name, message = f"{sliced.on} {check.by}={sliced.value}", sliced.failure
-        verdict = _slice_verdict(sliced)
-        case = _add_case(suite, check.candidate, name, verdict, message or sliced.unexamined)
-        text = f"{sliced.queries:,} queries; baseline → candidate: {score_change(sliced)}"
-        _add_text(case, "system-out", text)
+            text = f"{size}baseline → candidate: {score_change(row)}{limits}"
+            _add_text(case, "system-out", text)
     case = _add_case(suite, check.candidate, "outcome", check.outcome, _reasons(check))
     explain = f"\n{check.explain}" if check.explain else ""
     _add_text(case, "system-out", verdict_paragraph(check) + explain)
