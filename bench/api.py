@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bench.cutoffs.cutoff_record import ScoreCutoff
     from bench.deploying.deployment import Deployment
     from bench.evaluation.result_record import Evaluation
-    from bench.experiments.report import Report
+    from bench.experiments.report_record import Report
     from bench.explain.ledger import Ledger
     from bench.gate.check_record import Check
     from bench.tuning.tuning_record import Tuning
@@ -437,6 +437,6 @@ def ablate(request: training.AblateRequest) -> "Report":
             evaluated.
     """
     from bench.experiments.ablate import ablate
-    from reports.training import write_report
+    from reports.experiment import write_report
 
     return ablate(request, write_report)

@@ -44,26 +44,18 @@ from foundation.files import FileLock
 from foundation.records import Record
 from retrievers.models.card import load_card
 from retrievers.models.settings import ModelSettings
+from retrievers.training.engine.run_folder import CHECKPOINTS, MODEL, step_of
 
 # checkpoint-500, global_step500, epoch=1-step=500, 500; but not bert-base-v2 or runs-2026.
 STEP = re.compile(r"(.*(checkpoint|ckpt|step|epoch|iter|iteration)s?[-_=]?)?\d+", re.IGNORECASE)
 TEMPORARY = ("tmp", ".")  # prefixes of folders that a training has not finished
-CHECKPOINTS = "checkpoints"  # inside the folder of some trainings
-MODEL_FOLDER = "model"  # inside a checkpoint whose own weights include heads for training
 DELETED = "the training deleted it before it was evaluated"
 CHANGING = "its files are being written"
 SETTLE_SECONDS = 2.0  # between two scans of a folder that may be being written
 
 MEAN = "mean"
-NUMBER = re.compile(r"\d+$")
 
 FileStates = Mapping[Path, tuple[int, int]]  # size and time of change in ns, by path
-
-
-def step_of(name: str) -> int:
-    """Return the number at the end of ``name``, or 0 if there is none."""
-    match = NUMBER.search(name)
-    return int(match[0]) if match else 0
 
 
 class Selection(Record):
@@ -213,7 +205,7 @@ def scan_checkpoints(folder: Path) -> dict[Path, FileStates]:
     """Return the checkpoints in ``folder`` by step, with their files."""
     parents = (folder, folder / CHECKPOINTS)
     listed = [path for parent in parents if parent.is_dir() for path in parent.iterdir()]
-    found = sorted(filter(_is_checkpoint, listed), key=lambda path: (step_of(path.name), path.name))
+    found = sorted(filter(_is_checkpoint, listed), key=lambda path: (step_of(path), path.name))
     return {path: files for path in found if (files := _read_file_states(path))}
 
 
@@ -231,7 +223,7 @@ def training_folder(folder: Path) -> Path:
 
 def model_folder(checkpoint: Path) -> Path:
     """Return the folder of the model in ``checkpoint``: ``model`` inside it, or itself."""
-    inner = checkpoint / MODEL_FOLDER
+    inner = checkpoint / MODEL
     return inner if (inner / "config.json").is_file() else checkpoint
 
 

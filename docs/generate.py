@@ -35,9 +35,10 @@ from bench.deploying.deployment import Deployment
 from bench.evaluation.judging import SuiteMean
 from bench.evaluation.result_record import Conditions, Protocol, Result, Timings
 from bench.experiments import grid
+from bench.experiments.command_stage import CommandSettings
 from bench.experiments.evaluate_stage import EvaluateSettings
-from bench.experiments.report import Report
-from bench.experiments.training_stages import CommandSettings, FinetuneSource
+from bench.experiments.report_record import Report
+from bench.experiments.training_stages import FinetuneSource
 from bench.explain.ledger import Ledger
 from bench.explain.setup import Answer
 from bench.gate.check_record import Check

@@ -5,6 +5,8 @@ import os
 import platform
 import re
 import sys
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib import metadata
@@ -136,3 +138,25 @@ def library_threads() -> dict[str, int]:
     if faiss := sys.modules.get("faiss"):
         threads["faiss"] = faiss.omp_get_max_threads()
     return threads
+
+
+def watch_parent() -> None:
+    """Start a thread that ends this process and its children together with its parent."""
+    from multiprocessing import connection, parent_process  # late: `--help` has no processes
+
+    def end_with_parent() -> None:
+        if parent := parent_process():
+            connection.wait([parent.sentinel])
+            kill_children()
+            os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def kill_children(pid: int | None = None) -> None:
+    """Kill the processes that the process ``pid``, or this one, started, and their children."""
+    import psutil
+
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            child.kill()

@@ -173,7 +173,6 @@ class TomlFiles(Generic[R]):
         folder: folder of the shipped files.
         record: strict msgspec Struct that each file is decoded into.
         dec_hook: see `msgspec.convert`.
-        choice: dotted name of the field that decides which other fields its table has.
         instead_of: by dotted name, sibling fields that are dropped when the field is set.
     """
 
@@ -181,7 +180,6 @@ class TomlFiles(Generic[R]):
     folder: Path
     record: type[R]
     dec_hook: Hook = None
-    choice: str = ""
     instead_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
@@ -206,24 +204,42 @@ class TomlFiles(Generic[R]):
 
         Args:
             record: record to copy.
-            changes: values by dotted name: ``seed``, ``optimizer.lr``, ``rounds.0.depth``. Another
-                `choice` drops the fields of the old one, whatever the order.
+            changes: values by dotted name: ``seed``, ``optimizer.lr``, ``rounds.0.depth``; see
+                `merge`.
             source: origin of the changes, for messages.
         """
-        table = msgspec.to_builtins(record)
-        for name in sorted(changes, key=lambda name: name != self.choice):
+        nested: dict[str, Any] = {}
+        for name, value in changes.items():
+            if inside := [each for each in changes if each.startswith(f"{name}.")]:
+                problem = f"{source}: both {name} and {inside[0]}, a field of it, are set"
+                raise BenchError(problem, "Set one of them.")
             *path, last = name.split(".")
-            inner = table
+            inner = nested
             for key in path:
-                inner = self._inner_table(inner, key, f"{source}: a {self.kind} has no {name}")
-            if not isinstance(inner, dict):
-                raise BenchError(f"{source}: {name} is a table", "Set one of its fields.")
-            if name == self.choice and inner["name"] != changes[name]:
-                inner.clear()
-            for other in self.instead_of.get(name, ()):
-                inner.pop(other, None)
-            inner[last] = changes[name]
-        return self.convert(table, source)
+                inner = inner.setdefault(key, {})
+            inner[last] = value
+        return self.convert(self.merge(msgspec.to_builtins(record), nested), source)
+
+    def merge(self, old: Any, changes: Mapping[str, Any], above: str = "") -> Any:
+        """Return the table ``old`` with ``changes`` merged field by field.
+
+        A table with another ``name`` replaces the old one. Items of a list are named by their
+        positions. ``above`` is the path of the table, and "" for the record itself.
+        """
+        if isinstance(old, list | tuple):
+            items = dict(zip(map(str, range(len(old))), old, strict=True))
+            is_known = changes.keys() <= items.keys()
+            return [*self.merge(items, changes, above).values()] if is_known else changes
+        if not isinstance(old, Mapping):
+            return changes
+        if above and changes.get("name", old.get("name")) != old.get("name"):
+            return changes
+        dropped = {other for key in changes for other in self.instead_of.get(f"{above}{key}", ())}
+        table = {name: old[name] for name in old if name in changes or name not in dropped}
+        for key, value in changes.items():
+            is_table = isinstance(value, Mapping)
+            table[key] = self.merge(old.get(key), value, f"{above}{key}.") if is_table else value
+        return table
 
     def find(self, name: str) -> Path:
         """Return the path of a shipped name or of a file. A name with suffix prefers the file."""
@@ -237,17 +253,6 @@ class TomlFiles(Generic[R]):
         known = f"Use one of {', '.join(self.names())}, or a {SUFFIX} file."
         hint = did_you_mean(path.stem, self.names(), known)
         raise BenchError(f"there is no {self.kind} or file {name!r}", hint)
-
-    def _inner_table(self, table: Any, key: str, problem: str) -> Any:
-        """Return the inner table with this name, or at this position of a list."""
-        if isinstance(table, list | tuple) and key.isdecimal() and int(key) < len(table):
-            return table[int(key)]
-        if isinstance(table, dict) and isinstance(table.get(key), dict | list | tuple):
-            return table[key]
-        known = {name.rpartition(".")[2] for name in _dotted_fields(self.record)}
-        if key in known:
-            raise BenchError(problem, f"This {self.kind} has no table {key}: set all of it.")
-        raise BenchError(problem, did_you_mean(key, known))
 
 
 def suggest_field(wrong: str, *kinds: Any) -> str:

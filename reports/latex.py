@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from bench.boards.leaderboard_record import Leaderboard, ModelRow, ScoreColumn
 from bench.comparing.pairs import Comparison, ComparisonRow
-from bench.experiments.report import Effect, Report, RowResult
+from bench.experiments.report_record import Effect, Report, RowResult
 from foundation.errors import format_count, to_one_line
 from reports import format as fmt
 from reports.leaderboard import (
@@ -263,6 +263,8 @@ def _effects_latex(report: Report, headers: Mapping[str, str], test: str) -> str
         f"{format_count(len(report.seeds), 'seed', 'seeds')}. † marks an effect that differs "
         f"significantly from 0 ({test}, p at most .05, Holm-corrected over the effects)."
     )
+    if report.has_three_factors:
+        caption += " Interactions of three or more factors are not shown."
     return table_of_scores(
         names, columns, caption, f"{report.name}-effects", dict.fromkeys(columns, ())
     )

@@ -46,7 +46,7 @@ from bench.evaluation.result_record import (
 )
 from bench.evaluation.retriever import EvaluationOptions, Retriever
 from bench.experiments.grid import FILES as GRID_FILES
-from bench.experiments.report import Report
+from bench.experiments.report_record import Report
 from bench.requests.data import BundleRequest
 from bench.requests.fields import typed_words
 from bench.result_store.find import find_named, find_results

@@ -26,7 +26,7 @@ from bench.bundling.manifest import (
 )
 from bench.comparing.pairs import ComparedModel, ComparisonSettings
 from bench.evaluation.result_record import Evaluation
-from bench.experiments.report import Report
+from bench.experiments.report_record import Report
 from bench.gate.candidate import Candidate
 from bench.gate.check import check_against
 from bench.gate.check_record import CheckRow

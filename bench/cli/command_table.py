@@ -80,7 +80,7 @@ BY_NAME: dict[str, Any] = {
     "without_answer": Annotated[parse.LocalPath | None, Parameter(metavar="FILE")],
     "workers": parse.WorkerNumber | None,
 }
-WRITTEN = ("out", "results", "write")  # fields that are one folder to write
+WRITTEN = ("log_dir", "out", "results", "write")  # fields that are one folder to write
 
 Format = Literal["markdown", "csv", "json", "html", "latex"]
 Printed = Literal["markdown", "latex"]
@@ -108,13 +108,13 @@ class OutputOptions:
 
 OUTPUT_KINDS = get_type_hints(OutputOptions, include_extras=True)
 SET_CARD = (
-    "Override a field of the card; repeatable. Fields: max_query_tokens and max_document_tokens "
+    "Override fields of the card. Fields: max_query_tokens and max_document_tokens "
     "(truncation length), query_prompt (prefix of every query), store_dtype (float16 halves the "
     "disk space of vectors; results are kept separately), allow_unknown_tokens (true evaluates a "
     "model whose tokenizer does not know most of the words)."
 )
 SET_PRESET = (
-    "Override a field of the preset; repeatable. Examples: optimizer.lr=1e-5, batch_size=16, "
+    "Override fields of the preset. Examples: optimizer.lr=1e-5, batch_size=16, "
     "seed=1, epochs=2, tokens=1_000_000. save_every=N sets the steps between checkpoints, from "
     "which an interrupted training continues (default: one every 5 minutes)."
 )

@@ -9,13 +9,15 @@ import importlib
 import inspect
 import logging
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 from cyclopts import App, CycloptsError, Group, Parameter
-from cyclopts.exceptions import MissingArgumentError, UnknownCommandError
+from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 
 from bench.cli.command_table import (
@@ -31,6 +33,7 @@ from bench.cli.terminal import as_typed, program_name, reserve_stdout
 from bench.requests.fields import Request
 from foundation.errors import BenchError
 
+SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 EXAMPLES = """\
 python -m bench run stdlib-code --model minilm            the embedded default, no download
 python -m bench run beir --model retromae                 the 14 public sets and their mean
@@ -93,11 +96,26 @@ def parse_command(words: Sequence[str]) -> ParsedCommand | None:
     """Parse a command line, or print help and return None."""
     for word in words:
         word.encode()  # Python decodes invalid bytes to surrogates, which no record can hold
+    words = repeat_settings(words)
     try:
         parsed: ParsedCommand | None = build_app(words)(words)
     except CycloptsError as error:
         raise _as_bench_error(error) from error
     return parsed
+
+
+def repeat_settings(words: Sequence[str]) -> list[str]:
+    """Return ``words`` with ``--set`` before each setting, as in ``--set seed=1 batch_size=8``."""
+    repeated, after_setting = list[str](), False
+    for word in words:
+        if after_setting and SETTING.match(word):
+            if Path(word).exists():
+                problem = f"{word} after --set may be a setting or the path of that name"
+                raise BenchError(problem, f"Type --set {word}, or ./{word}.")
+            repeated.append("--set")
+        after_setting = repeated[-1:] == ["--set"] or word.startswith("--set=")
+        repeated.append(word)
+    return repeated
 
 
 def build_app(words: Sequence[str]) -> App:
@@ -225,6 +243,9 @@ def _as_bench_error(error: CycloptsError) -> BenchError:
     if isinstance(error, MissingArgumentError) and error.argument and name in COMMANDS:
         option = COMMANDS[name].options().parameters[error.argument.field_info.name]
         return BenchError(f"{name} needs {typed_name(option)}", f"Run `{usage_line(name)}`.")
+    if isinstance(error, UnusedCliTokensError) and name in COMMANDS:
+        problem = f"{name} takes no further argument: {' '.join(error.unused_tokens or ())}"
+        return BenchError(problem, f"Run `{usage_line(name)}`.")
     return BenchError(str(error), hint)
 
 

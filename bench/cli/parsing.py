@@ -127,7 +127,7 @@ Names = Annotated[tuple[str, ...], SeveralValues]
 NonNegativeInts = Annotated[
     tuple[int, ...], Parameter(converter=_convert_each(parse_whole_number)), SeveralValues
 ]
-FieldValues = Annotated[tuple[str, ...], Parameter(metavar="FIELD=VALUE")]
+FieldValues = Annotated[tuple[str, ...], Parameter(metavar="FIELD=VALUE...")]
 
 
 def parse_assignments(typed: Sequence[str]) -> dict[str, Any]:

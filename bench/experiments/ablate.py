@@ -16,6 +16,7 @@ import msgspec
 
 from bench.evaluation.pipeline import current_conditions
 from bench.evaluation.result_record import Conditions
+from bench.experiments.command_stage import CommandStage
 from bench.experiments.evaluate_stage import EvaluateStage, read_scores
 from bench.experiments.experiment import (
     COMMAND,
@@ -27,8 +28,9 @@ from bench.experiments.experiment import (
     run_experiment,
 )
 from bench.experiments.grid import Grid, load_grid
-from bench.experiments.report import Report, make_report
-from bench.experiments.training_stages import AdaptStage, CommandStage, FinetuneStage, PretrainStage
+from bench.experiments.report import make_report
+from bench.experiments.report_record import Report
+from bench.experiments.training_stages import AdaptStage, FinetuneStage, PretrainStage
 from bench.requests.fields import typed_words
 from bench.requests.training import AblateRequest
 from bench.runner.workspace import Workspace, open_workspace
@@ -40,7 +42,7 @@ from foundation.machine import library_version
 from retrievers.encoders.device import pick_device
 from retrievers.models.resolve import resolve_model
 from retrievers.models.settings import ModelSettings
-from retrievers.training.engine.context import check_device
+from retrievers.training.engine.context import check_device, log_folder
 from retrievers.training.pretrain.start import hash_heads
 
 DECISIVE = (
@@ -104,7 +106,9 @@ def prepare_experiment(request: AblateRequest) -> tuple[Experiment, Conditions]:
     """Load a grid, plan its experiment, and check its data, device and leaks."""
     grid = load_grid(request.grid, request.seeds)
     workspace = open_workspace(request)
-    stages, environment = make_stages(grid, workspace), _describe_environment(grid, workspace)
+    logs = request.log_dir and log_folder(request.log_dir, request.out / grid.name)
+    stages = make_stages(grid, workspace, logs)
+    environment = _describe_environment(grid, workspace)
     experiment = plan_experiment(grid, stages, environment)
     reference = experiment.rows[0].settings
     if set(reference) != {"evaluate"}:
@@ -127,17 +131,19 @@ def prepare_experiment(request: AblateRequest) -> tuple[Experiment, Conditions]:
     return experiment, current_conditions(workspace.device, request=request)
 
 
-def make_stages(grid: Grid, workspace: Workspace) -> dict[str, ExperimentStage]:
-    """Return the stages of a ``grid`` by name."""
+def make_stages(
+    grid: Grid, workspace: Workspace, logs: Path | None = None
+) -> dict[str, ExperimentStage]:
+    """Return the stages of a ``grid`` by name, which write TensorBoard's ``logs``."""
     on = grid.evaluate.get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # resolve_settings refuses anything else
     has_base, seeds = grid.base is not None, len(grid.seeds)
     return {
-        "base": PretrainStage(workspace, "base", shared=not grid.base_per_seed),
-        "pretrain": PretrainStage(workspace, after_base=has_base),
+        "base": PretrainStage(workspace, "base", logs=logs, shared=not grid.base_per_seed),
+        "pretrain": PretrainStage(workspace, continues=has_base, logs=logs),
         f"pretrain {COMMAND}": CommandStage("pretrain", workspace, has_base, seeds),
-        "adapt": AdaptStage(workspace, held_out),
-        "finetune": FinetuneStage(workspace, held_out),
+        "adapt": AdaptStage(workspace, logs=logs, evaluated=held_out),
+        "finetune": FinetuneStage(workspace, logs=logs, evaluated=held_out),
         f"finetune {COMMAND}": CommandStage("finetune", workspace, True, seeds),
         "evaluate": EvaluateStage(workspace),
     }

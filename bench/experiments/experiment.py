@@ -6,21 +6,17 @@ Finished tasks are skipped, and a failed task leaves a gap. Several processes sh
 import hashlib
 import multiprocessing
 import os
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
 import msgspec
-import psutil
 
 from bench.experiments.grid import AxisResult, Grid, GridRow, TomlTable, make_rows
 from foundation.errors import (
@@ -32,7 +28,7 @@ from foundation.errors import (
     is_out_of_memory,
 )
 from foundation.files import FileLock
-from foundation.machine import utc_now
+from foundation.machine import kill_children, utc_now, watch_parent
 from foundation.records import Record, find_differing_keys, read_json, write_json
 
 MODEL = "model"  # folder of a finished checkpoint
@@ -74,7 +70,11 @@ class ExperimentStage(ABC):
         ``out`` may hold files of an interrupted attempt. A training writes to ``out / MODEL``.
         """
 
-    def with_seed(self, settings: TomlTable, seed: int) -> TomlTable:
+    def with_log(self, name: str) -> "ExperimentStage":
+        """Return this stage with a log called ``name``, if it writes one."""
+        return self
+
+    def with_seed(self, settings: Table, seed: int) -> Table:
         """Return the ``settings`` of one cell: a training draws everything with ``seed``."""
         return {**settings, "seed": seed}
 
@@ -157,20 +157,22 @@ def plan_experiment(
         grid, lambda name, table: find_stage(name, table).resolve_settings(table)
     )
 
-    def plan_task(settings: Mapping[str, TomlTable], seed: int) -> CellTask:
+    def plan_task(row: str, settings: Mapping[str, Table], seed: int) -> CellTask:
         """Return the task of the last of these stages, after the tasks of the others."""
         *earlier, name = settings
         others = {each: settings[each] for each in earlier}
-        before = plan_task(others, seed) if earlier else None
+        before = plan_task(row, others, seed) if earlier else None
         kind = find_stage(name, settings[name])
         table = kind.with_seed(settings[name], seed)
         inputs, start = kind.hash_inputs(table), before.key if before else grid.model
         content = [name, table, inputs, here or {}, start]
         digest = hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
-        return CellTask(name, kind, table, digest[:KEY_DIGITS], before, grid.model, inputs)
+        key = digest[:KEY_DIGITS]
+        kind = kind.with_log(f"{row.replace('/', '-')}, seed {seed}/{name}-{key}")
+        return CellTask(name, kind, table, key, before, grid.model, inputs)
 
     cells = [
-        GridCell(row.name, seed, plan_task(row.settings, seed))
+        GridCell(row.name, seed, plan_task(row.name, row.settings, seed))
         for seed in grid.seeds
         for row in rows
     ]
@@ -334,7 +336,7 @@ def run_in_subprocess(work: Callable[..., Any], *arguments: Any) -> Any:
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    with ProcessPoolExecutor(1, context, initializer=_watch_parent) as pool:
+    with ProcessPoolExecutor(1, context, initializer=watch_parent) as pool:
         try:
             return pool.submit(_call_sendable, work, arguments).result()
         except BrokenProcessPool as error:
@@ -355,22 +357,3 @@ def _call_sendable(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         if is_out_of_memory(error):
             raise BenchError(f"out of memory: {first_line(error)}", NO_MEMORY_HINT) from error
         raise as_picklable_error(error) from error
-
-
-def _watch_parent() -> None:
-    """Start a thread that ends this process and its children together with its parent."""
-
-    def end_with_parent() -> None:
-        if parent := multiprocessing.parent_process():
-            wait([parent.sentinel])
-            kill_children()
-            os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def kill_children(pid: int | None = None) -> None:
-    """Kill the processes that the process ``pid``, or this one, started, and their children."""
-    with suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(pid).children(recursive=True):
-            child.kill()

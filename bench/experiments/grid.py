@@ -19,7 +19,7 @@ of its ``on`` one after the other; its ``method`` is a name, or a table such as
 ``{ name = "das", measured = 1000 }``.
 
 ``pretrain`` and ``finetune`` may have a ``command`` instead of a preset: another program trains the
-checkpoint (see `bench.experiments.training_stages.CommandSettings`). An axis whose ``field`` is a
+checkpoint (see `bench.experiments.command_stage.CommandSettings`). An axis whose ``field`` is a
 training stage has whole tables as values.
 
 Factors are crossed: every combination of their levels is a cell, and the first level of each is the

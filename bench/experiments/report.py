@@ -1,22 +1,6 @@
-"""The report of an experiment: its records, and the statistics that make it from scores.
-
-A score is a mean over training seeds and queries. All seeds answer the same queries, so a resample
-draws seeds and, for all of them alike, queries. The variance of a mean difference is seeds / S +
-queries / Q + (seeds x queries) / (S Q). Plain resampling fails with few seeds: its variance is (S -
-1) / S of the true one, and it counts the third part three times. Here each level is resampled with
-one unit fewer than it has (McCarthy and Snowden, 1985), and the third part is subtracted where it
-is counted too often (Owen, 2007). The interval uses the t distribution with Satterthwaite's (1946)
-degrees of freedom. The variance has a closed form; the tests also draw it. In simulations with 150
-queries the interval covers the true mean in 93 to 96 of 100 cases with 3 seeds, 94 to 95 with 5,
-and 88 to 95 with 2; an interval over queries alone in 22 to 96.
-
-If queries vary more than seeds, these degrees of freedom are almost Q - 1. But a t test with few
-groups has S - 1 (Donald and Lang, 2007). Reports therefore print p as "< .001", "< .01" or "< .05",
-the smallest level that a t test over the seeds' means alone reaches.
-"""
+"""The report of an experiment, made from the scores of its finished cells."""
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -25,236 +9,23 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
-from bench.comparing.statistics import (
-    ALPHA,
-    Estimate,
-    Resampling,
-    ScoreMatrix,
-    detectable_effect,
-    holm,
-    paired_difference,
-    t_quantile,
-)
+from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix, holm, paired_difference
 from bench.evaluation.result_record import Conditions
-from bench.experiments.experiment import CellTask, Cost, Experiment, ExperimentOutcome, GridCell
-from bench.experiments.grid import Axis, AxisResult, TomlTable
+from bench.experiments.experiment import CellTask, Experiment, ExperimentOutcome, GridCell
+from bench.experiments.grid import Axis, AxisResult
+from bench.experiments.report_record import (
+    MEAN,
+    CellResult,
+    Effect,
+    Report,
+    RowOnCollection,
+    RowResult,
+    SequenceResult,
+)
+from bench.experiments.seed_statistics import SeedEstimate, estimate_interval
 from foundation.arrays import Float64Array
-from foundation.records import Record
-
-# Schemas of earlier versions: 3 adds gain and forgetting, 5 costs and differences as a record each,
-# 7 points of an axis by their labels, 8 settings of each row and p of the seeds alone. 9
-# has no hypotheses, 10 no anchors and no code of each cell, 11 factors and their effects.
-SCHEMA = 11
-MEAN = "mean"  # instead of a collection
-
-
-class SeedEstimate(Estimate, kw_only=True):
-    """A mean over collections, seeds and queries, with its interval over other seeds and queries.
-
-    Attributes:
-        value: the mean; ``mean`` in JSON.
-        p: two-sided p-value of a mean of 0; None if there is no interval.
-        p_seeds: two-sided p-value of a t test over the seeds' means alone, whose degrees of freedom
-            are the seeds less one; None with one seed. p is not printed below what it supports.
-        seeds_sd: standard deviation of the seeds' means; None with one seed.
-        detectable: smallest mean that is detected with a power of 80 % at 5 %, two-sided.
-    """
-
-    value: float = msgspec.field(name="mean")
-    p: float | None = None
-    p_seeds: float | None = None
-    seeds_sd: float | None = None
-    detectable: float | None = None
-
-
-class CellResult(Record, kw_only=True):
-    """One row with one seed.
-
-    Attributes:
-        seed: seed of the training.
-        scores: mean of the main measure by collection; empty for a gap.
-        failed_at, error: stage and reason of a gap; "" for a finished cell.
-        costs: costs of finished stages by name. A stage shared by several cells counts in each.
-    """
-
-    seed: int
-    scores: dict[str, float]
-    failed_at: str = ""
-    error: str = ""
-    costs: dict[str, Cost] = {}
-
-
-class RowOnCollection(Record, kw_only=True):
-    """A row on one collection, or in the mean of all (`MEAN`).
-
-    Attributes:
-        collection: name of the collection, or `MEAN`.
-        measure: main measure.
-        queries: number of queries.
-        score: score over the finished seeds; None for a gap.
-        seeds: seeds that the row shares with the row it is compared with. With a single seed the
-            difference is of two checkpoints, not of two recipes.
-        difference: difference from the compared row; None without a comparison.
-        p_holm: p-value, corrected over all rows of the experiment on this collection.
-        verdict: ``better``, ``worse`` or ``cannot tell``, by ``p_holm`` at 5 %; "" without a
-            comparison.
-    """
-
-    collection: str
-    measure: str
-    queries: int
-    score: SeedEstimate | None
-    seeds: tuple[int, ...] = ()
-    difference: SeedEstimate | None = None
-    p_holm: float | None = None
-    verdict: str = ""
-
-
-class SequenceResult(Record, kw_only=True):
-    """Gain and forgetting of a row that was trained on one domain after the other.
-
-    Attributes:
-        start: initial model of the sequence.
-        gained: mean over the domains after the sequence, compared with the initial model.
-        forgotten: mean over all domains but the last after the sequence, compared with the
-            checkpoint right after the domain's own training; None if each domain keeps its own
-            model.
-        losses: loss of masked language modelling at the end of each domain's training, in nats;
-            mean over the seeds.
-    """
-
-    start: str
-    gained: RowOnCollection
-    forgotten: RowOnCollection | None
-    losses: dict[str, float]
-
-
-class RowResult(Record, kw_only=True):
-    """One recipe.
-
-    Attributes:
-        name: name of the row.
-        against: row that it differs from in one field; "" for the reference.
-        change: the field and its two values; "" for the reference.
-        cells: one result for each seed.
-        on: results by collection, then in their mean.
-        sequence: None without a sequence of domains, or if no cell is finished.
-        settings: complete settings by stage.
-    """
-
-    name: str
-    against: str
-    change: str
-    cells: tuple[CellResult, ...]
-    on: tuple[RowOnCollection, ...]
-    sequence: SequenceResult | None = None
-    settings: dict[str, TomlTable] = {}
-
-    def on_collection(self, collection: str) -> RowOnCollection | None:
-        """Return the result on ``collection``, or None."""
-        return next((on for on in self.on if on.collection == collection), None)
-
-
-class Effect(Record, kw_only=True):
-    """The main effect of a factor, or the interaction of two, between two levels of each.
-
-    A main effect is the mean of the cells with one level minus the mean of those with the first. An
-    interaction is the difference between the effects of one factor at two levels of the other, in
-    the mean over all further factors.
-
-    Attributes:
-        change: factors with the first and the other level of each.
-        is_interaction: True for an interaction of two factors.
-        on: by collection, then in their mean: the mean of the cells with the other level (of an
-            interaction, None) and the effect as a difference; empty while no seed has all cells.
-    """
-
-    change: str
-    is_interaction: bool
-    on: tuple[RowOnCollection, ...]
-
-    def on_collection(self, collection: str) -> RowOnCollection | None:
-        """Return the result on ``collection``, or None."""
-        return next((on for on in self.on if on.collection == collection), None)
-
-
-class Report(Record, kw_only=True):
-    """A complete report.
-
-    Attributes:
-        name: name of the folder.
-        title: title of the report.
-        command: command line that made it.
-        seeds: seeds of every row.
-        reference: complete settings of the reference, by stage.
-        rows: rows, the reference first.
-        axes: axes with their rows, and the cells of all factors.
-        effects: effects of the factors.
-        leaks: results of the leak check, a sentence each.
-        commits: code that ran the tasks, each once: a git commit, marked if it was modified, or an
-            installed version.
-        seconds: wall-clock time of all distinct tasks. A task shared by several cells counts once.
-        conditions: libraries and machine.
-        differing: collections that differ from the published ones, a sentence each.
-        weights: weights of the collections in their mean; empty for equal weights.
-        base_per_seed: see `Grid`.
-    """
-
-    schema: int = SCHEMA
-    name: str
-    title: str
-    command: str
-    seeds: tuple[int, ...]
-    reference: dict[str, TomlTable]
-    rows: tuple[RowResult, ...]
-    axes: tuple[AxisResult, ...]
-    leaks: tuple[str, ...]
-    commits: tuple[str, ...]
-    seconds: float
-    conditions: Conditions
-    differing: tuple[str, ...] = ()
-    weights: dict[str, float] = {}
-    base_per_seed: bool = False
-    effects: tuple[Effect, ...] = ()
-
-    @property
-    def collections(self) -> tuple[str, ...]:
-        """Collections of all rows, then `MEAN` if there is one."""
-        names = dict.fromkeys(on.collection for row in self.rows for on in row.on)
-        return (*(name for name in names if name != MEAN), *([MEAN] if MEAN in names else []))
-
-    def is_mean(self, name: str) -> bool:
-        """Return True if ``name`` is the mean."""
-        return name == MEAN
-
-    def seed_scores(self, row: RowResult, collection: str) -> list[float]:
-        """Return the score of each finished seed of ``row`` on ``collection`` or `MEAN`."""
-        finished = [cell.scores for cell in row.cells if cell.scores]
-        if collection != MEAN:
-            return [scores[collection] for scores in finished if collection in scores]
-        return [
-            sum(self.weights.get(name, 1 / len(scores)) * scores[name] for name in scores)
-            for scores in finished
-        ]
-
-    @property
-    def trains(self) -> bool:
-        """True if rows are recipes rather than uses of one model."""
-        return any(stage != "evaluate" for stage in self.reference)
-
-    @property
-    def critical_t(self) -> float:
-        """Standard errors of two seeds or more at which a t test over them has p = 5 %."""
-        return t_quantile(1 - ALPHA / 2, len(self.seeds) - 1)
-
-    @property
-    def gaps(self) -> int:
-        """Number of cells without a score."""
-        return sum(not cell.scores for row in self.rows for cell in row.cells)
-
 
 RESAMPLING = Resampling()
-TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -369,7 +140,7 @@ def make_contrasts(factors: Sequence[Axis]) -> Iterator[tuple[str, bool, Float64
                         vector[[0, known.index(level[factor.title])]] = -1, 1
                         changes.append(f"{factor.title}: {known[0]} -> {level[factor.title]}")
                     vectors.append(vector)
-                yield "; ".join(changes), order > 1, reduce(np.multiply.outer, vectors).ravel()
+                yield " x ".join(changes), order > 1, reduce(np.multiply.outer, vectors).ravel()
 
 
 def estimate_effects(
@@ -532,77 +303,3 @@ def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
     sign = "better" if on.difference.value > 0 else "worse"
     verdict = "cannot tell" if p is None or p > ALPHA else sign
     return msgspec.structs.replace(on, p_holm=p, verdict=verdict)
-
-
-def estimate_interval(
-    parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)
-) -> SeedEstimate:
-    """Estimate the mean of several collections, with its 95 % interval and p-value.
-
-    Args:
-        parts: by collection, float64 ``(seeds, queries)``, with the same seeds in the same order:
-            scores of a recipe, or differences of two.
-        weights: weights of the collections in the mean; they sum to 1.
-    """
-    of_seeds = _seed_means(parts, weights)
-    mean = float(of_seeds.mean())
-    if len(of_seeds) < 2 or min(part.shape[1] for part in parts) < 2:
-        return SeedEstimate(value=mean)
-    deviation = float(of_seeds.std(ddof=1))
-    error, degrees = standard_error(parts, weights)
-    if error <= TINY:
-        return SeedEstimate(value=mean, seeds_sd=deviation)
-    count = len(of_seeds)
-    t_of_seeds = mean / max(deviation, TINY) * math.sqrt(count)
-    reach = t_quantile(1 - ALPHA / 2, degrees) * error
-    return SeedEstimate(
-        value=mean,
-        low=mean - reach,
-        high=mean + reach,
-        p=_two_sided_p(mean / error, degrees),
-        p_seeds=_two_sided_p(t_of_seeds, count - 1),
-        seeds_sd=deviation,
-        detectable=detectable_effect(error, degrees),
-    )
-
-
-def _two_sided_p(t: float, degrees: float) -> float:
-    from scipy.special import stdtr  # imported late, so that `list` works without scipy
-
-    return float(2 * stdtr(degrees, -abs(t)))
-
-
-def standard_error(
-    parts: Sequence[Float64Array], weights: Sequence[float] = (1.0,)
-) -> tuple[float, float]:
-    """Return the standard error of a mean and its degrees of freedom, by analysis of variance.
-
-    The seeds' part is the variance of the seeds' means over the number of seeds. It includes the
-    interaction of seeds with queries. The queries' part is the rest of the variance of the queries'
-    means.
-
-    Args:
-        parts: by collection, float64 ``(seeds, queries)``, as for `estimate_interval`.
-        weights: weights of the collections in the mean; they sum to 1.
-    """
-    of_seeds = _seed_means(parts, weights)
-    count = len(of_seeds)
-    seeds = float(of_seeds.var(ddof=1)) / count
-    queries, squares = 0.0, seeds**2 / (count - 1)
-    for part, share in zip(parts, weights, strict=True):
-        of_queries = part.mean(axis=0)
-        rest = part - part.mean(axis=1, keepdims=True) - of_queries + part.mean()
-        n = len(of_queries)
-        raw = float(of_queries.var(ddof=1)) / n * share**2
-        twice = float((rest**2).sum()) / ((count - 1) * (n - 1)) / (count * n) * share**2
-        queries += max(0.0, raw - twice)
-        squares += raw**2 / (n - 1) + twice**2 / ((count - 1) * (n - 1))
-    total = seeds + queries
-    degrees = max(1.0, total**2 / squares) if squares else 1.0
-    return math.sqrt(total), degrees
-
-
-def _seed_means(parts: Sequence[Float64Array], weights: Sequence[float]) -> Float64Array:
-    """Return the mean over collections for each seed, float64 ``(seeds,)``."""
-    means: Float64Array = np.average([part.mean(axis=1) for part in parts], axis=0, weights=weights)
-    return means

@@ -31,7 +31,7 @@ class TrainingFields(FolderFields):
         save_every: Optimizer steps between two checkpoints, from which an interrupted training
             continues. Default: one every 5 minutes, and one when it is interrupted.
         progress: Function that is called after each step.
-        log_dir: Folder for the loss curves as TensorBoard's logs, in a folder with the name of
+        log_dir: Folder for the loss curves as TensorBoard's logs, in a folder with the path of
             ``out``.
         device: auto (the first GPU, or the CPU if there is none), cpu or cuda.
     """
@@ -120,7 +120,7 @@ class FinetuneRequest(TrainingFields):
 
 
 @frozen(kw_only=True, slots=False)
-class AdaptRequest(TrainingFields):
+class AdaptRequest(PretrainRequest):
     """Continue pre-training on one collection after the other, with a checkpoint after each.
 
     Repeat the command to continue an interrupted training, or to add collections at the end of
@@ -133,28 +133,19 @@ class AdaptRequest(TrainingFields):
     buffer, replayed); joint (train on all collections so far, the upper bound).
 
     Attributes:
-        preset: Preset for pre-training (see `list presets`), or a .toml file.
         on: Collections, suites or folders, in training order.
         out: Folder to write the checkpoints to.
         method: plain, ewc, das, adapter, replay or joint, or a .py file that defines a method, whose
             code is run.
         method_settings: Settings of the method.
-        objective: Objective, or a .py file that defines one, whose code is run. Default: the
-            preset's.
-        start: Model to start from: a card, folder or Hub id. Default: the preset's.
 
     Examples:
         python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact --method das --set method.measured=1000 --out models/das
         python -m bench adapt mlm --start path/to/bert --on beir/nfcorpus beir/fiqa --method ewc --steps 10000 --out models/ewc
     """
 
-    preset: Any = field(kw_only=False)
-    on: tuple[str, ...] = field(kw_only=False, converter=to_names)
-    out: Path = field(kw_only=False, converter=local_path)
     method: str = "plain"
     method_settings: Mapping[str, Any] = NO_CHANGES
-    objective: str | None = field(default=None, converter=to_optional_text)
-    start: str | None = field(default=None, converter=to_optional_text)
 
 
 @frozen(kw_only=True, slots=False)
@@ -196,6 +187,7 @@ class AblateRequest(MismatchFields, HardwareFields, FolderFields):
         grid: Grid: a .toml file or a name (see `list grids`).
         seeds: Seeds to train with. Default: the file's.
         out: Folder of cells and reports.
+        log_dir: Folder for the loss curves as TensorBoard's logs, a folder for each row and seed.
         trust_code: Allow encoder code that is not of this program, see `run`.
 
     Examples:
@@ -209,6 +201,7 @@ class AblateRequest(MismatchFields, HardwareFields, FolderFields):
     grid: str = field(kw_only=False, converter=str)
     seeds: tuple[int, ...] = field(default=(), converter=tuple)
     out: Path = field(default=Path("ablations"), converter=local_path)
+    log_dir: Path | None = field(default=None, converter=to_optional_path)
     trust_code: bool = False
 
 

@@ -14,13 +14,11 @@ import os
 import re
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
+from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -33,7 +31,7 @@ from bench.store.store import TOKENIZING, library_versions
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, as_picklable_error, import_package, to_one_line
-from foundation.machine import count_threads
+from foundation.machine import count_threads, watch_parent
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
 from retrievers.encoders.transformer import SharedNetworks, open_encoder
 from retrievers.models.resolve import Model
@@ -141,7 +139,7 @@ def _start(
 
 def _encode_all(workspace: Workspace, work: Sequence[EncodingTask]) -> None:
     """Encode the corpora in order. Main function of a child process."""
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    watch_parent()
     logging.basicConfig(level=logging.ERROR)  # the parent logs the same warnings
     networks, loaded = SharedNetworks(), dict[str, Encoder]()
     try:
@@ -155,12 +153,6 @@ def _encode_all(workspace: Workspace, work: Sequence[EncodingTask]) -> None:
         return
     except Exception as error:
         print(f"warning: a worker failed: {as_picklable_error(error)}", file=sys.stderr)
-
-
-def _exit_with_parent() -> None:
-    if parent := parent_process():
-        wait([parent.sentinel])
-        os._exit(1)
 
 
 class RayCluster:

@@ -55,9 +55,9 @@ from retrievers.models.settings import ModelSettings
 from retrievers.training.engine.context import (
     TrainingContext,
     check_device,
-    import_tensorboard,
+    log_folder,
 )
-from retrievers.training.engine.identity import Inputs, Training
+from retrievers.training.engine.identity import Training
 from retrievers.training.engine.run_folder import RunFolder
 from retrievers.training.finetune.training_data import MinedHits
 from retrievers.training.preset import FINETUNE_PRESETS, PRETRAIN_PRESETS, Finetuning, Pretraining
@@ -76,7 +76,7 @@ def pretrain(request: requests.PretrainRequest) -> "PretrainResult":
 
     The same request continues an interrupted training, and returns the result of a finished one.
     """
-    context, preset = _context(request, request.out), load_pretraining(request)
+    context, preset = _context(request), load_pretraining(request)
     return pretrain_on(preset, open_workspace(request).documents(request.on), context)
 
 
@@ -97,7 +97,7 @@ def pretrain_on(
 
 def adapt(request: requests.AdaptRequest) -> "tuple[PretrainResult, ...]":
     """Continue pre-training on one collection after the other, and return one result for each."""
-    context, preset = _context(request, request.out), load_pretraining(request)
+    context, preset = _context(request), load_pretraining(request)
     datasets = open_workspace(request).documents(request.on)
     from retrievers.training.continual.sequence import read_method
 
@@ -120,7 +120,7 @@ def adapt_on(
     return sequence.adapt(preset, domains, method, context)
 
 
-def load_pretraining(request: requests.PretrainRequest | requests.AdaptRequest) -> Pretraining:
+def load_pretraining(request: requests.PretrainRequest) -> Pretraining:
     """Load the preset of a request, with its changes."""
     given = request.preset
     preset = given if isinstance(given, Pretraining) else PRETRAIN_PRESETS.load(given)
@@ -129,21 +129,16 @@ def load_pretraining(request: requests.PretrainRequest | requests.AdaptRequest) 
     return PRETRAIN_PRESETS.changed(preset, {**chosen, **request.changes}, "--set")
 
 
-def _context(request: requests.TrainingFields, out: Path) -> TrainingContext:
-    """Return the context of a training into ``out``."""
+def _context(request: requests.PretrainRequest | requests.FinetuneRequest) -> TrainingContext:
+    """Return the context of the training that a request asks for."""
     check_device(request.device)
-    every = request.save_every
-    if every is not None and (type(every) is not int or every < 1):
-        raise BenchError(f"save_every={every} is not a whole number from 1")
-    context = training_context(out, request.device, request)
-    log = request.log_dir and request.log_dir / out.resolve().name
-    if log:
-        import_tensorboard()
-    return replace(context, save_every=every, progress=request.progress, log=log)
+    log = request.log_dir and log_folder(request.log_dir, request.out)
+    context = training_context(request.out, request.device, request, log)
+    return replace(context, save_every=request.save_every, progress=request.progress)
 
 
 def training_context(
-    out: Path, device: str, request: FolderFields | None = None
+    out: Path, device: str, request: FolderFields | None = None, log: Path | None = None
 ) -> TrainingContext:
     """Return the context of a training, whose record states its request and its conditions."""
 
@@ -153,7 +148,7 @@ def training_context(
         here["libraries"] |= {name: version for name, version in versions.items() if version}
         return here
 
-    return TrainingContext(out, device, conditions=conditions)
+    return TrainingContext(out, device, conditions=conditions, log=log)
 
 
 def finetune(request: requests.FinetuneRequest) -> "FinetuneResult":
@@ -165,7 +160,7 @@ def finetune(request: requests.FinetuneRequest) -> "FinetuneResult":
     given = request.preset
     preset = given if isinstance(given, Finetuning) else FINETUNE_PRESETS.load(given)
     preset = FINETUNE_PRESETS.changed(preset, request.changes, "--set")
-    context, workspace = _context(request, request.out), open_workspace(request)
+    context, workspace = _context(request), open_workspace(request)
     start = resolve_model(request.model, ModelSettings(like=request.like))
     names = workspace.expand_names(request.on, files=True)
     training = [workspace.dataset(name, request.split) for name in names]
@@ -336,28 +331,24 @@ def compose(request: requests.ComposeRequest) -> ComposedAdapter:
     parts = find_adapters(base, request.adapters)
     splits = _open_domains(request)
     known = base.card.trained_on
-    training = Training.of(
-        Inputs(
-            start={"base": base.recipe.fingerprint, **parts.hashes},
-            data={name: hashed for split in splits for name, hashed in hash_split(split).items()},
-        ),
+    training = Training(
+        start={"base": base.recipe.fingerprint, **parts.hashes},
+        data={name: hashed for split in splits for name, hashed in hash_split(split).items()},
         kind="compose",
         preset={"how": request.how},
         trained_on=tuple(name for name in parts.trained_on if name not in known),
     )
     folder = RunFolder(training_context(request.out, "cpu", request), training)
-    if finished := folder.result(ComposedAdapter):
-        return finished
-    with folder.claim() as began:
-        if not folder.has_model:
-            if splits:
-                domains = [trained_collections([split.name]) for split in splits]
-                texts = [split.queries.texts for split in splits]
-                route_adapters(parts, request.out, domains, fit_router_on_queries(base, texts))
-            else:
-                average_adapters(parts, request.out)
+
+    def write() -> ComposedAdapter:
+        if splits and not folder.has_model:
+            domains = [trained_collections([split.name]) for split in splits]
+            texts = [split.queries.texts for split in splits]
+            route_adapters(parts, request.out, domains, fit_router_on_queries(base, texts))
+        elif not folder.has_model:
+            average_adapters(parts, request.out)
         counted = count_parameters(resolve_model(str(request.out)))
-        composed = ComposedAdapter(
+        return ComposedAdapter(
             folder=str(request.out),
             how=request.how,
             base=base.card.name,
@@ -365,8 +356,8 @@ def compose(request: requests.ComposeRequest) -> ComposedAdapter:
             parameters=(counted.adapter or counted.total) if counted else 0,
             trained_on=training.trained_on,
         )
-        folder.finish(composed, began)
-    return composed
+
+    return folder.train_once(ComposedAdapter, write)
 
 
 def _open_domains(request: requests.ComposeRequest) -> list[Dataset]:

@@ -35,7 +35,7 @@ from retrievers.models.resolve import Model
 
 T = TypeVar("T")
 FIX_FOLDER = "Fix the folder and run again."
-CHECK_CONFIG = "Check that its configuration belongs to its weights."
+CHECK_CONFIG = "Check that its configuration belongs to its weights, or use another model."
 # Names of the transformer's settings in versions before 5, which later ones rename.
 OLD_NAMES = ("model_args", "tokenizer_args", "config_args")
 ROUTER = "router_config.json"
@@ -67,14 +67,18 @@ def load_folder(model: Model, device: str) -> SentenceTransformer:
     return opened
 
 
-def load_cross_encoder(root: Path, device: str, dtype: Dtype) -> CrossEncoder:
+def load_cross_encoder(
+    root: Path, device: str, dtype: Dtype, max_tokens: int | None = None
+) -> CrossEncoder:
     """Load a cross-encoder twice, since weights that it lacks would be random.
+
+    Pairs have up to ``max_tokens`` tokens; None for as many as the folder states.
 
     Raises:
         BenchError: the folder cannot be loaded, lacks weights, or has more than one score.
     """
-    settings, texts = _settings(root, device, getattr(torch, dtype)), probe_texts()[:8]
-    pairs = list(itertools.pairwise(texts))
+    settings = {**_settings(root, device, getattr(torch, dtype)), "max_length": max_tokens}
+    pairs = list(itertools.pairwise(probe_texts()[:8]))
     labels: list[int] = []
 
     def load() -> CrossEncoder:

@@ -143,7 +143,6 @@ PRETRAIN_PRESETS = TomlFiles(
     folder=FOLDER / "pretrain",
     record=Pretraining,
     dec_hook=lambda _, objective: read_objective(objective),
-    choice="objective.name",
     instead_of={
         "steps": ("epochs", "tokens"),
         "epochs": ("steps", "tokens"),
@@ -487,6 +486,5 @@ FINETUNE_PRESETS = TomlFiles(
     kind="preset for fine-tuning",
     folder=FOLDER / "finetune",
     record=Finetuning,
-    choice="loss.name",
     instead_of={"steps": ("epochs",), "epochs": ("steps",)},
 )

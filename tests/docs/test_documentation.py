@@ -13,7 +13,7 @@ import yaml
 
 import bench
 from bench.cli.main import parse_command
-from bench.experiments.report import Report
+from bench.experiments.report_record import Report
 from foundation.records import read_json
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from bench.experiments.experiment import Cost
-from bench.experiments.report import SequenceResult
-from reports.training import cost_table, report_markdown, score_table
+from bench.experiments.report_record import SequenceResult
+from reports.experiment import cost_table, report_markdown, score_table
 from tests.support.experiment_reports import BETTER, FULL, OPEN, REFERENCE, report, row
 from tests.support.markdown import notes_of, numbers, row_named, rows_of, tables_of
 

@@ -15,7 +15,7 @@ from bench.boards.leaderboard import build_leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, compare_models
 from bench.comparing.statistics import Resampling
-from bench.experiments.report import SeedEstimate
+from bench.experiments.seed_statistics import SeedEstimate
 from bench.requests.deciding import LeaderboardRequest
 from foundation.errors import BenchError
 from reports.format import NOTHING_VARIES

@@ -5,15 +5,8 @@ import numpy as np
 
 from bench.experiments.experiment import Cost
 from bench.experiments.grid import AxisResult
-from bench.experiments.report import (
-    MEAN,
-    CellResult,
-    Report,
-    RowOnCollection,
-    RowResult,
-    SeedEstimate,
-    estimate_interval,
-)
+from bench.experiments.report_record import MEAN, CellResult, Report, RowOnCollection, RowResult
+from bench.experiments.seed_statistics import SeedEstimate, estimate_interval
 from tests.support.results import CONDITIONS
 
 RNG = np.random.default_rng(2)

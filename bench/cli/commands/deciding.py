@@ -24,6 +24,7 @@ from foundation.errors import BenchError
 from foundation.files import replace_file
 from reports.check import junit
 from reports.check import markdown as check_markdown
+from reports.checkpoints import forgetting_markdown
 from reports.comparison import changes_table, comparison_table, holes_text, legend, slices_text
 from reports.cutoff import cutoff_text
 from reports.deploy import deployment_text
@@ -33,7 +34,6 @@ from reports.latex import board_latex, comparisons_latex
 from reports.leaderboard import markdown as board_markdown
 from reports.leaderboard import page, scores
 from reports.plots import draw_costs, draw_cutoff, draw_deployment, draw_slices, draw_tuning
-from reports.training import forgetting_markdown
 from reports.tuning import tuning_text
 
 

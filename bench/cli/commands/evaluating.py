@@ -18,10 +18,10 @@ from bench.runner import run as run_case
 from bench.speed import speed as speed_case
 from foundation.files import replace_file
 from foundation.machine import format_size
+from reports.checkpoints import curve_markdown
 from reports.evaluation import collection_table, costs_table, gaps_list, means_table
 from reports.plots import can_plot, draw_indexes, draw_quality
 from reports.speed import speed_tables
-from reports.training import curve_markdown
 
 
 class _Printer(run_case.RunProgress):

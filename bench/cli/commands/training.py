@@ -13,14 +13,14 @@ from tqdm import tqdm
 from bench.cli.command_table import OutputOptions
 from bench.cli.terminal import as_typed, print_result
 from bench.requests import training
-from bench.requests.fields import FolderFields
+from bench.requests.fields import FolderFields, typed_options
 from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import open_workspace
 from bench.training import trainings
 from bench.training.trainings import open_test_sets
+from reports.experiment import plan_table, write_report
 from reports.latex import report_latex
 from reports.plots import can_plot, draw_losses
-from reports.training import plan_table, write_report
 from retrievers.training.engine.context import CURVE_FILE, Progress, is_first, read_curve
 
 if TYPE_CHECKING:
@@ -134,10 +134,9 @@ def _run_line(typed: Sequence[str], models: Sequence[str], folders: FolderFields
     tested = open_test_sets(workspace.expand_names(typed, files=True), (), workspace)
     names = dict.fromkeys(typed)
     scored = [one for one in names if tested.keys() & workspace.expand_names([one], files=True)]
-    words = ["python", "-m", "bench", "run", *(scored or ["COLLECTION"]), "--model", *models]
-    words += ["--data-dir", str(folders.data_dir)] if folders.data_dir else []
-    words += ["--cache-dir", str(folders.cache_dir)] if folders.cache_dir else []
-    return shlex.join(words)
+    places = {"data_dir": folders.data_dir, "cache_dir": folders.cache_dir}
+    words = [*(scored or ["COLLECTION"]), *typed_options({"model": tuple(models), **places})]
+    return shlex.join(["python", "-m", "bench", "run", *words])
 
 
 def _shorten_path(folder: Path) -> str:

@@ -22,7 +22,6 @@ from foundation.records import Record
 from retrievers.encoders.device import pick_device
 from retrievers.models.resolve import Model, resolve_model
 from retrievers.training.engine.context import Progress, TrainingContext, world_size
-from retrievers.training.engine.identity import Inputs
 from retrievers.training.engine.run_folder import lock_folder
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
@@ -158,11 +157,8 @@ def _train(
         method.texts(step),
         context.with_folder(domain_folder(context.out, last, domains[-1].name)),
         trained_on=tuple(name for each in read for name in each.trained_on or (each.name,)),
-        like=used.card if used else None,
-        also=Inputs(
-            start={"recipe": used.recipe.fingerprint} if used else {},
-            code={"method": hash_code(method)},
-        ),
+        like=used,
+        method=hash_code(method),
     )
 
 

@@ -130,6 +130,17 @@ def import_tensorboard() -> Any:
     return import_package("torch.utils.tensorboard", problem, hint)
 
 
+def log_folder(logs: Path, out: Path) -> Path:
+    """Return the folder in ``logs`` for the curves of ``out``, which no other training has.
+
+    It is the path of ``out`` from the folder that holds ``logs``, or its whole path if it is
+    elsewhere. Raise if TensorBoard is not installed.
+    """
+    import_tensorboard()
+    path, beside = out.resolve(), logs.resolve().parent
+    return logs / path.relative_to(beside if path.is_relative_to(beside) else path.anchor)
+
+
 def open_log(folder: Path, curve: Path) -> Any:
     """Open TensorBoard's log in ``folder``, and write the points that ``curve`` has so far.
 

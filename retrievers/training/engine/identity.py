@@ -17,31 +17,14 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt")
 Hashes = Mapping[str, str]
 
 
-class Inputs(msgspec.Struct, frozen=True):
-    """Content of what a training reads: hashes by name.
+class Training(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Identity of a training, with the content of what it reads as hashes by name.
 
     Attributes:
         start: files of the initial weights, heads, tokenizer, adapters and teacher, and the
             fingerprint of a model's recipe.
         data: texts, queries and judgements.
         code: sources of the objective and of the continual learning method.
-    """
-
-    start: Hashes = {}
-    data: Hashes = {}
-    code: Mapping[str, Hashes] = {}
-
-    def __or__(self, other: "Inputs") -> "Inputs":
-        """Return the inputs of both."""
-        return Inputs(
-            {**self.start, **other.start}, {**self.data, **other.data}, {**self.code, **other.code}
-        )
-
-
-class Training(Inputs, frozen=True, kw_only=True, omit_defaults=True):
-    """Identity of a training.
-
-    Attributes:
         kind: kind of the training.
         preset: complete settings as a table.
         trained_on: collections that the finished card names.
@@ -50,17 +33,15 @@ class Training(Inputs, frozen=True, kw_only=True, omit_defaults=True):
         texts: number of texts of a pre-training. Each block of a long document counts.
     """
 
+    start: Hashes = {}
+    data: Hashes = {}
+    code: Mapping[str, Hashes] = {}
     kind: Literal["pretrain", "finetune", "compose"]
     preset: Mapping[str, Any]
     trained_on: tuple[str, ...]
     processes: int = 1
     steps: int = 0
     texts: int = 0
-
-    @classmethod
-    def of(cls, inputs: Inputs, **fields: Any) -> "Training":
-        """Return the training that reads ``inputs`` and has the other ``fields``."""
-        return cls(**msgspec.structs.asdict(inputs), **fields)
 
 
 class TrainingRecord(Training, frozen=True, kw_only=True, omit_defaults=True):

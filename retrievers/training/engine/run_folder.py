@@ -15,10 +15,11 @@ folder. ``card.toml`` states how vectors are made and which collections the mode
 
 import json
 import logging
+import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,6 +51,7 @@ PREFIX = ".training."  # prefix of files that precede ``training.json``
 COMPLETE = "complete"
 WEIGHTS = "model.safetensors"
 MODEL = "model"  # folder in a checkpoint with the model in evaluable form
+NUMBER = re.compile(r"\d+$")
 
 T = TypeVar("T")
 Array = TypeVar("Array", bound=npt.NDArray[Any])
@@ -74,12 +76,34 @@ class RunFolder:
         """True if the model has been written. Its card is the last of its files."""
         return (self.path / CARD_FILE).exists()
 
-    def result(self, kind: type[T]) -> T | None:
-        """Return the record of this training if it has finished, marked as found, or None.
+    def train_once(self, kind: type[T], train: Callable[[], T]) -> T:
+        """Return the result of this training, which ``train`` makes unless it has finished.
+
+        ``train`` writes the model. Meanwhile the folder is reserved for this training, which all of
+        its processes share. A finished training is marked as found.
 
         Raises:
-            BenchError: the folder holds a different training or other files.
+            BenchError: the folder holds a different training or other files, or is in use.
         """
+        if finished := self._find_result(kind):
+            return finished
+        began = time.monotonic()
+        with ExitStack() as locks:
+            with first_process_first(self.context.device):
+                if is_first():
+                    locks.enter_context(lock_folder(self.path))
+                    self._refuse_other_training()
+                    for folder in (self.path, *filter(Path.is_dir, self.path.iterdir())):
+                        clean_up(folder, 0)
+                    began -= self._earlier_seconds()
+                    self._write_record()
+            trained = train()
+            if is_first():
+                self._finish(trained, began)
+        return trained
+
+    def _find_result(self, kind: type[T]) -> T | None:
+        """Return the result of this training if it has finished, marked as found, or None."""
         if not self.has_model:
             return None
         self._refuse_other_training()
@@ -93,37 +117,15 @@ class RunFolder:
         folder = str(self.path)  # it may have been moved
         return convert_table({**record, "folder": folder, "found": True}, kind, source)
 
-    @contextmanager
-    def claim(self) -> Iterator[float]:
-        """Reserve the folder for this training, which all of its processes share.
-
-        Yield the time from which `finish` counts.
-        """
-        began = time.monotonic()
-        with ExitStack() as locks:
-            with first_process_first(self.context.device):
-                if is_first():
-                    locks.enter_context(lock_folder(self.path))
-                    self._refuse_other_training()
-                    for folder in (self.path, *filter(Path.is_dir, self.path.iterdir())):
-                        clean_up(folder, 0)
-                    began -= self._earlier_seconds()
-                    self._write_record()
-            yield began
-
-    def finish(self, result: msgspec.Struct, began: float) -> None:
-        """Write ``result`` as the record of the training, whose model was written before.
-
-        ``began`` comes from `claim`.
-        """
-        if is_first():
-            shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
-            model = resolve_kind(*resolve_card(str(self.path)))
-            weights = hash_weights(model.recipe)
-            self._write_record(seconds=time.monotonic() - began, weights=weights)
-            record = msgspec.to_builtins(result) | {"folder": "."}
-            del record["found"]
-            write_json(self.path / TRAINED_FILE, record)  # last, so that it means complete
+    def _finish(self, result: object, began: float) -> None:
+        """Write the records of a training that ``began`` then and whose model is written."""
+        shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+        model = resolve_kind(*resolve_card(str(self.path)))
+        weights = hash_weights(model.recipe)
+        self._write_record(seconds=time.monotonic() - began, weights=weights)
+        record = msgspec.to_builtins(result) | {"folder": "."}
+        del record["found"]
+        write_json(self.path / TRAINED_FILE, record)  # last, so that it means complete
 
     def _write_record(self, **finished: Any) -> None:
         conditions = self.context.conditions()
@@ -197,7 +199,7 @@ def is_complete(folder: Path) -> bool:
 
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the last complete checkpoint in ``folder``, and remove later ones."""
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=checkpoint_step, reverse=True):
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
         if is_complete(checkpoint):
             return checkpoint
         if is_first():
@@ -207,10 +209,10 @@ def last_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-def checkpoint_step(checkpoint: Path | None) -> int:
-    """Return the step after which ``checkpoint`` was written, 0 for None."""
-    number = checkpoint.name.rpartition("-")[2] if checkpoint else ""
-    return int(number) if number.isdecimal() else 0
+def step_of(checkpoint: Path | str | None) -> int:
+    """Return the number at the end of the name of a checkpoint, or 0 if there is none."""
+    match = NUMBER.search(str(checkpoint or ""))
+    return int(match[0]) if match else 0
 
 
 def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:

@@ -40,9 +40,9 @@ from retrievers.training.engine.run_folder import (
     CHECKPOINTS,
     MODEL,
     WEIGHTS,
-    checkpoint_step,
     last_checkpoint,
     seal,
+    step_of,
 )
 from retrievers.training.preset import Optimizer, Precision
 
@@ -205,7 +205,7 @@ class FiniteLossMixin:
         interruption by SIGINT or SIGTERM is raised again after the checkpoint of its step.
         """
         start, until = last_checkpoint(settings.checkpoints), until or settings.steps
-        resumed_at = checkpoint_step(start)
+        resumed_at = step_of(start)
         if start is not None and resumed_at >= until:
             load_weights(self.model, start)
             return FitResult(0.0, resumed_at)
@@ -239,7 +239,7 @@ class FiniteLossMixin:
         settings = self.settings
         message = f"the loss or a weight is not a finite number at step {step}"
         if settings.save_model and (good := last_checkpoint(settings.checkpoints)):
-            message += f"; the model of step {checkpoint_step(good)} is in {good / MODEL}"
+            message += f"; the model of step {step_of(good)} is in {good / MODEL}"
         slower = f"--set optimizer.lr={settings.optimizer.lr / 10:g}"
         raise BenchError(message, f"Train with {slower}, from a good model, into another folder.")
 

@@ -32,13 +32,13 @@ from retrievers.training.engine.context import (
     wait_for_file,
     world_size,
 )
-from retrievers.training.engine.identity import Inputs, Training
+from retrievers.training.engine.identity import Training
 from retrievers.training.engine.run_folder import (
     CHECKPOINTS,
     RunFolder,
-    checkpoint_step,
     last_checkpoint,
     load_array,
+    step_of,
 )
 from retrievers.training.engine.trainer import FitResult, FitSettings, explain_errors, load_weights
 from retrievers.training.finetune.student import ModelSize, Student, trained_card
@@ -58,6 +58,7 @@ from retrievers.training.finetune.training_data import (
     select_negatives,
 )
 from retrievers.training.preset import Contrastive, Distillation, Finetuning, Mining, Source
+from retrievers.training.pretrain.start import hash_start
 
 logger = logging.getLogger(__name__)
 
@@ -117,11 +118,9 @@ def finetune(
     preset = _use_given_negatives(preset, examples.negatives)
     card = trained_card(model, preset, examples.trained_on)
     check_batch_size(len(examples), preset.batch_size)
-    training = Training.of(
-        Inputs(
-            start={"recipe": model.recipe.fingerprint, **hash_teacher(preset)},
-            data={"examples": examples.sha256, **examples.searched},
-        ),
+    training = Training(
+        start={"recipe": model.recipe.fingerprint, **hash_teacher(preset)},
+        data={"examples": examples.sha256, **examples.searched},
         kind="finetune",
         preset=msgspec.to_builtins(preset),
         trained_on=card.trained_on,
@@ -129,32 +128,26 @@ def finetune(
     )
     if preset.adapter or preset.part:  # raise before any work if it does not fit
         Student(preset, model, card)
-    folder = RunFolder(context, training)
-    if finished := folder.result(FinetuneResult):
-        return finished
-    with folder.claim() as began:
+
+    def train() -> FinetuneResult:
         rounds = [
             Round(preset, model, card, examples, search, context, number).train()
             for number in range(1, len(preset.rounds) + 1)
         ]
-        trained = msgspec.structs.replace(
+        return msgspec.structs.replace(
             rounds[-1],
             rounds=len(rounds),
             seconds=sum(each.seconds for each in rounds),
             resumed_at=sum(each.resumed_at for each in rounds),
         )
-        folder.finish(trained, began)
-    return trained
+
+    return RunFolder(context, training).train_once(FinetuneResult, train)
 
 
 def hash_teacher(preset: Finetuning) -> dict[str, str]:
     """Return the sha256 of each file of the teacher that ``preset`` names, or of its start."""
     named = preset.teacher and (preset.teacher.model or preset.teacher.start)
-    if not named:
-        return {}
-    from retrievers.training.pretrain.start import hash_start
-
-    return hash_start(named, "teacher ")
+    return hash_start(named, "teacher ") if named else {}
 
 
 def _use_given_negatives(preset: Finetuning, given: NegativePool | None) -> Finetuning:
@@ -317,10 +310,10 @@ class Round:
 
     def _fit(self, pool: NegativePool) -> FitResult:
         checkpoints, every = self.settings.checkpoints, self.mining.refresh_steps
-        seconds, resumed_at = 0.0, checkpoint_step(last_checkpoint(checkpoints))
+        seconds, resumed_at = 0.0, step_of(last_checkpoint(checkpoints))
         searches = range(0, self.steps, every or self.steps)
         for begin, until in pairwise([*searches, self.steps]):
-            if checkpoint_step(last_checkpoint(checkpoints)) < until:
+            if step_of(last_checkpoint(checkpoints)) < until:
                 pool = self._refresh_pool(begin) if begin else pool
                 seconds += self._fit_phase(pool, until)
         if seconds == 0.0 and (last := last_checkpoint(checkpoints)):

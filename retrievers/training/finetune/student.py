@@ -24,11 +24,11 @@ from retrievers.models.loading import load_network, silence_transformers
 from retrievers.models.read_checkpoint import ADAPTER_FOLDER, Checkpoint
 from retrievers.models.read_settings import ST_POOLING
 from retrievers.models.resolve import Model
+from retrievers.training.engine.identity import WEIGHT_SUFFIXES
 from retrievers.training.engine.run_folder import save_checkpoint
 from retrievers.training.preset import Biases, Finetuning, Part
 
 Tensors = dict[str, torch.Tensor]
-WEIGHT_SUFFIXES = (".safetensors", ".bin")
 
 
 class ModelSize(Record, kw_only=True):

@@ -17,6 +17,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError, wrap_errors
 from foundation.files import replace_entries
 from retrievers.encoders.device import pick_device
+from retrievers.encoders.library import load_cross_encoder
 from retrievers.encoders.protocol import join
 from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.read_checkpoint import Checkpoint, read_checkpoint
@@ -74,19 +75,18 @@ class CrossEncoderTeacher:
         """Load the named cross-encoder, or train one once on negatives at ``rows``."""
         settings, folder = self.settings, self.context.out
         if settings.model:
-            named, _ = find_checkpoint(settings.model)
-            return cross_encoder(named, settings.max_tokens, trained=True)
+            return trained_cross_encoder(find_checkpoint(settings.model)[0], settings.max_tokens)
         if not is_complete(folder):
             self._train(rows)
             wait_for_file(folder / COMPLETE)
-        return cross_encoder(read_checkpoint(folder), settings.max_tokens, trained=True)
+        return trained_cross_encoder(read_checkpoint(folder), settings.max_tokens)
 
     def _train(self, rows: Int64Array) -> None:
         settings, folder = self.settings, self.context.out
         if is_first():  # the other processes wait for the new one
             (folder / COMPLETE).unlink(missing_ok=True)
         start = find_checkpoint(settings.start)[0] if settings.start else self.student.checkpoint
-        teacher = cross_encoder(start, settings.max_tokens, trained=False, seed=self.seed)
+        teacher = new_cross_encoder(start, settings.max_tokens, self.seed)
         pairs = plan_pairs(self.examples, rows, settings, self.seed)
         fit_settings = FitSettings(
             context=self.context,
@@ -166,30 +166,22 @@ def plan_pairs(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed:
     return np.array(pairs[:whole], np.int64)
 
 
-def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, seed: int = 0) -> Any:
-    """Load a CrossEncoder with one score, on the CPU.
-
-    If ``trained``, the checkpoint must have a head. Otherwise it gets a new one from ``seed``.
-    """
+def new_cross_encoder(checkpoint: Checkpoint, max_tokens: int, seed: int = 0) -> Any:
+    """Return the encoder of a checkpoint with a new head for one score, drawn from ``seed``."""
     from sentence_transformers import CrossEncoder
 
-    architecture = str((checkpoint.config.get("architectures") or [""])[0])
-    if trained and not architecture.endswith("ForSequenceClassification"):
-        raise BenchError(
-            f"{checkpoint.folder} is not a cross-encoder: its architecture is {architecture!r}",
-            "Name it as teacher.start to train a cross-encoder from it.",
-        )
     torch.manual_seed(seed)
-    labels = {} if trained else {"num_labels": 1}
     with wrap_errors(f"{checkpoint.folder} cannot be loaded as a cross-encoder", ""):
-        transformer = load_module(checkpoint, "sequence-classification", **labels)
-    if transformer.model.config.num_labels != 1:
-        raise BenchError(
-            f"{checkpoint.folder} gives several scores per pair, and a teacher needs one"
-        )
+        transformer = load_module(checkpoint, "sequence-classification", num_labels=1)
     transformer.processor = load_tokenizer(checkpoint)
     transformer.max_seq_length = min(max_tokens, checkpoint.position_limit or max_tokens)
     return CrossEncoder(modules=[transformer], device="cpu")
+
+
+def trained_cross_encoder(checkpoint: Checkpoint, max_tokens: int) -> Any:
+    """Load a cross-encoder with one score, on the CPU."""
+    longest = min(max_tokens, checkpoint.position_limit or max_tokens)
+    return load_cross_encoder(checkpoint.folder, "cpu", "float32", longest)
 
 
 def score_pool(

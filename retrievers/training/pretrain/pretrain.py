@@ -17,8 +17,9 @@ from transformers import PreTrainedModel, Trainer
 from foundation.errors import BenchError
 from foundation.records import SUFFIX
 from retrievers.models.card import Card, replace_fields
+from retrievers.models.resolve import Model
 from retrievers.training.engine.context import TrainingContext, check_packages, is_first, world_size
-from retrievers.training.engine.identity import Inputs, Training
+from retrievers.training.engine.identity import Hashes, Training
 from retrievers.training.engine.run_folder import RunFolder, save_checkpoint
 from retrievers.training.engine.trainer import (
     FiniteLossMixin,
@@ -38,7 +39,6 @@ from retrievers.training.pretrain.texts import (
     training_texts,
 )
 
-NOTHING = Inputs()
 LESS_MEMORY = (
     "Use --set gradient_checkpointing=true, or a smaller batch_size with a larger accumulate, or, "
     "with a contrastive objective, a smaller objective.sub_batch."
@@ -73,27 +73,27 @@ def pretrain(
     context: TrainingContext,
     *,
     trained_on: tuple[str, ...] = (),
-    like: Card | None = None,
-    also: Inputs = NOTHING,
+    like: Model | None = None,
+    method: Hashes | None = None,
 ) -> PretrainResult:
     """Pre-train an encoder on documents, at least one, which are read when they are needed.
 
     Afterwards the folder of the context holds a checkpoint (see `engine.run_folder`), its heads,
     the loss curve and the record of the training. The card names the collections ``trained_on``,
-    and the result is used like ``like``. ``also`` has hashes of what else decides the result.
+    and the result is used like ``like``. ``method`` has the sources of a method of continual
+    learning.
     """
     check_packages("accelerate")
-    own = Inputs(
-        start=hash_initial(preset.start),
-        data={"texts": hash_texts(documents)},
-        code={"objective": hash_code(preset.objective)},
-    )
+    start, data = hash_initial(preset.start), {"texts": hash_texts(documents)}
+    code = {"objective": hash_code(preset.objective)}
     started = open_start(preset.start, preset.seed, documents)
     check_length(preset, started)
     texts = training_texts(preset, documents, started.tokenizer, context.report)
     collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
-    training = Training.of(
-        own | also,
+    training = Training(
+        start=start | ({"recipe": like.recipe.fingerprint} if like else {}),
+        data=data,
+        code=code | ({"method": method} if method else {}),
         kind="pretrain",
         preset=msgspec.to_builtins(preset),
         steps=count_steps(preset, texts, collate),
@@ -105,15 +105,14 @@ def pretrain(
     batch = collate([Stream(texts, 1, preset.seed)[0]])
     check_batch(batch, preset.objective.name, module.forward)
     folder = RunFolder(context, training)
-    if finished := folder.result(PretrainResult):
-        return finished
-    stream = Stream(texts, training.steps * texts_per_step(preset), preset.seed)
-    writer = ModelWriter(preset, started, module, training.trained_on, like)
-    with folder.claim() as began:
+
+    def train() -> PretrainResult:
+        stream = Stream(texts, training.steps * texts_per_step(preset), preset.seed)
         fitted = FitResult(0.0, training.steps)
         if not folder.has_model:  # else it was killed before it recorded its end
+            writer = ModelWriter(preset, started, module, training.trained_on, like)
             fitted = train_module(writer, stream, collate, training.steps, context)
-        trained = PretrainResult(
+        return PretrainResult(
             folder=str(context.out),
             objective=preset.objective.name,
             steps=training.steps,
@@ -121,8 +120,8 @@ def pretrain(
             seconds=fitted.seconds,
             resumed_at=fitted.resumed_at,
         )
-        folder.finish(trained, began)
-    return trained
+
+    return folder.train_once(PretrainResult, train)
 
 
 @dataclass(frozen=True)
@@ -133,13 +132,13 @@ class ModelWriter:
     started: StartModel
     module: nn.Module
     trained_on: tuple[str, ...]
-    like: Card | None
+    like: Model | None
 
     def __call__(self, out: Path, step: int) -> None:
         """Write the model after ``step``: an encoder, and its heads in a separate file."""
         encoder = self.started.encoder.encoder
         save_heads(self.module, encoder, out, self.preset.objective)
-        card = pretrained_card(self.preset, step, self.trained_on, self.like)
+        card = pretrained_card(self.preset, step, self.trained_on, self.like and self.like.card)
         if save_encoder := getattr(self.module, "save_encoder", None):
             save_encoder(out, card)
         else:

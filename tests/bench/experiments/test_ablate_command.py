@@ -14,6 +14,7 @@ from bench.requests.outcomes import ExitCode
 from bench.result_store.result import save
 from bench.runner.workspace import Workspace, _opened_once
 from foundation.errors import BenchError
+from retrievers.training.engine.context import CURVE_FILE, read_curve
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection
 from tests.support.experiments import run_stages_in_this_process
@@ -92,6 +93,25 @@ def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench,
     assert (stages.count("pretrain"), stages.count("finetune")) == (4, 6)
 
 
+@pytest.mark.slow
+def test_each_row_and_seed_has_its_loss_curve_in_tensorboards_log(bench, tmp_path):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    done = ablate(bench, "--log-dir", "runs", "--seeds", "1")
+    assert done.code == ExitCode.OK, done.stderr
+    logged = {}
+    for file in (tmp_path / "runs").rglob("events*"):
+        events = reader.EventAccumulator(str(file.parent)).Reload().Scalars("train/loss")
+        row, stage = file.parent.relative_to(tmp_path / "runs/ablations/tiny").parts
+        curve = read_curve(tmp_path / "ablations" / stage.replace("-", "/") / "model" / CURVE_FILE)
+        assert [event.step for event in events] == [point.step for point in curve]
+        logged.setdefault(row, []).append(stage.partition("-")[0])
+    assert {row: sorted(stages) for row, stages in logged.items()} == {
+        "reference, seed 1": ["finetune", "pretrain"],
+        "objective=retromae, seed 1": ["finetune", "pretrain"],
+        "lr=0.01, seed 1": ["finetune"],  # with the pre-training of the reference
+    }
+
+
 def test_code_of_the_users_is_evaluated_only_with_permission(bench, tmp_path):
     (tmp_path / "encoder.py").write_text(
         "import numpy as np\n"
@@ -157,7 +177,7 @@ def test_another_teacher_is_another_cell_and_a_typo_fails_at_once(bench, tmp_pat
 def stages():
     workspace = Workspace(Path("cache"), device="cpu")
     made = {"pretrain": PretrainStage(workspace), "evaluate": EvaluateStage(workspace)}
-    return made | {"finetune": FinetuneStage(workspace, ("./mine",))}
+    return made | {"finetune": FinetuneStage(workspace, evaluated=("./mine",))}
 
 
 def keys():

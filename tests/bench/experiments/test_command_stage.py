@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from bench.experiments.ablate import make_stages
+from bench.experiments.command_stage import CommandStage, fill_placeholders
 from bench.experiments.experiment import plan_experiment
 from bench.experiments.grid import load_grid
-from bench.experiments.training_stages import CommandStage, fill_placeholders
 from bench.requests.outcomes import ExitCode
 from bench.runner.workspace import Workspace
 from retrievers.models.card import load_card

@@ -11,13 +11,9 @@ from scipy import stats
 from bench.evaluation.judging import suite_weights
 from bench.experiments.experiment import plan_experiment, run_experiment
 from bench.experiments.grid import FILES
-from bench.experiments.report import (
-    MEAN,
-    CellScores,
-    estimate_interval,
-    make_report,
-    standard_error,
-)
+from bench.experiments.report import CellScores, make_report
+from bench.experiments.report_record import MEAN
+from bench.experiments.seed_statistics import estimate_interval, standard_error
 from bench.runner.workspace import Workspace
 from tests.support.experiments import FAKES, GRID, read_scores, run_stages_in_this_process
 from tests.support.results import CONDITIONS

@@ -12,16 +12,12 @@ from scipy import stats
 
 from bench.experiments.experiment import plan_experiment, run_experiment
 from bench.experiments.grid import FILES, REFERENCE, Axis, AxisResult, make_rows
-from bench.experiments.report import (
-    MEAN,
-    CheckpointScores,
-    estimate_effects,
-    estimate_interval,
-    make_report,
-)
+from bench.experiments.report import CheckpointScores, estimate_effects, make_report
+from bench.experiments.report_record import MEAN
+from bench.experiments.seed_statistics import estimate_interval
 from foundation.errors import BenchError
+from reports.experiment import effect_table, report_markdown
 from reports.latex import report_latex
-from reports.training import effect_table, report_markdown
 from tests.support.experiments import FAKES, read_scores, run_stages_in_this_process
 from tests.support.markdown import rows_of
 from tests.support.results import CONDITIONS
@@ -159,7 +155,7 @@ def test_effects_are_differences_of_means_and_differences_of_differences(counts,
         crossed = crossed.reshape(counts[one], counts[other], -1, seeds, 12).mean(axis=2)
         for a, b in itertools.product(range(1, counts[one]), range(1, counts[other])):
             difference = (crossed[a, b] - crossed[0, b]) - (crossed[a, 0] - crossed[0, 0])
-            expected[f"f{one}: 0 -> {a}; f{other}: 0 -> {b}"] = difference
+            expected[f"f{one}: 0 -> {a} x f{other}: 0 -> {b}"] = difference
     assert list(effects) == list(expected)
     for change, part in expected.items():
         found, by_hand = effects[change].on[0].difference, estimate_interval([part])
@@ -223,6 +219,17 @@ def test_the_report_says_what_few_seeds_cannot_show(report_of, seeds, words):
     text = report_markdown(report_of(seeds))
     assert words in text
     assert ("Two seeds cannot show" in text) == (len(seeds) == 2)
+
+
+def test_the_report_says_that_an_interaction_of_three_factors_is_not_shown(report_of):
+    two = report_of((0, 1))
+    third = msgspec.structs.replace(two.axes[0].factors[0], name="third")
+    (axis,) = two.axes
+    three = msgspec.structs.replace(axis, factors=(*axis.factors, third))
+    report = msgspec.structs.replace(two, axes=(three,))
+    for write in (report_markdown, report_latex):
+        assert "three or more factors" in write(report)
+        assert "three or more factors" not in write(two)
 
 
 def test_effects_wait_for_a_seed_that_all_cells_have(tmp_path, monkeypatch):

@@ -13,11 +13,12 @@ from retrievers.training.engine.context import read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.teacher import (
     TextPairs,
-    cross_encoder,
     drop_close_negatives,
+    new_cross_encoder,
     plan_pairs,
     read_documents,
     score_pool,
+    trained_cross_encoder,
 )
 from retrievers.training.finetune.training_data import NegativePool
 from retrievers.training.preset import Teacher
@@ -41,7 +42,7 @@ SMALL = "batch_size = 4\nmax_tokens = 24\nepochs = 3.0\n[teacher.optimizer]\nlr 
 def trained_teacher(folder):
     """A folder with one score for a pair."""
     tiny.write_bert(folder / "encoder")
-    teacher = cross_encoder(read_checkpoint(folder / "encoder"), 24, trained=False)
+    teacher = new_cross_encoder(read_checkpoint(folder / "encoder"), 24)
     teacher.model.save_pretrained(str(folder / "teacher"))
     teacher.tokenizer.save_pretrained(str(folder / "teacher"))
     return folder / "teacher"
@@ -105,7 +106,7 @@ def test_too_few_pairs_for_a_batch_are_refused():
 
 
 def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
-    teacher = cross_encoder(read_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
+    teacher = trained_cross_encoder(read_checkpoint(trained_teacher(tmp_path)), 24)
     pool = score_pool(teacher, examples(), POOL, on_cpu(tmp_path / "scores"), 4)
     teacher.eval()
 
@@ -148,7 +149,7 @@ def test_a_retriever_is_trained_with_a_teacher_that_is_trained_first(tmp_path):
     assert list(dict.fromkeys(stages)) == ["teacher", "teacher scores", "round 1"]
     assert trained.steps == 3
     assert resolve_model(str(tmp_path / "out")).recipe.pooling == "cls"
-    again = cross_encoder(read_checkpoint(tmp_path / "out" / "teacher"), 24, trained=True)
+    again = trained_cross_encoder(read_checkpoint(tmp_path / "out" / "teacher"), 24)
     scores = again.predict(
         [(QUERIES[0], read_documents(DOCUMENTS, examples().positives[0][:1])[0])],
         activation_fn=torch.nn.Identity(),
@@ -172,8 +173,8 @@ def test_a_trained_teacher_is_used_as_it_is(tmp_path):
 
 def test_an_encoder_is_not_accepted_as_a_trained_teacher(tmp_path):
     tiny.write_bert(tmp_path / "encoder")
-    with pytest.raises(BenchError, match="is not a cross-encoder"):
-        cross_encoder(read_checkpoint(tmp_path / "encoder"), 24, trained=True)
+    with pytest.raises(BenchError, match="lacks weights"):
+        trained_cross_encoder(read_checkpoint(tmp_path / "encoder"), 24)
 
 
 def test_a_margin_of_the_teacher_that_leaves_nothing_is_an_error(tmp_path):

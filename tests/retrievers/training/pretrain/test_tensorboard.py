@@ -6,7 +6,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.requests.outcomes import ExitCode
-from retrievers.training.engine.context import CURVE_FILE, Progress, read_curve
+from retrievers.training.engine.context import CURVE_FILE, Progress, log_folder, read_curve
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
 
@@ -58,6 +58,16 @@ def test_a_resumed_training_has_each_step_of_its_curve_once(tmp_path):
     # a finished training is logged as well
     assert pretrain(preset, TEXTS, small.on_cpu(out, log=tmp_path / "later")).found
     assert_logged(tmp_path / "later", out)
+
+
+def test_each_folder_of_a_training_has_its_own_log(tmp_path):
+    pytest.importorskip("tensorboard")
+    logs = tmp_path / "here" / "runs"
+    outs = [tmp_path / name for name in ("here/a/m", "here/b/m", "here/m", "there/m", "m")]
+    folders = [log_folder(logs, out) for out in outs]
+    assert folders[:3] == [logs / "a/m", logs / "b/m", logs / "m"]
+    assert len(set(folders)) == len(outs)
+    assert all(folder.is_relative_to(logs) for folder in folders)
 
 
 def test_without_tensorboard_the_error_names_the_extra(tmp_path, monkeypatch, capsys):

@@ -5,8 +5,8 @@ import pytest
 
 from bench.comparing.statistics import Estimate, Resampling, ScoreMatrix
 from bench.monitor import Curve, CurvePoint, select_checkpoint
+from reports.checkpoints import curve_markdown, forgetting_markdown
 from reports.plots import plot_quality
-from reports.training import curve_markdown, forgetting_markdown
 from tests.support.forgetting_report import forgetting
 from tests.support.markdown import added, notes_of, numbers, rows_of, tables_of
 
