@@ -170,9 +170,9 @@ class PretrainStage(PresetStage):
     def hash_inputs(self, settings: TomlTable) -> dict[str, str]:
         """Return hashes of corpora, initial model and objective's code in ``settings``."""
         hashes = self.hash_corpora(settings)
-        if self.continues:  # the key of the stage before covers the start
-            return hashes
-        return hashes | hash_initial(self.preset(settings).start)
+        # The key of a stage before covers the start.
+        start = {} if self.continues else hash_initial(self.preset(settings).start)
+        return hashes | start
 
     def run(self, settings: TomlTable, model: str, out: Path) -> Cost:
         """Pre-train ``model`` with ``settings`` in ``out``, or continue an interrupted run."""

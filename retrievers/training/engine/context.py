@@ -141,18 +141,6 @@ def log_folder(logs: Path, out: Path) -> Path:
     return logs / path.relative_to(beside if path.is_relative_to(beside) else path.anchor)
 
 
-def open_log(folder: Path, curve: Path) -> Any:
-    """Open TensorBoard's log in ``folder``, and write the points that ``curve`` has so far.
-
-    They replace those of earlier calls, so that a resumed training has each step once.
-    """
-    with wrap_errors(f"cannot write {folder}", "Use another --log-dir."):
-        writer = import_tensorboard().SummaryWriter(str(folder), purge_step=0)
-    for point in read_curve(curve) if curve.exists() else ():
-        log_point(writer, point)
-    return writer
-
-
 def log_point(writer: Any, point: LossPoint) -> None:
     """Write ``point`` to TensorBoard's log."""
     values = {**point.losses, "learning_rate": point.lr}
@@ -195,8 +183,19 @@ class TrainingContext:
         return replace(self, out=folder, log=log)
 
     def open_log(self) -> Any:
-        """Open TensorBoard's log of this part in the first process, or return None for no log."""
-        return open_log(self.log, self.out / CURVE_FILE) if self.log and is_first() else None
+        """Open TensorBoard's log of this part in the first process, or return None for no log.
+
+        It gets the points of the curve so far, which replace those of earlier calls, so that a
+        resumed training has each step once.
+        """
+        if self.log is None or not is_first():
+            return None
+        with wrap_errors(f"cannot write {self.log}", "Use another --log-dir."):
+            writer = import_tensorboard().SummaryWriter(str(self.log), purge_step=0)
+        curve = self.out / CURVE_FILE
+        for point in read_curve(curve) if curve.exists() else ():
+            log_point(writer, point)
+        return writer
 
     def report(self, progress: Progress) -> None:
         """Call the progress callback in the first process."""

@@ -75,11 +75,14 @@ class CrossEncoderTeacher:
         """Load the named cross-encoder, or train one once on negatives at ``rows``."""
         settings, folder = self.settings, self.context.out
         if settings.model:
-            return trained_cross_encoder(find_checkpoint(settings.model)[0], settings.max_tokens)
-        if not is_complete(folder):
-            self._train(rows)
-            wait_for_file(folder / COMPLETE)
-        return trained_cross_encoder(read_checkpoint(folder), settings.max_tokens)
+            teacher, _ = find_checkpoint(settings.model)
+        else:
+            if not is_complete(folder):
+                self._train(rows)
+                wait_for_file(folder / COMPLETE)
+            teacher = read_checkpoint(folder)
+        longest = min(settings.max_tokens, teacher.position_limit or settings.max_tokens)
+        return load_cross_encoder(teacher.folder, "cpu", "float32", longest)
 
     def _train(self, rows: Int64Array) -> None:
         settings, folder = self.settings, self.context.out
@@ -176,12 +179,6 @@ def new_cross_encoder(checkpoint: Checkpoint, max_tokens: int, seed: int = 0) ->
     transformer.processor = load_tokenizer(checkpoint)
     transformer.max_seq_length = min(max_tokens, checkpoint.position_limit or max_tokens)
     return CrossEncoder(modules=[transformer], device="cpu")
-
-
-def trained_cross_encoder(checkpoint: Checkpoint, max_tokens: int) -> Any:
-    """Load a cross-encoder with one score, on the CPU."""
-    longest = min(max_tokens, checkpoint.position_limit or max_tokens)
-    return load_cross_encoder(checkpoint.folder, "cpu", "float32", longest)
 
 
 def score_pool(

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
+from retrievers.encoders.library import load_cross_encoder
 from retrievers.models.read_checkpoint import read_checkpoint
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.context import read_curve
@@ -18,7 +19,6 @@ from retrievers.training.finetune.teacher import (
     plan_pairs,
     read_documents,
     score_pool,
-    trained_cross_encoder,
 )
 from retrievers.training.finetune.training_data import NegativePool
 from retrievers.training.preset import Teacher
@@ -106,7 +106,7 @@ def test_too_few_pairs_for_a_batch_are_refused():
 
 
 def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
-    teacher = trained_cross_encoder(read_checkpoint(trained_teacher(tmp_path)), 24)
+    teacher = load_cross_encoder(trained_teacher(tmp_path), "cpu", "float32", 24)
     pool = score_pool(teacher, examples(), POOL, on_cpu(tmp_path / "scores"), 4)
     teacher.eval()
 
@@ -149,7 +149,7 @@ def test_a_retriever_is_trained_with_a_teacher_that_is_trained_first(tmp_path):
     assert list(dict.fromkeys(stages)) == ["teacher", "teacher scores", "round 1"]
     assert trained.steps == 3
     assert resolve_model(str(tmp_path / "out")).recipe.pooling == "cls"
-    again = trained_cross_encoder(read_checkpoint(tmp_path / "out" / "teacher"), 24)
+    again = load_cross_encoder(tmp_path / "out" / "teacher", "cpu", "float32", 24)
     scores = again.predict(
         [(QUERIES[0], read_documents(DOCUMENTS, examples().positives[0][:1])[0])],
         activation_fn=torch.nn.Identity(),
@@ -174,7 +174,7 @@ def test_a_trained_teacher_is_used_as_it_is(tmp_path):
 def test_an_encoder_is_not_accepted_as_a_trained_teacher(tmp_path):
     tiny.write_bert(tmp_path / "encoder")
     with pytest.raises(BenchError, match="lacks weights"):
-        trained_cross_encoder(read_checkpoint(tmp_path / "encoder"), 24)
+        load_cross_encoder(tmp_path / "encoder", "cpu", "float32", 24)
 
 
 def test_a_margin_of_the_teacher_that_leaves_nothing_is_an_error(tmp_path):
