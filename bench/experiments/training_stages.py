@@ -114,7 +114,7 @@ class PresetStage(ExperimentStage):
             check_no_start(table)
             changes["start"] = {"model": BEFORE}
         merged = self.presets.merge(preset, changes)
-        settings = msgspec.to_builtins(self.presets.convert(merged, f"[{self.name}]"))
+        settings: Table = msgspec.to_builtins(self.presets.convert(merged, f"[{self.name}]"))
         if self.continues:
             del settings["start"]
         own = msgspec.to_builtins(source)

@@ -138,7 +138,8 @@ class ModelWriter:
         """Write the model after ``step``: an encoder, and its heads in a separate file."""
         encoder = self.started.encoder.encoder
         save_heads(self.module, encoder, out, self.preset.objective)
-        card = pretrained_card(self.preset, step, self.trained_on, self.like and self.like.card)
+        like = self.like.card if self.like else None
+        card = pretrained_card(self.preset, step, self.trained_on, like)
         if save_encoder := getattr(self.module, "save_encoder", None):
             save_encoder(out, card)
         else:
