@@ -9,7 +9,6 @@ from urllib.parse import quote
 import msgspec
 
 from bench.experiments.report_record import (
-    MEAN,
     Effect,
     Report,
     RowOnCollection,
@@ -97,7 +96,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _heading(report: Report, name: str) -> str:
-    if name == MEAN:
+    if report.is_mean(name):
         nested = ", a nested suite counting once" if report.weights else ""
         return f"Mean of {len(report.collections) - 1} collections{nested}"
     measures = {on.measure for row in report.rows if (on := row.on_collection(name))}

@@ -19,7 +19,7 @@ from bench.comparing.statistics import Difference
 from bench.cutoffs.cutoff_record import ScoreCutoff
 from bench.deploying.deployment import Deployment
 from bench.experiments.grid import AxisResult
-from bench.experiments.report_record import MEAN, Report, RowResult
+from bench.experiments.report_record import Report, RowResult
 from bench.monitor import Curve, CurvePoint
 from bench.speed.speed_report import IndexCurve, IndexPoint
 from bench.tuning.tuning_record import Tuning
@@ -209,7 +209,7 @@ def _rows_of(report: Report, axis: AxisResult) -> list[RowResult]:
 
 def _panels(report: Report, rows: Sequence[RowResult]) -> list[str]:
     """Return the mean if there is one, else each collection with a score."""
-    names = [MEAN] if MEAN in report.collections else report.collections
+    names = list(filter(report.is_mean, report.collections)) or report.collections
     return [name for name in names if any(row.on_collection(name) for row in rows)]
 
 
@@ -219,7 +219,7 @@ def _draw_panels(figure: "Figure", report: Report, axis: AxisResult, panels: Seq
     for axes, name in zip(panel_axes, panels, strict=True):
         for x, row in enumerate(_rows_of(report, axis)):
             _draw_row(axes, report, row, name, x)
-        axes.set_title("mean of the collections" if name == MEAN else name, fontsize=9)
+        axes.set_title("mean of the collections" if report.is_mean(name) else name, fontsize=9)
         axes.set_xticks(range(len(labels)), labels)
         axes.set_xlim(-0.5, len(labels) - 0.5)
         axes.set_xlabel(axis.title)

@@ -170,6 +170,10 @@ class Report(Record, kw_only=True):
         names = dict.fromkeys(on.collection for row in self.rows for on in row.on)
         return (*(name for name in names if name != MEAN), *([MEAN] if MEAN in names else []))
 
+    def is_mean(self, name: str) -> bool:
+        """Return True if ``name`` is the mean."""
+        return name == MEAN
+
     def seed_scores(self, row: RowResult, collection: str) -> list[float]:
         """Return the score of each finished seed of ``row`` on ``collection`` or `MEAN`."""
         finished = [cell.scores for cell in row.cells if cell.scores]
