@@ -117,9 +117,9 @@ class PresetStage(ExperimentStage):
         settings: Table = msgspec.to_builtins(self.presets.convert(merged, f"[{self.name}]"))
         if self.continues:
             del settings["start"]
-        own = msgspec.to_builtins(source)
-        del own["preset"]
-        return own | settings
+        of_source: Table = msgspec.to_builtins(source)
+        del of_source["preset"]
+        return of_source | settings
 
     def preset(self, settings: Table, model: str = "") -> Any:
         """Return the preset in complete ``settings``; one that continues starts from ``model``."""
