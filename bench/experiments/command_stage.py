@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from bench.experiments.experiment import MODEL, Cost, ExperimentStage
-from bench.experiments.grid import Table, format_label
+from bench.experiments.grid import TomlTable, format_label
 from bench.experiments.training_stages import check_no_start, last_checkpoint
 from bench.runner.workspace import Workspace
 from bench.training.training_sets import trained_collections
@@ -68,7 +68,7 @@ class CommandStage(ExperimentStage):
     follows: bool
     seeds: int
 
-    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+    def resolve_settings(self, table: Mapping[str, Any]) -> TomlTable:
         """Return all fields of `CommandSettings` and the settings of the command in ``table``."""
         values, known = dict(table), CommandSettings.__struct_fields__
         fields = {name: values.pop(name) for name in known if name in values}
@@ -86,7 +86,7 @@ class CommandStage(ExperimentStage):
         expand_names(settings.on, self.workspace.data_dir)
         return {**msgspec.to_builtins(settings), **values}
 
-    def _check_placeholders(self, settings: CommandSettings, values: Table) -> None:
+    def _check_placeholders(self, settings: CommandSettings, values: TomlTable) -> None:
         """Raise if a placeholder has no value, or a value or the seed would have no effect."""
         for name, value in values.items():
             if name == OUT or not isinstance(value, str | int | float):
@@ -107,12 +107,12 @@ class CommandStage(ExperimentStage):
                 f"the command has no {{{name}}}", f'Add it, such as "--{name}", "{{{name}}}"'
             )
 
-    def hash_inputs(self, settings: Table) -> dict[str, str]:
+    def hash_inputs(self, settings: TomlTable) -> dict[str, str]:
         """Return hashes of the files in ``settings`` and of the initial model."""
         hashes = {str(path): sha256_of_file(path) for path in _input_files(settings)}
         return hashes | (hash_start(settings[START], "start ") if settings[START] else {})
 
-    def run(self, settings: Table, model: str, out: Path) -> Cost:
+    def run(self, settings: TomlTable, model: str, out: Path) -> Cost:
         """Run the command of ``settings`` from ``model``, in an empty folder below ``out``."""
         folder = (out / MODEL).resolve()
         shutil.rmtree(folder, ignore_errors=True)
@@ -148,11 +148,11 @@ def fill_placeholders(words: Iterable[str], values: Mapping[str, Any]) -> list[s
     return [_PLACEHOLDER.sub(value_of, word) for word in words]
 
 
-def _scalars(settings: Table) -> Table:
+def _scalars(settings: TomlTable) -> TomlTable:
     return {name: value for name, value in settings.items() if isinstance(value, str | int | float)}
 
 
-def _input_files(settings: Table) -> Iterator[Path]:
+def _input_files(settings: TomlTable) -> Iterator[Path]:
     values = _scalars(settings)
     named = [*fill_placeholders(settings["command"], values), *map(str, values.values())]
     yield from map(Path, filter(os.path.isfile, named))

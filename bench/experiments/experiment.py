@@ -74,7 +74,7 @@ class ExperimentStage(ABC):
         """Return this stage with a log called ``name``, if it writes one."""
         return self
 
-    def with_seed(self, settings: Table, seed: int) -> Table:
+    def with_seed(self, settings: TomlTable, seed: int) -> TomlTable:
         """Return the ``settings`` of one cell: a training draws everything with ``seed``."""
         return {**settings, "seed": seed}
 
@@ -157,7 +157,7 @@ def plan_experiment(
         grid, lambda name, table: find_stage(name, table).resolve_settings(table)
     )
 
-    def plan_task(row: str, settings: Mapping[str, Table], seed: int) -> CellTask:
+    def plan_task(row: str, settings: Mapping[str, TomlTable], seed: int) -> CellTask:
         """Return the task of the last of these stages, after the tasks of the others."""
         *earlier, name = settings
         others = {each: settings[each] for each in earlier}

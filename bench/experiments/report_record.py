@@ -3,7 +3,7 @@
 from bench.comparing.statistics import ALPHA, t_quantile
 from bench.evaluation.result_record import Conditions
 from bench.experiments.experiment import Cost
-from bench.experiments.grid import AxisResult, Table
+from bench.experiments.grid import AxisResult, TomlTable
 from bench.experiments.seed_statistics import SeedEstimate
 from foundation.records import Record
 
@@ -95,7 +95,7 @@ class RowResult(Record, kw_only=True):
     cells: tuple[CellResult, ...]
     on: tuple[RowOnCollection, ...]
     sequence: SequenceResult | None = None
-    settings: dict[str, Table] = {}
+    settings: dict[str, TomlTable] = {}
 
     def on_collection(self, collection: str) -> RowOnCollection | None:
         """Return the result on ``collection``, or None."""
@@ -152,7 +152,7 @@ class Report(Record, kw_only=True):
     title: str
     command: str
     seeds: tuple[int, ...]
-    reference: dict[str, Table]
+    reference: dict[str, TomlTable]
     rows: tuple[RowResult, ...]
     axes: tuple[AxisResult, ...]
     leaks: tuple[str, ...]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from bench.experiments.experiment import MODEL, Cost, ExperimentStage
-from bench.experiments.grid import Table
+from bench.experiments.grid import TomlTable
 from bench.runner.workspace import Workspace
 from bench.training.training_sets import hash_split
 from bench.training.trainings import adapt_on, finetune_on, pretrain_on, training_context
@@ -86,7 +86,7 @@ class PresetStage(ExperimentStage):
 
     source: ClassVar[type[TrainingSource]] = TrainingSource
     presets: ClassVar[TomlFiles[Any]] = PRETRAIN_PRESETS
-    fixed: ClassVar[Table]
+    fixed: ClassVar[TomlTable]
 
     workspace: Workspace
     name: str = "pretrain"
@@ -97,7 +97,7 @@ class PresetStage(ExperimentStage):
         """Return this stage, which writes TensorBoard's log to the folder ``name`` of its logs."""
         return replace(self, logs=self.logs and self.logs / name)
 
-    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+    def resolve_settings(self, table: Mapping[str, Any]) -> TomlTable:
         """Return all fields of source and preset for ``table``, but the name of the preset."""
         records = (self.source, self.presets.record)
         for name in table:
@@ -114,26 +114,26 @@ class PresetStage(ExperimentStage):
             check_no_start(table)
             changes["start"] = {"model": BEFORE}
         merged = self.presets.merge(preset, changes)
-        settings: Table = msgspec.to_builtins(self.presets.convert(merged, f"[{self.name}]"))
+        settings: TomlTable = msgspec.to_builtins(self.presets.convert(merged, f"[{self.name}]"))
         if self.continues:
             del settings["start"]
-        of_source: Table = msgspec.to_builtins(source)
+        of_source: TomlTable = msgspec.to_builtins(source)
         del of_source["preset"]
         return of_source | settings
 
-    def preset(self, settings: Table, model: str = "") -> Any:
+    def preset(self, settings: TomlTable, model: str = "") -> Any:
         """Return the preset in complete ``settings``; one that continues starts from ``model``."""
         start = {"start": {"model": model}} if self.continues else {}
         return self.presets.convert(start | self._of_preset(settings), f"[{self.name}]")
 
-    def _of_preset(self, table: Mapping[str, Any]) -> Table:
+    def _of_preset(self, table: Mapping[str, Any]) -> TomlTable:
         return {name: table[name] for name in table if name not in self.source.__struct_fields__}
 
     def context(self, out: Path) -> TrainingContext:
         """Return the context of a training below ``out``."""
         return training_context(out / MODEL, self.workspace.device, log=self.logs)
 
-    def hash_corpora(self, settings: Table) -> dict[str, str]:
+    def hash_corpora(self, settings: TomlTable) -> dict[str, str]:
         """Return the SHA-256 of each corpus and of each source of the objective."""
         corpora = {
             each.name: each.corpus.sha256 for each in self.workspace.datasets(settings["on"])
@@ -291,7 +291,7 @@ class FinetuneStage(PresetStage):
             del settings["held_out"]
         return settings
 
-    def _held_out(self, settings: Table) -> list[Dataset]:
+    def _held_out(self, settings: TomlTable) -> list[Dataset]:
         return self.workspace.datasets((*self.evaluated, *settings.get("held_out", ())))
 
     def hash_inputs(self, settings: TomlTable) -> dict[str, str]:
