@@ -136,10 +136,12 @@ def test_a_name_finds_a_shipped_file_and_a_path_a_user_file(files, tmp_path, mon
     assert files.load("fast") == files.load("fast.toml") == Outer(title="fast", steps=1)
     (tmp_path / "fast.toml").write_text('title = "mine"')
     (tmp_path / "fast").write_text('title = "not asked for"')
-    (tmp_path / "no-suffix").write_text('title = "also mine"')
+    (tmp_path / "other.toml").write_text('title = "also mine"')
     assert files.load("fast").title == "fast"
     assert files.load("fast.toml").title == files.load(tmp_path / "fast.toml").title == "mine"
-    assert files.load("no-suffix").title == "also mine"
+    assert files.load("other.toml").title == "also mine"
+    with pytest.raises(BenchError, match="there is no recipe or file 'fast.txt'"):
+        files.load((tmp_path / "fast").rename(tmp_path / "fast.txt").name)
 
 
 @pytest.mark.parametrize(
