@@ -26,7 +26,7 @@ documents_strategy = st.lists(
     max_size=30,
     unique_by=lambda document: document.id,
 )
-quick = with_examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = with_examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def numbered(count: int) -> list[Document]:

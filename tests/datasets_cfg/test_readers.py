@@ -23,7 +23,7 @@ an_id = unicode_text.filter(lambda text: text and "\0" not in text)
 one_column = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0\t\r\n"), min_size=1, max_size=20
 ).filter(lambda text: text.strip() and not text.startswith("\ufeff"))
-quick = with_examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = with_examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 Write = Callable[[str, str | bytes], Path]
 

@@ -22,6 +22,7 @@ from bench.evaluation.runs import Run
 from bench.evaluation.scoring import DEFINITIONS, list_measures, parse_measure, score
 from datasets_cfg.readers.reader import Qrels
 from foundation.errors import BenchError
+from tests.support.examples import with_examples
 
 DOCUMENTS = [f"d{number}" for number in range(8)]
 COPIES = {"d5": "x", "d6": "x", "d7": "x"}  # three documents with one text
@@ -78,6 +79,7 @@ def check_every_labeling(a: list[str], b: list[str], grades: dict[str, int], mea
     np.testing.assert_allclose([low[0], high[0]], [min(differences), max(differences)], atol=1e-10)
 
 
+@with_examples(20)
 @given(a=rankings, b=rankings, grades=judgements, measure=st.sampled_from(MEASURES))
 def test_scores_and_bounds_are_those_of_every_labeling(a, b, grades, measure):
     check_every_labeling(a, b, grades, measure)
@@ -89,6 +91,7 @@ GAINS = {
 }
 
 
+@with_examples(20)
 @given(
     a=rankings,
     b=rankings,

@@ -222,10 +222,10 @@ def test_p_is_corrected_over_all_pairs_too_where_more_than_two_models_are_compar
 
 
 @pytest.mark.slow
-def test_some_pair_of_ten_equal_models_is_better_in_at_most_5_of_100_comparisons():
+def test_some_pair_of_six_equal_models_is_better_in_at_most_5_of_100_comparisons():
     found, rng = [], np.random.default_rng(2)
-    for _ in range(120):
-        scores = rng.choice([0.0, 0.5, 1.0], (10, 50))
+    for _ in range(100):
+        scores = rng.choice([0.0, 0.5, 1.0], (6, 40))
         models = [ComparedModel(f"m{i}", {"x": entry(one)}) for i, one in enumerate(scores)]
         compared = compare_models(models, ComparisonSettings(resampling=Resampling(39)))
         found.append(any(one.collections[0].verdict != "neither" for one in compared))

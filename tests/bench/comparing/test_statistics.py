@@ -56,7 +56,7 @@ pairs = scores.flatmap(
 )
 
 
-@with_examples(200)
+@with_examples(100)
 @given(pairs)
 def test_exchanging_the_models_negates_the_comparison(pair):
     there, back = compared(*pair), compared(*reversed(pair))
@@ -81,7 +81,7 @@ def brute_force(values: np.ndarray) -> float:
     return float(np.mean([abs(one) >= abs(sum(eighths)) for one in sums]))
 
 
-@with_examples(60)
+@with_examples(30)
 @given(
     st.lists(st.sampled_from([-1.0, -0.5, -0.125, 0.0, 0.125, 0.25, 1.0]), min_size=2, max_size=9)
 )
@@ -262,7 +262,7 @@ def test_collections_of_one_size_are_resampled_independently():
 
 
 @pytest.mark.slow
-@with_examples(30)
+@with_examples(15)
 @given(st.lists(st.one_of(st.floats(0, 1), st.sampled_from([0.01, 0.02, 1.0])), max_size=30))
 def test_holm_is_that_of_statsmodels(p_values):
     from statsmodels.stats.multitest import multipletests
@@ -312,8 +312,8 @@ def test_p_is_uniform_where_the_models_are_exchangeable(queries, zeros):
     rng = np.random.default_rng(11)
     base = np.abs(sparse(rng, queries, zeros))
     found = [
-        compared(base * rng.choice([-1, 1], queries), np.zeros(queries), Resampling(99)).p
-        for _ in range(1500)
+        compared(base * rng.choice([-1, 1], queries), np.zeros(queries), Resampling(39)).p
+        for _ in range(300)
     ]
     for level in (0.05, 0.2, 0.5):
         share = np.mean(np.array(found) <= level)
@@ -323,17 +323,17 @@ def test_p_is_uniform_where_the_models_are_exchangeable(queries, zeros):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("queries", "zeros", "skewed"), [(50, 0.5, True), (300, 0.8, False)])
+@pytest.mark.parametrize(("queries", "zeros", "skewed"), [(50, 0.5, True), (120, 0.8, False)])
 def test_the_interval_holds_the_true_difference_as_often_as_it_says(queries, zeros, skewed):
     rng = np.random.default_rng(13)
     population = sparse(rng, 100_000, zeros, skewed)
     weights = resample(np.eye(queries), Resampling(999))
     held = []
-    for _ in range(1500):
+    for _ in range(500):
         values = rng.choice(population, queries)
         found = paired_difference([PairedScores(values, weights @ values)])
         held.append(found.low <= population.mean() <= found.high)
-    assert 0.92 <= np.mean(held) <= 0.97
+    assert abs(np.mean(held) - 0.95) <= 3.5 * np.sqrt(0.95 * 0.05 / len(held))
 
 
 def test_resamples_are_enough_where_the_smallest_p_is_significant_after_holm():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -13,6 +13,7 @@ from bench.cutoffs.cutoff import (
     lower_bound,
     lower_bounds,
 )
+from tests.support.examples import with_examples
 
 DRAWS = 199
 
@@ -54,13 +55,13 @@ def brute_force(part, keep):
 
 
 @given(rankings(), st.sampled_from([0.3, 0.6, 0.8, 0.9]))
-@settings(max_examples=100, deadline=None)
+@with_examples(50)
 def test_the_choice_is_that_of_a_sequence_of_tests_from_low_to_high(part, keep):
     assert choose_cutoff([part], [keep], quick) == brute_force(part, keep)
 
 
 @given(rankings(), st.sampled_from([0.3, 0.6, 0.8]))
-@settings(max_examples=100, deadline=None)
+@with_examples(50)
 def test_a_rising_transformation_of_scores_transforms_the_cutoff(part, keep):
     moved = ScoredRankings(np.exp(part.scores / 4).astype(np.float32), part.relevant, part.at)
     before, after = (choose_cutoff([each], [keep], quick) for each in (part, moved))
@@ -71,7 +72,7 @@ def test_a_rising_transformation_of_scores_transforms_the_cutoff(part, keep):
 
 
 @given(rankings(), rankings(), st.sampled_from([0.3, 0.6, 0.8]))
-@settings(max_examples=50, deadline=None)
+@with_examples(25)
 def test_the_cutoff_of_several_parts_is_the_highest_that_each_of_them_passes(one, other, keep):
     parts = [one, other]
     chosen = choose_cutoff(parts, [keep, keep], quick)
@@ -81,7 +82,7 @@ def test_the_cutoff_of_several_parts_is_the_highest_that_each_of_them_passes(one
 
 
 @given(rankings())
-@settings(max_examples=50, deadline=None)
+@with_examples(25)
 def test_more_to_keep_never_raises_the_cutoff(part):
     chosen = [choose_cutoff([part], [keep], quick) for keep in (0.3, 0.5, 0.7, 0.9)]
     known = [cutoff for cutoff in chosen if cutoff is not None]

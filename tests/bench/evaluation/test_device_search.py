@@ -109,7 +109,7 @@ def hard_corpora(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@with_examples(150)
+@with_examples(75)
 @given(
     corpus=hard_corpora(),
     k=st.integers(1, 80),

@@ -89,7 +89,7 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[bytes], int,
     return vectors, queries, ids, draw(st.integers(1, count + 3)), draw(st.integers(1, count))
 
 
-@with_examples(120)
+@with_examples(60)
 @given(
     problem=problems(),
     slack=st.integers(1, 3),
@@ -111,7 +111,7 @@ def test_exact_search_is_a_sort_in_python(problem, slack, block_bytes, search):
     assert (hits.scores[:, filled:] == -INF).all()
 
 
-@with_examples(150)
+@with_examples(75)
 @given(
     corpus=corpora(),
     k=st.integers(1, 80),
@@ -186,7 +186,7 @@ def test_sums_of_another_order_are_rounded_as_the_one_that_decides():
     np.testing.assert_array_equal(scores, truth)
 
 
-@with_examples(60)
+@with_examples(30)
 @given(
     seed=st.integers(0, 2**32),
     k=st.integers(1, 12),

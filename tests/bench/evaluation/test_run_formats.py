@@ -101,7 +101,7 @@ def qrels() -> Qrels:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@with_examples(30)
+@with_examples(15)
 @given(packed=st.sampled_from(list(PACKED)), run=RUNS)
 def test_a_run_has_the_scores_of_ir_measures_in_every_format(tmp_path_factory, name, packed, run):
     path = tmp_path_factory.mktemp("runs") / f"run{packed}"

@@ -150,7 +150,7 @@ def brute_bounds(rows: list[Row], qrels: Qrels, name: str) -> tuple[float, float
 
 
 @pytest.mark.parametrize("name", [*NATIVE, "Judged@2"])
-@with_examples(8)
+@with_examples(5)
 @given(
     rows=RUNS.map(lambda rows: [(q, d, min(s, 2.0)) for q, d, s in rows if d < "d4"]),
     qrels=QRELS,

@@ -82,7 +82,7 @@ def trec_eval(
     }
 
 
-@with_examples(300)
+@with_examples(150)
 @given(run=RUNS, qrels=QRELS)
 def test_values_equal_trec_eval(run, qrels):
     scores = score(run_of(run), qrels_of(qrels), [name for name, _, _ in PAIRS])

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -18,6 +18,7 @@ from bench.experiments.seed_statistics import estimate_interval
 from foundation.errors import BenchError
 from reports.experiment import effect_table, report_markdown
 from reports.latex import report_latex
+from tests.support.examples import with_examples
 from tests.support.experiments import FAKES, read_scores, run_stages_in_this_process
 from tests.support.markdown import rows_of
 from tests.support.results import CONDITIONS
@@ -138,7 +139,7 @@ def cells_of(values):
     return AxisResult(title="f", field="f", points=names, factors=factors), scores
 
 
-@settings(max_examples=40, deadline=None)
+@with_examples(20)
 @given(
     st.lists(st.integers(2, 3), min_size=1, max_size=3), st.integers(2, 4), st.integers(0, 2**31)
 )

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import integrate, optimize, stats
 
 from bench.gate.decision import draw_means, queries_needed, upper_bound
+from tests.support.examples import with_examples
 
 DRAWS = 499
 LOSSES = arrays(float, st.integers(1, 40), elements=st.floats(-1, 1))
@@ -49,7 +50,7 @@ def test_a_normal_sample_has_nearly_the_bound_of_student():
 
 
 @given(LOSSES, st.data())
-@settings(max_examples=200)
+@with_examples(100)
 def test_a_larger_loss_never_lowers_the_bound(losses, data):
     more = data.draw(arrays(float, len(losses), elements=st.floats(0, 1)))
     assert bound(np.minimum(losses + more, 1)) >= bound(losses)

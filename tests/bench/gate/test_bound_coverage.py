@@ -10,7 +10,7 @@ from scipy import stats
 from bench.gate.decision import draw_means, upper_bound
 from tests.benchmarks.deploy_errors import bound_by_gaffke
 
-DRAWS, INNER = 1_000, 999
+DRAWS, INNER = 500, 499
 MOST = stats.binom.ppf(0.9995, DRAWS, 0.05) / DRAWS
 MARGIN = 0.02
 FAMILIES = {  # queries of each collection

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -12,6 +12,7 @@ from bench.comparing.statistics import Resampling
 from bench.gate.check_record import MEAN
 from bench.gate.decision import GateSettings, ScorePair, decide
 from foundation.errors import BenchError
+from tests.support.examples import with_examples
 
 BASE = np.tile([0.0, 0.5, 1.0, 0.5], 100)
 RESAMPLING = Resampling(999)
@@ -140,7 +141,7 @@ LIMITS = st.builds(GateSettings, margin=st.floats(0, 0.1), floor=st.floats(0, 0.
 
 
 @given(st.data(), LIMITS)
-@settings(max_examples=40, deadline=None)
+@with_examples(20)
 def test_a_candidate_with_lower_or_equal_scores_never_has_a_better_outcome(data, limits):
     names = ["a", "b", "c"][: data.draw(st.integers(1, 3))]
     losses = {name: data.draw(LOSSES) for name in names}
@@ -157,7 +158,7 @@ def test_a_candidate_with_lower_or_equal_scores_never_has_a_better_outcome(data,
 
 
 @given(st.data(), LIMITS)
-@settings(max_examples=15, deadline=None)
+@with_examples(10)
 def test_the_order_of_queries_and_collections_has_no_influence(data, limits):
     losses = {name: data.draw(LOSSES) for name in ("a", "b")}
     weights = {"a": 0.3, "b": 0.7}

@@ -78,7 +78,7 @@ def test_a_result_is_read_as_it_was_saved(tmp_path):
     assert {path.name for path in folder.iterdir()} == {RESULT_FILE, SCORES_FILE, RUN_FILE}
 
 
-@with_examples(30)
+@with_examples(15)
 @given(values=st.lists(st.floats(0, 1, width=64), min_size=1))
 def test_values_of_queries_are_read_bit_for_bit(values, tmp_path_factory):
     written = np.array(values)

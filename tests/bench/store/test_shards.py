@@ -131,7 +131,7 @@ def scattered(tmp_path_factory):
     return vectors, found
 
 
-@with_examples(60)
+@with_examples(30)
 @given(data=st.data(), dtype=st.sampled_from(["float32", "float16"]))
 def test_any_rows_in_any_order_are_those_of_numpy(data, dtype, scattered):
     array, shards = scattered

@@ -58,7 +58,7 @@ def store(tmp_path):
     return VectorStore(tmp_path / "vectors")
 
 
-@with_examples(40)
+@with_examples(20)
 @given(documents=texts_of_documents, shard_rows=st.integers(1, 7))
 def test_a_plan_cuts_distinct_unseen_texts_in_the_order_of_the_corpus(
     documents, shard_rows, tmp_path_factory
@@ -75,7 +75,7 @@ def test_a_plan_cuts_distinct_unseen_texts_in_the_order_of_the_corpus(
     assert plan.vectors is None
 
 
-@with_examples(40)
+@with_examples(20)
 @given(
     first=texts_of_documents,
     second=texts_of_documents,

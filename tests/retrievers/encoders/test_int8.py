@@ -75,7 +75,7 @@ def of_network(network: nn.Module, texts: list[list[int]], types=None) -> torch.
     seed=st.integers(0, 2**32 - 1),
     largest=st.booleans(),
 )
-@with_examples(40)
+@with_examples(20)
 def test_products_are_summed_exactly(rows, width, outputs, zero, seed, largest):
     torch.manual_seed(seed)
     linear = nn.Linear(width, outputs)
@@ -96,7 +96,7 @@ def test_products_are_summed_exactly(rows, width, outputs, zero, seed, largest):
 @needs_vnni
 @torch.inference_mode()
 @given(rows=st.integers(2, 40), seed=st.integers(0, 2**32 - 1), is_smooth=st.booleans())
-@with_examples(20)
+@with_examples(10)
 def test_a_linear_layer_is_the_one_of_its_rounded_numbers(rows, seed, is_smooth):
     torch.manual_seed(seed)
     layers = [nn.Linear(32, 8), nn.Linear(32, 24)]

@@ -491,7 +491,7 @@ def test_a_folder_may_not_ask_for_a_pickle(
 
 ENCODERS = """
 import numpy as np
-from letters import LETTERS
+from own_letters import LETTERS
 
 def count(texts):
     return np.array([[text.count(letter) for letter in LETTERS] for text in texts], float)
@@ -531,10 +531,10 @@ def number(): return 3
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's file, which imports another one next to it."""
-    (tmp_path / "letters.py").write_text('LETTERS = "aeiou"\n')
+    (tmp_path / "own_letters.py").write_text('LETTERS = "aeiou"\n')
     (tmp_path / "encoder.py").write_text(ENCODERS)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "letters", raising=False)
+    monkeypatch.delitem(sys.modules, "own_letters", raising=False)
     return tmp_path / "encoder.py"
 
 
@@ -549,12 +549,12 @@ def test_a_function_class_factory_or_object_of_a_file_encodes(file: Path, name: 
     found = encoder.encode_documents(["a", ""], ["ab", "io"])
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert (encoder.recipe.dim, encoder.recipe.encoder) == (5, f"encoder.py:{name}")
-    assert {*model.recipe.files} == {"encoder.py", "letters"}
+    assert {*model.recipe.files} == {"encoder.py", "own_letters"}
 
 
 def test_the_source_of_a_file_and_of_its_imports_is_part_of_the_fingerprint(file: Path) -> None:
     def fingerprint() -> str:
-        sys.modules.pop("letters", None)
+        sys.modules.pop("own_letters", None)
         return resolve_model(f"{file}:make", ModelSettings(trust_code=True)).recipe.fingerprint
 
     first = fingerprint()
@@ -562,7 +562,7 @@ def test_the_source_of_a_file_and_of_its_imports_is_part_of_the_fingerprint(file
     assert (
         resolve_model(f"{file}:ready", ModelSettings(trust_code=True)).recipe.fingerprint != first
     )
-    (file.parent / "letters.py").write_text('LETTERS = "xyz"\n')
+    (file.parent / "own_letters.py").write_text('LETTERS = "xyz"\n')
     second = fingerprint()
     file.write_text(f"{ENCODERS}\n# changed\n")
     assert len({first, second, fingerprint()}) == 3

@@ -70,8 +70,8 @@ def default_config(name: str) -> dict[str, Any] | None:
 def test_the_length_is_that_of_sentence_transformers_for_every_architecture(
     tmp_path: Path, tokens: int | None
 ) -> None:
-    folder, seen = write_folder(tmp_path, tokens), 0
-    for name in transformers.CONFIG_MAPPING:
+    folder, seen, names = write_folder(tmp_path, tokens), 0, sorted(transformers.CONFIG_MAPPING)
+    for name in names[:: 8 if tokens else 1]:  # a tokenizer limits all alike
         if (config := default_config(name)) is None:
             continue
         tiny.write_json(folder / "config.json", config)
@@ -84,7 +84,7 @@ def test_the_length_is_that_of_sentence_transformers_for_every_architecture(
         if name in (*OFFSET_POSITIONS, *ENDS_OF_BIASES):  # it would fail on the longest texts
             theirs = min(theirs, found)
         assert found == min(theirs, 1_000_000), name
-    assert seen > 300
+    assert seen > (30 if tokens else 300)
 
 
 KINDS = ["relative", "Absolute", "rotary", "alibi", ""]

@@ -40,7 +40,7 @@ def test_a_longer_training_begins_like_a_shorter_one():
     assert (long.queries[:4] == short.queries).all()
 
 
-@with_examples(50)
+@with_examples(25)
 @given(seed=st.integers(0, 1000), groups=st.integers(3, 6))
 def test_no_batch_holds_a_document_that_is_relevant_to_two_of_its_queries(seed, groups):
     """Queries of a group share their documents, some under another row with the same text."""
@@ -57,7 +57,7 @@ def test_no_batch_holds_a_document_that_is_relevant_to_two_of_its_queries(seed, 
         assert len({query % groups for query in queries}) == 3
 
 
-@with_examples(50)
+@with_examples(25)
 @given(seed=st.integers(0, 1000), count=st.integers(4, 9))
 def test_dense_relevance_still_gives_batches_and_warns(seed, count):
     names = tuple(map(str, range(count)))

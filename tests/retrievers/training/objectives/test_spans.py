@@ -28,7 +28,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("objective", [CoCondenser(), CoTMAE()], ids=["cocondenser", "cotmae"])
-@with_examples(25)
+@with_examples(12)
 @given(st.lists(st.integers(1, 8), max_size=8), st.integers(8, 12), st.integers(0, 99))
 def test_every_token_of_a_text_is_read_in_some_draw(
     tokenizer: Any, objective: Any, sizes: list[int], max_tokens: int, seed: int

@@ -49,7 +49,7 @@ def slow_vocabulary(texts: list[str], size: int) -> set[str]:
     return set(ids)
 
 
-@with_examples(40)
+@with_examples(20)
 @given(
     st.lists(st.lists(st.text("abcd", min_size=1, max_size=6), min_size=1), min_size=1),
     st.integers(13, 40),
