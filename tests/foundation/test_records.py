@@ -140,7 +140,7 @@ def test_a_name_finds_a_shipped_file_and_a_path_a_user_file(files, tmp_path, mon
     assert files.load("fast").title == "fast"
     assert files.load("fast.toml").title == files.load(tmp_path / "fast.toml").title == "mine"
     assert files.load("other.toml").title == "also mine"
-    with pytest.raises(BenchError, match="there is no recipe or file 'fast.txt'"):
+    with pytest.raises(BenchError, match=r"there is no recipe or file 'fast\.txt'"):
         files.load((tmp_path / "fast").rename(tmp_path / "fast.txt").name)
 
 
