@@ -283,7 +283,7 @@ def record_table(record: type[msgspec.Struct]) -> str:
     for field in msgspec.structs.fields(record):
         default = "" if field.required else field.default
         if default is msgspec.NODEFAULT:
-            default = "{}" if field.default_factory is dict else "..."
+            default = "{}" if field.default_factory is dict else []
         if field.required:
             shown = "required"
         elif isinstance(default, msgspec.Struct):

@@ -40,7 +40,7 @@ def test_an_unwritable_path_is_refused_before_any_work(bench, data, command):
 
 def test_every_option_that_is_written_is_checked():
     """Their names are those of today: a new one must be marked, too."""
-    written = {"out", "junit", "figure", "write"}
+    written = {"out", "junit", "figure", "write", "log_dir"}
     for name, command in COMMANDS.items():
         options = command.options().parameters
         kinds = {name: option.annotation for name, option in options.items()}

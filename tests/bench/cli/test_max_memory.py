@@ -37,7 +37,7 @@ def test_a_budget_that_is_too_small_is_refused_before_anything_is_encoded(bench,
     done = bench("run", folder, "--model", "hashing", "--max-memory", "20MB")
     assert done.code == 2
     assert "search needs at least" in done.stderr
-    assert "\n  --max-memory" in done.stderr
+    assert "\n  Use --max-memory" in done.stderr
     assert not list((bench.cache / "vectors").rglob("*.f32"))
     assert not bench.out.exists()
 
@@ -60,6 +60,6 @@ def test_the_budget_that_a_refusal_names_is_enough_in_another_process(bench, fol
     command = ("run", folder, "--model", model, "--max-memory")
     refused = bench.process(*command, "20MB")
     assert refused.code == 2, refused.stderr
-    (named,) = re.findall(r"\n  --max-memory (\S+),", refused.stderr)
+    (named,) = re.findall(r"\n  Use --max-memory (\S+),", refused.stderr)
     done = bench.process(*command, named)
     assert done.code == 0, done.stderr
