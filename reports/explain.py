@@ -31,8 +31,8 @@ def _parts(ledger: Ledger) -> Iterator[str]:
         value, limits = paired_columns(_term_of(place), "difference", "95 % interval")
         columns += [replace(value, header=measure), limits]
     yield Table(ledger.rows, columns).markdown()
-    if mend := [f"{escape(row.name)}: {escape(row.apply)}" for row in ledger.rows if row.is_told]:
-        yield "To mend it:\n\n" + bullets(mend)
+    if fixes := [f"{escape(row.name)}: {escape(row.apply)}" for row in ledger.rows if row.is_told]:
+        yield "To fix it:\n\n" + bullets(fixes)
     if ledger.notes:
         yield "Seen besides:\n\n" + bullets(map(escape, ledger.notes))
     yield (

@@ -192,7 +192,7 @@ def hash_files(folder: Path, names: Iterable[str]) -> Hashes:
 
 
 def read_training(path: Path) -> tuple[TrainingRecord | None, Path, Path]:
-    """Return the record of the training that made weights, its folder, and that of the training.
+    """Return the record of the training of weights, its folder, and the folder of the training.
 
     ``path`` is the folder of the weights, or of the adapter in it. The record is None if no
     training of this version made them.

@@ -113,7 +113,7 @@ def _named_texts(folder: Path, manifest: BundleManifest) -> Iterator[tuple[str, 
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in a table; the program of a grid counts as code."""
+    """Yield the texts in a table. The words of a grid's ``command`` count as code."""
     if isinstance(value, Mapping):
         yield from (f"{each}{SUFFIX}" for each in value.get("command", ()))
         yield from (text for each in value.values() for text in _texts(each))

@@ -286,7 +286,7 @@ class _Replay:
 
 
 def _table_scores(report: Report) -> dict[tuple[int, int, str], float]:
-    """Return the scores of an ablation by row, seed and collection; names of rows may be paths."""
+    """Return the scores of an ablation by number of the row, seed and collection."""
     return {
         (place, cell.seed, collection): score
         for place, row in enumerate(report.rows)

@@ -209,7 +209,7 @@ class ScoredRankings:
 
     @cached_property
     def answered(self) -> "ScoredRankings":
-        """The queries with a relevant document among those that are returned."""
+        """Queries for which a relevant document is returned."""
         return self.take(np.flatnonzero(self.relevant[:, : self.at].any(axis=1)))
 
     def take(self, rows: Int64Array) -> "ScoredRankings":

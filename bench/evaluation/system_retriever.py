@@ -58,7 +58,7 @@ class SystemRetriever(Retriever):
 
     @classmethod
     def open(cls, model: Model, resources: Resources) -> Self:
-        """Refuse a card of this kind: a system is an object, or that of a file."""
+        """Refuse a card of this kind: a search system is an object in Python or in a file."""
         problem = f"{model.card.name} names no file with a search system"
         raise BenchError(problem, "Pass --model path/to/file.py:NAME.")
 

@@ -348,7 +348,7 @@ class VectorRetriever(Retriever):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyVectorsRetriever(VectorRetriever):
-    """CorpusVectors of a folder with exact search, or with an index."""
+    """Vectors of a folder with exact search, or with an index."""
 
     def check(self, dataset: Dataset, depth: int) -> int:
         """Estimate the peak memory of a search in bytes.

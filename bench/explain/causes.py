@@ -65,7 +65,7 @@ class Cause(NamedTuple):
 
     Attributes:
         name: what differs.
-        apply: setting that does the same here, or what to mend there.
+        apply: setting that does the same here, or what to change there.
         places: int64, of stored vectors; empty for queries.
     """
 

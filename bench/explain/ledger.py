@@ -34,7 +34,7 @@ class SearchStage:
     Attributes:
         name: what changed since the stage before.
         run: its rankings.
-        apply: what to mend; may be empty.
+        apply: what to change; may be empty.
     """
 
     name: str
@@ -47,7 +47,7 @@ class LedgerRow(Record, kw_only=True):
 
     Attributes:
         name: what changed.
-        apply: what to mend; may be empty.
+        apply: what to change; may be empty.
         terms: change of each measure; below 0 is a loss.
         by_query: change of each measure for each query of the ledger.
     """
@@ -64,7 +64,7 @@ class LedgerRow(Record, kw_only=True):
 
     @property
     def is_told(self) -> bool:
-        """True if it changes scores and can be mended."""
+        """True if it changes scores and can be fixed."""
         return bool(self.apply) and any(term.changed for term in self.terms)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.explain.setup import EvaluationSetup, Precision, Weights
 from foundation.arrays import Float32Array, Int64Array
-from foundation.errors import BenchError
+from foundation.errors import BenchError, format_names
 from retrievers.encoders.protocol import PhaseTimer, Segments, join
 from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.encoders.transformer import CPU_TOKENS, CUDA_TOKENS, plan_batches
@@ -43,7 +43,9 @@ class ForwardPasses:
         recipe = model.recipe
         for each in filter(None, (model, other)):
             if not each.recipe.traits.is_network or each.document is None:
-                raise BenchError(f"{each.recipe.model} is not a transformer", "Name a transformer.")
+                inside = [one.recipe.model for one in each.members if one.recipe.traits.is_network]
+                hint = f"Name a transformer{' in it: ' if inside else ''}{format_names(inside)}."
+                raise BenchError(f"{each.recipe.model} is not a transformer", hint)
         if model.routing is not None:
             raise BenchError(f"{recipe.model} has routed adapters", "Name one with one adapter.")
         self.model, self.other = model, other

@@ -329,18 +329,18 @@ def _vary_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
             yield Deviation(name, {"dimensions": width}, f"--dimensions {width}")
             if setup.normalize:
                 uncut = {"dimensions": width, "scaled_after_cut": False}
-                mend = "scale vectors to length 1 there after they are cut"
-                yield Deviation(f"{name}, not scaled again", uncut, mend)
+                fix = "scale vectors to length 1 there after they are cut"
+                yield Deviation(f"{name}, not scaled again", uncut, fix)
     plain, is_rounding = {"precision": "float32"}, setup.precision != "binary"
     yield Deviation("documents in float32", plain, "omit --precision", is_rounding)
     yield Deviation("binary vectors", {"precision": "binary"}, "--precision binary")
     for each in ("int8", "float16", "bfloat16"):
         option = CORRECT_THERE if each == "bfloat16" else f"--precision {each}"
         yield Deviation(f"documents in {each}", {"precision": each}, option, is_rounding=True)
-    mend = "serve it there in higher precision"
-    yield Deviation(STORED["int8"], {"stored": "int8"}, mend, is_rounding=True)
-    mend = "scale vectors to length 1 there, or compare them by cosine"
-    yield Deviation("vectors of another length for each text", {"any_length": True}, mend)
+    fix = "serve it there in higher precision"
+    yield Deviation(STORED["int8"], {"stored": "int8"}, fix, is_rounding=True)
+    fix = "scale vectors to length 1 there, or compare them by cosine"
+    yield Deviation("vectors of another length for each text", {"any_length": True}, fix)
     order = "write the ids again in the order in which the texts were encoded"
     yield Deviation("vectors in another order", {"shuffled": True}, order)
 
@@ -371,7 +371,7 @@ AnswerVerdict = Literal["reproduced", "explained", "possible", "none"]
 class Observation(msgspec.Struct, frozen=True):
     """A difference that evidence shows without a search.
 
-    ``apply`` is the setting that does the same here, or mends it there.
+    ``apply`` is the setting that does the same here, or what to change there.
     """
 
     name: str

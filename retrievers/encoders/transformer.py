@@ -78,7 +78,7 @@ def open_encoder(
         networks: loaded bases, so that encoders of several adapters share one.
 
     Raises:
-        BenchError: the model has no vectors (BM25), or the code of the user is unfit.
+        BenchError: the model has no vectors (BM25), or code of the user cannot be used.
     """
     opener = OPENERS.get(model.recipe.kind)
     if opener is None:

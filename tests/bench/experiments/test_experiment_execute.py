@@ -66,8 +66,8 @@ def test_a_failed_cell_is_a_gap_with_its_error_and_the_others_go_on(here, tmp_pa
     failed = list(tmp_path.rglob(FAILED_FILE))
     assert len(failed) == 3
     assert failed[0].read_text().startswith("loss is not a number\na smaller lr\n")
-    mended, _ = go(tmp_path)
-    assert mended.failed == {}
+    repeated, _ = go(tmp_path)
+    assert repeated.failed == {}
     assert not list(tmp_path.rglob(FAILED_FILE))
 
 
