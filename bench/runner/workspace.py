@@ -253,7 +253,7 @@ class Workspace:
             raise BenchError(problem, "Run `bench list models` for the names of models.")
         retriever = open_retriever(resolve_model(name, settings), resources or self.resources)
         retriever = replace(retriever, asked={"model": name, **settings.changed})
-        for each in (retriever, *retriever.members):
+        for each in retriever.encoders:
             if each.recipe.traits.is_remote:
                 self._check_server(each, settings.like if is_url(name) else "")
         return retriever

@@ -11,10 +11,14 @@ from bench.evaluation.retriever import EvaluationOptions
 from bench.evaluation.runs import Run
 from bench.evaluation.system_retriever import PROBED
 from bench.runner.workspace import Workspace
+from foundation.errors import DriftError
+from retrievers.encoders.transformer import open_encoder
+from retrievers.models.resolve import resolve_model
 from retrievers.models.settings import ModelSettings
 from tests.bench.evaluation.test_fusion_retriever import write_fusion
 from tests.bench.evaluation.test_rerank_retriever import write_card, write_reranker
 from tests.support.collections import SIXTY, write_collection
+from tests.support.embedding_server import serve_model, serving
 
 ASKED = "asked.txt"
 SYSTEM = """
@@ -96,3 +100,17 @@ def test_what_changes_a_ranking_is_searched_again(folder, change):
         card = str(folder / "first.toml")
     search(folder, card)
     assert len(list((folder / "cache" / RANKINGS).glob("*.arrow"))) == before + more
+
+
+def test_a_server_that_changed_is_found_however_deep_it_is_in_a_pipeline(folder):
+    pytest.importorskip("openai", reason="needs openai: pip install openai")
+    encode = serve_model(open_encoder(resolve_model("hashing")))
+    with serving(encode) as (url, app):
+        card = f'name = "served"\ntitle = "t"\nkind = "endpoint"\nurl = "{url}"\n'
+        (folder / "served.toml").write_text(f'{card}endpoint_model = "m"\n', encoding="utf-8")
+        write_fusion(folder / "fused.toml", 'models = ["served.toml", "bm25"]\n')
+        reranked = write_card(folder, "own.py:score", model="fused.toml", depth=3)
+        search(folder, reranked)
+        app.encode = lambda texts: encode(texts)[:, ::-1].copy()
+        with pytest.raises(DriftError, match="the server of served changed"):
+            search(folder, reranked)
