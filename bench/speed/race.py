@@ -154,7 +154,7 @@ def check_installed(tools: Sequence[str]) -> None:
     missing = [name for name in packages if not any(Distribution.discover(name=name))]
     if missing:
         raise BenchError(
-            f"not installed here: {', '.join(missing)}", f"Pip install {' '.join(missing)}`."
+            f"not installed here: {', '.join(missing)}", f"Run `pip install {' '.join(missing)}`."
         )
 
 

@@ -91,7 +91,7 @@ def test_a_plan_fits_its_budget_or_names_a_budget_that_fits(room, rows, dim, que
     try:
         plan = plan_search(room, *size)
     except BenchError as error:
-        needed = parse_size(error.hint.split()[1].rstrip(","))
+        needed = parse_size(error.hint.split()[2].rstrip(","))
         assert needed > room
         plan, room = plan_search(needed, *size), needed
     assert plan.memory_bytes <= room
@@ -143,7 +143,7 @@ def test_an_index_that_does_not_fit_is_refused_with_its_size_and_what_would_fit(
         BenchError, match=r"HNSW32\?efSearch=64 .* 8,841,823 .* needs at least"
     ) as e:
         check_index_fits(spec, *MARCO, 4 * 10**9)
-    needed = parse_size(e.value.hint.split()[1].rstrip(","))
+    needed = parse_size(e.value.hint.split()[2].rstrip(","))
     assert needed > MARCO[0] * MARCO[1] * 4
     check_index_fits(spec, *MARCO, needed + 10**8)
 

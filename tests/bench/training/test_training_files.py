@@ -243,7 +243,7 @@ def test_published_presets_train_on_ms_marco(bench, tmp_path, name):
     tiny.write_bert(tmp_path / "long", max_position_embeddings=512)
     track = "msmarco-title" if "msmarco-paper" in name else "msmarco"
     small = ["batch_size=3", "hard_negatives=1", "save_every=1"]
-    small += ["teacher={margin=-99.0, batch_size=2, max_tokens=32}"] * ("beir" in name)
+    small += ['teacher={model="", margin=-99.0, batch_size=2, max_tokens=32}'] * ("beir" in name)
     small += ["rounds.0.refresh_steps=1"] * (name == "ance-paper")
     with msmarco.published(archives):
         done = Bench(tmp_path, online=True)(

@@ -210,7 +210,7 @@ def test_an_adapter_of_adapterhub_that_needs_more_than_it_saves_is_refused_by_na
     model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "old")))
     with pytest.raises(BenchError, match="old is not supported: it is ReFT") as caught:
         open_encoder(model, "cpu").encode_queries(["x"])
-    assert "train with another method" in caught.value.hint
+    assert "Train with another method" in caught.value.hint
 
 
 def test_an_adapter_without_its_weights_is_refused(base: Model, tmp_path: Path) -> None:
