@@ -299,7 +299,7 @@ class Watcher:
         choices = ComparisonSettings(self.measure, resampling=resampling)
         panels = [read_all_scores(name, models, choices) for name in self.weights]
         weights = list(self.weights.values())
-        splits = [each.dataset.facts.split for each in self.opened]
+        splits = [each.dataset.metadata.split for each in self.opened]
         return Curve(
             training=self.training,
             measure=self.measure,

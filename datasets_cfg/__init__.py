@@ -1,1 +1,1 @@
-"""Collections: declared facts, readers and checks. Knows no model and no score."""
+"""Collections: declared metadata, readers and checks. Knows no model and no score."""

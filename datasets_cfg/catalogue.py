@@ -1,6 +1,6 @@
-"""Names of collections, suites and folders of the user, with the declared facts of each collection.
+"""Names of collections, suites and folders of the user, and the metadata of each collection.
 
-Facts are declared in TOML, one file per collection, whose path is the name. Nothing is read at
+Metadata is declared in TOML, one file per collection, whose path is the name. Nothing is read at
 import.
 """
 
@@ -79,8 +79,8 @@ class Counts(Record):
     dangling_judgements: Count | None = None
 
 
-class Facts(Record):
-    """Declared facts of a collection. Undeclared facts have the defaults of a plain folder.
+class Metadata(Record):
+    """Declared metadata of a collection. Fields that are not declared are those of a plain folder.
 
     Attributes:
         name: as typed on the command line: ``beir/scifact``.
@@ -105,7 +105,7 @@ class Facts(Record):
         licence: as the source states it.
         citation: authors, title and venue.
         homepage: address of the source.
-        unverified: facts that no first-party source confirms.
+        unverified: metadata that no first-party source confirms.
     """
 
     name: str
@@ -153,7 +153,7 @@ class Suite(Record):
 
 def dataset_names() -> tuple[str, ...]:
     """Return the names of all declared collections, sorted."""
-    return tuple(sorted(_fact_files()))
+    return tuple(sorted(_declaration_files()))
 
 
 def suite_names() -> tuple[str, ...]:
@@ -161,20 +161,20 @@ def suite_names() -> tuple[str, ...]:
     return tuple(_suites())
 
 
-def facts_for(name: str) -> Facts:
-    """Return the facts of the declared collection ``name``."""
+def metadata_for(name: str) -> Metadata:
+    """Return the metadata of the declared collection ``name``."""
     if is_suite(name):
         members = ", ".join(suite_for(name).members[:3])
         hint = f"Name one of its members, such as {members}: run `python -m bench show {name}`."
         raise BenchError(f"{name} is a suite, but one collection is needed here", hint)
-    if name not in _fact_files():
+    if name not in _declaration_files():
         raise unknown_name_error(name, dataset_names())
-    return _facts(name)
+    return _metadata(name)
 
 
 def declaration_text(name: str) -> str:
     """Return the text of the file that declares the collection ``name``."""
-    return _fact_files()[name].read_text(encoding="utf-8")
+    return _declaration_files()[name].read_text(encoding="utf-8")
 
 
 def is_suite(name: str) -> bool:
@@ -230,7 +230,7 @@ def user_members(suite: str, data_dir: Path | None = None) -> dict[str, Path]:
     for member in () if suite in _suites() else collections_of(suite):
         beside = Path(suite).expanduser().parent / member
         folder = beside if beside.is_dir() else user_folder(member, data_dir)
-        if folder and member not in _fact_files():
+        if folder and member not in _declaration_files():
             folders[member] = folder
     return folders
 
@@ -250,12 +250,12 @@ def user_folder(name: str, data_dir: Path | None = None) -> Path | None:
     The name is a path, or a path below ``data_dir`` or BENCH_DATA. The last part of a declared name
     is not accepted, since ``scifact`` would not be scored by the rules of ``beir/scifact``.
     """
-    if name in _fact_files() or name in _suites():
+    if name in _declaration_files() or name in _suites():
         return None
     path = Path(name).expanduser()
     if path.is_dir():
         return path
-    if name in _last_parts(_fact_files()):
+    if name in _last_parts(_declaration_files()):
         return None
     below = (root / name for root in data_folders(data_dir))
     return next((folder for folder in below if folder.is_dir()), None)
@@ -307,7 +307,7 @@ def _last_parts(names: Iterable[str]) -> dict[str, str]:
 
 
 def _expand_name(name: str, data_dir: Path | None) -> Iterator[str]:
-    if name in _fact_files():
+    if name in _declaration_files():
         yield name
     elif is_suite(name):
         paths = user_members(name, data_dir)
@@ -320,14 +320,14 @@ def _expand_name(name: str, data_dir: Path | None) -> Iterator[str]:
 
 
 @cache
-def _fact_files() -> dict[str, Path]:
+def _declaration_files() -> dict[str, Path]:
     paths = (path for path in COLLECTIONS.rglob("*.toml") if path.name != SUITES)
     return {path.relative_to(COLLECTIONS).with_suffix("").as_posix(): path for path in paths}
 
 
 @cache
-def _facts(name: str) -> Facts:
-    return read_toml(_fact_files()[name], Facts)
+def _metadata(name: str) -> Metadata:
+    return read_toml(_declaration_files()[name], Metadata)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Datasets: facts, queries, judgements and corpus of one split."""
+"""Datasets: metadata, queries, judgements and corpus of one split."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from datasets_cfg import catalogue
-from datasets_cfg.catalogue import HUB, Counts, Facts
+from datasets_cfg.catalogue import HUB, Counts, Metadata
 from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
 from datasets_cfg.download import (
     detect_layout,
@@ -43,12 +43,12 @@ from foundation.errors import BenchError, raise_collected
 from foundation.files import cache_folder, clean_up, hash_records, replace_file, replace_folder
 from foundation.records import convert_table, read_toml
 
-FACTS_FILE = "dataset.toml"
+METADATA_FILE = "dataset.toml"
 EMBEDDED = Path(__file__).parent / "embedded"
 CORPORA = "corpora"  # folder of the cache
 QUICK_BYTES = 1 << 27  # size of documents that are read in seconds
 OTHERS_PER_QUERY = 10  # unjudged documents
-INHERITED_FACTS = ("main_measure", "measures", "depth", "exclude_self", "title_track", "version")
+INHERITED = ("main_measure", "measures", "depth", "exclude_self", "title_track", "version")
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Dataset:
     """One split of a collection.
 
     Attributes:
-        facts: declared facts.
+        metadata: declared metadata.
         queries: the queries that have judgements, in file order; all questions of DPR.
         qrels: relevance judgements; empty if answers decide.
         answers: accepted answers of each query id; None if qrels decide.
@@ -75,7 +75,7 @@ class Dataset:
         overlaid: number of these, the last rows of ``qrels``.
     """
 
-    facts: Facts
+    metadata: Metadata
     queries: Queries
     qrels: Qrels
     answers: Mapping[str, tuple[str, ...]] | None
@@ -95,7 +95,7 @@ class Dataset:
         *,
         name: str = "from-dicts",
         cache_dir: Path | None = None,
-        **facts: Any,
+        **metadata: Any,
     ) -> "Dataset":
         """Make a dataset from the dictionaries that beir's ``GenericDataLoader`` returns.
 
@@ -106,11 +106,11 @@ class Dataset:
             name: of the collection in results.
             cache_dir: cache folder, in which the collection is written in BEIR's layout; None for
                 BENCH_CACHE, then the user's cache.
-            facts: values of `Facts` that differ from the defaults, such as
+            metadata: values of `Metadata` that differ from the defaults, such as
                 ``main_measure="RR@10"``.
 
         Raises:
-            BenchError: an unknown fact, an empty id, or a text that is not a string.
+            BenchError: an unknown field, an empty id, or a text that is not a string.
         """
         texts = convert_table(corpus, dict[str, _DocumentTexts], "documents")
         asked = convert_table(queries, dict[str, str], "queries")
@@ -118,7 +118,7 @@ class Dataset:
             raise BenchError("the id of a document or query is empty", "Give it an id.")
         documents = [Document(id_, each.title or "", each.text) for id_, each in texts.items()]
         judged = [(query, *pair) for query, grades in qrels.items() for pair in grades.items()]
-        declared = {"name": name, "layout": "beir", "split": "test", **facts}
+        declared = {"name": name, "layout": "beir", "split": "test", **metadata}
         parts = (documents, asked.items(), judged, declared.items())
         content = [hash_records(map(str, row) for row in rows) for rows in parts]
         cache = cache_folder(cache_dir)
@@ -136,20 +136,20 @@ class Dataset:
             self.qrels.by_query,
             name=self.name,
             cache_dir=self.cache_dir,
-            **self.inherited_facts,
+            **self.inherited_metadata,
         )
         return replace(made, assumptions=self.assumptions)
 
     @property
-    def inherited_facts(self) -> dict[str, Any]:
-        """Stated facts that a copy of the collection has, too."""
-        stated = {name: getattr(self.facts, name) for name in INHERITED_FACTS}
-        return {name: fact for name, fact in stated.items() if fact is not None}
+    def inherited_metadata(self) -> dict[str, Any]:
+        """Stated metadata that a copy of the collection has, too."""
+        stated = {name: getattr(self.metadata, name) for name in INHERITED}
+        return {name: value for name, value in stated.items() if value is not None}
 
     @property
     def name(self) -> str:
         """Name of the collection as typed, or of the user's folder."""
-        return self.facts.name
+        return self.metadata.name
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -168,7 +168,7 @@ class Dataset:
         documents = tqdm(
             raise_collected(self._documents()),
             desc=f"{self.name}: corpus",
-            total=self.facts.counts.documents,
+            total=self.metadata.counts.documents,
             unit=" documents",
             unit_scale=True,
         )
@@ -222,7 +222,7 @@ class Dataset:
 
     def excluded_ids(self, query_id: str, with_self: bool | None = None) -> tuple[str, ...]:
         """Return the ids of the documents that are not ranked for a query."""
-        own = self.facts.exclude_self if with_self is None else with_self
+        own = self.metadata.exclude_self if with_self is None else with_self
         return *((query_id,) if own else ()), *self.excluded.get(query_id, ())
 
     def excluded_rows(self, ids: Sequence[str], with_self: bool | None = None) -> Int64Array:
@@ -243,7 +243,7 @@ class Dataset:
 
     def _corpus_key(self, sources: tuple[Path, ...]) -> str:
         """Return the name of the corpus folder, which changes if any source file changes."""
-        made_by = (self.facts.layout, self.facts.title_track, str(READER_VERSION))
+        made_by = (self.metadata.layout, self.metadata.title_track, str(READER_VERSION))
         files = map(SourceFile.of, sources)
         stamps = [(file.path, str(file.size), str(file.mtime_ns)) for file in files]
         return f"{sources[0].resolve().parent.name}-{hash_records([made_by, *stamps])[:16]}"
@@ -261,8 +261,8 @@ def open_dataset(
 ) -> Dataset:
     """Open a collection of the catalogue, a folder of the user, or a file to train on.
 
-    A folder (see `user_folder`) has the layout that its files show, and the facts of its
-    ``dataset.toml``. If it claims the name of a declared collection, it has the facts of that
+    A folder (see `user_folder`) has the layout that its files show, and the metadata of its
+    ``dataset.toml``. If it claims the name of a declared collection, it has the metadata of that
     collection. Published counts of queries and judgements apply only to the declared split, or to a
     split that is declared as a collection of its own (``msmarco/train`` next to ``msmarco/dev``).
 
@@ -280,30 +280,32 @@ def open_dataset(
 
     Raises:
         BenchError: unknown name, missing or malformed files, or a folder that claims the name of a
-            declared collection with different facts.
+            declared collection with different metadata.
     """
     if is_training_data(name_or_folder):
         path = Path(name_or_folder).expanduser()
         file_reader = ExampleReader if with_judgements else TextReader
-        facts = Facts(path.resolve().name, "file", split="train")
-        return _read_dataset(facts, file_reader(path, "train"), cache_dir)
+        metadata = Metadata(path.resolve().name, "file", split="train")
+        return _read_dataset(metadata, file_reader(path, "train"), cache_dir)
     with collect_assumptions() as assumptions:
         if catalogue.remote_name(name_or_folder):
             folder: Path | None = fetch_remote(name_or_folder, cache_dir, download)
         else:
             folder = catalogue.user_folder(name_or_folder, data_dir)
         if folder:
-            facts = facts_of_folder(folder, split)
+            metadata = metadata_of_folder(folder, split)
         else:
-            facts = catalogue.facts_for(name_or_folder)
-            folder = embedded_folder(facts)
-        if split is not None and split != facts.split:
-            facts = _facts_of_split(facts, split)
+            metadata = catalogue.metadata_for(name_or_folder)
+            folder = embedded_folder(metadata)
+        if split is not None and split != metadata.split:
+            metadata = _metadata_of_split(metadata, split)
         if not folder:
-            with_corpus = with_corpus or reader_of_layout(facts.layout).answers_decide
-            folder = find_files(facts, data_dir, cache_dir, download, with_corpus)
-        reader = reader_of_layout(facts.layout)(folder, facts.split, facts.title_track == "title")
-        dataset = _read_dataset(facts, reader, cache_dir, with_judgements)
+            with_corpus = with_corpus or reader_of_layout(metadata.layout).answers_decide
+            folder = find_files(metadata, data_dir, cache_dir, download, with_corpus)
+        reader = reader_of_layout(metadata.layout)(
+            folder, metadata.split, metadata.title_track == "title"
+        )
+        dataset = _read_dataset(metadata, reader, cache_dir, with_judgements)
     return replace(dataset, assumptions=dict(assumptions))
 
 
@@ -312,7 +314,7 @@ def name_in_results(folder: Path) -> str:
 
     A snapshot in the cache of the Hugging Face Hub has the name of its repository.
     """
-    path, stated = folder.resolve(), _read_facts_file(folder).get("name")
+    path, stated = folder.resolve(), _read_metadata_file(folder).get("name")
     repository = path.parent.parent.name
     if not stated and path.parent.name == "snapshots" and repository.startswith("datasets--"):
         return catalogue.remote_name(HUB + repository.removeprefix("datasets--").replace("--", "/"))
@@ -326,23 +328,27 @@ def name_of_user(name: str, data_dir: Path | None = None) -> str:
     return catalogue.remote_name(name) or (name_in_results(folder) if folder else "")
 
 
-def _read_facts_file(folder: Path) -> dict[str, Any]:
+def _read_metadata_file(folder: Path) -> dict[str, Any]:
     """Return the table of a folder's ``dataset.toml``, empty if there is none."""
-    path = folder / FACTS_FILE
+    path = folder / METADATA_FILE
     table = read_toml(path, dict[str, Any]) if os.path.lexists(path) else {}
-    convert_table({"name": "", "layout": "", **table}, Facts, path)  # check types
+    convert_table({"name": "", "layout": "", **table}, Metadata, path)  # check types
     return table
 
 
-def facts_of_folder(folder: Path, split: str | None = None) -> Facts:
-    """Return the facts of a collection of the user, from ``dataset.toml`` or from its files.
+def metadata_of_folder(folder: Path, split: str | None = None) -> Metadata:
+    """Return the metadata of a collection of the user, from ``dataset.toml`` or from its files.
 
     Its only split is used if neither ``split`` nor the file states one.
 
     A folder that claims the name of a declared collection may change only the split, since its
     scores appear next to published ones.
     """
-    path, stated, name = folder / FACTS_FILE, _read_facts_file(folder), name_in_results(folder)
+    path, stated, name = (
+        folder / METADATA_FILE,
+        _read_metadata_file(folder),
+        name_in_results(folder),
+    )
     if "name" in stated and name in catalogue.suite_names():
         raise BenchError(f"{path} claims the name {name} of a suite", _rename_hint(folder))
     if name not in catalogue.dataset_names():
@@ -350,17 +356,21 @@ def facts_of_folder(folder: Path, split: str | None = None) -> Facts:
         split = split or stated.get("split") or _only_split(folder, layout)
         defaults = reader_of_layout(layout)(folder, split).defaults()
         table = {**defaults, **stated, "name": name, "layout": layout, "split": split}
-        return convert_table(table, Facts, path)
-    published = catalogue.facts_for(name)
+        return convert_table(table, Metadata, path)
+    published = catalogue.metadata_for(name)
     if embedded_folder(published):
         problem = f"{folder} has the name {name} of an embedded collection"
         raise BenchError(problem, _rename_hint(folder))
-    facts = convert_table({**msgspec.to_builtins(published), **stated}, Facts, path)
+    metadata = convert_table({**msgspec.to_builtins(published), **stated}, Metadata, path)
     own = sorted(stated.keys() - {"split"})
-    if changed := [key for key in own if getattr(facts, key) != getattr(published, key)]:
+    if changed := [key for key in own if getattr(metadata, key) != getattr(published, key)]:
         problem = f"{path} claims the name {name} but changes its {' and '.join(changed)}"
         raise BenchError(problem, f"Remove these. {_rename_hint(folder)}")
-    return facts if facts.split == published.split else _facts_of_split(facts, facts.split)
+    return (
+        metadata
+        if metadata.split == published.split
+        else _metadata_of_split(metadata, metadata.split)
+    )
 
 
 def _only_split(folder: Path, layout: str) -> str:
@@ -374,34 +384,34 @@ def _only_split(folder: Path, layout: str) -> str:
 
 
 def _rename_hint(folder: Path) -> str:
-    return f'Write name = "another" into {folder / FACTS_FILE}'
+    return f'Write name = "another" into {folder / METADATA_FILE}'
 
 
-def _facts_of_split(facts: Facts, split: str) -> Facts:
-    """Return ``facts`` with another split, and with its files and counts if they are declared."""
+def _metadata_of_split(metadata: Metadata, split: str) -> Metadata:
+    """Return ``metadata`` with another split, with its files and counts if they are declared."""
     other = msgspec.structs.replace(
-        facts, split=split, counts=Counts(documents=facts.counts.documents)
+        metadata, split=split, counts=Counts(documents=metadata.counts.documents)
     )
-    for name in (f"{facts.name}/{split}", f"{facts.name.rpartition('/')[0]}/{split}"):
-        declared = catalogue.facts_for(name) if name in catalogue.dataset_names() else None
+    for name in (f"{metadata.name}/{split}", f"{metadata.name.rpartition('/')[0]}/{split}"):
+        declared = catalogue.metadata_for(name) if name in catalogue.dataset_names() else None
         if declared and declared.split == split:
             files, counts = declared.archives, declared.counts
             return msgspec.structs.replace(other, archives=files, counts=counts)
     return other
 
 
-def embedded_folder(facts: Facts) -> Path | None:
+def embedded_folder(metadata: Metadata) -> Path | None:
     """Return the folder of an embedded collection, or None."""
-    folder = EMBEDDED / facts.name.replace("/", "-")
+    folder = EMBEDDED / metadata.name.replace("/", "-")
     return folder if folder.is_dir() else None
 
 
 def _read_dataset(
-    facts: Facts, reader: Reader, cache_dir: Path, with_judgements: bool = True
+    metadata: Metadata, reader: Reader, cache_dir: Path, with_judgements: bool = True
 ) -> Dataset:
     read = reader.judgements() if with_judgements else NO_JUDGEMENTS
     parts = (read.queries, read.qrels, read.answers)
-    return Dataset(facts, *parts, reader, cache_dir, read.excluded)
+    return Dataset(metadata, *parts, reader, cache_dir, read.excluded)
 
 
 def take_first_queries(dataset: Dataset, count: int) -> Dataset:
@@ -423,7 +433,7 @@ def take_first_queries(dataset: Dataset, count: int) -> Dataset:
         qrels,
         name=f"{dataset.name}/first{count}",
         cache_dir=dataset.cache_dir,
-        **dataset.inherited_facts,
+        **dataset.inherited_metadata,
     )
     excluded = {id_: names for id_, names in dataset.excluded.items() if id_ in qrels}
     return replace(small, excluded=excluded, assumptions=all_assumptions(dataset))

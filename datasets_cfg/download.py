@@ -25,7 +25,7 @@ from datasets_cfg.catalogue import (
     HUB,
     IR_DATASETS,
     Archive,
-    Facts,
+    Metadata,
     data_folders,
     dataset_names,
     remote_name,
@@ -120,7 +120,7 @@ def is_training_data(name: str) -> bool:
 
 
 def find_files(
-    facts: Facts,
+    metadata: Metadata,
     data_dir: Path | None,
     cache_dir: Path,
     fetch: bool = True,
@@ -134,51 +134,55 @@ def find_files(
     """
     given = data_folders(data_dir)
     for root in given:
-        for folder in _candidates(facts, root):
-            if _has_files(facts, folder, with_corpus):
+        for folder in _candidates(metadata, root):
+            if _has_files(metadata, folder, with_corpus):
                 return folder
-    folder = cached_folder(facts, cache_dir)
-    if not (facts.public and with_corpus) and _has_files(facts, folder, with_corpus):
+    folder = cached_folder(metadata, cache_dir)
+    if not (metadata.public and with_corpus) and _has_files(metadata, folder, with_corpus):
         return folder
-    if not facts.public:
-        raise _licence_error(facts, [*given, cache_dir / "data"])
-    if facts.hub:
-        patterns = reader_of_layout(facts.layout).patterns
-        wanted = [pattern.format(split=facts.split) for pattern in patterns]
-        return fetch_snapshot(facts.hub, wanted, fetch, facts.name)
-    needed = [archive for archive in facts.archives if with_corpus or _has_qrels(facts, archive)]
-    missing = [archive for archive in needed if not _is_present(facts, archive, folder)]
+    if not metadata.public:
+        raise _licence_error(metadata, [*given, cache_dir / "data"])
+    if metadata.hub:
+        patterns = reader_of_layout(metadata.layout).patterns
+        wanted = [pattern.format(split=metadata.split) for pattern in patterns]
+        return fetch_snapshot(metadata.hub, wanted, fetch, metadata.name)
+    needed = [
+        archive for archive in metadata.archives if with_corpus or _has_qrels(metadata, archive)
+    ]
+    missing = [archive for archive in needed if not _is_present(metadata, archive, folder)]
     if missing and not fetch:
         problem = BenchError(f"not found in {folder}, and downloads are off")
-        raise _absent_error(facts, missing[0], problem, cache_dir)
+        raise _absent_error(metadata, missing[0], problem, cache_dir)
     for archive in missing:
-        _download_archive(facts, archive, folder, cache_dir)
+        _download_archive(metadata, archive, folder, cache_dir)
     return folder
 
 
-def cached_folder(facts: Facts, cache_dir: Path) -> Path:
-    """Return the folder below ``cache_dir`` for the files of the collection ``facts``."""
-    return cache_dir / "data" / (facts.folder or facts.name)
+def cached_folder(metadata: Metadata, cache_dir: Path) -> Path:
+    """Return the folder below ``cache_dir`` for the files of the collection ``metadata``."""
+    return cache_dir / "data" / (metadata.folder or metadata.name)
 
 
-def archive_path(facts: Facts, archive: Archive, cache_dir: Path) -> Path:
+def archive_path(metadata: Metadata, archive: Archive, cache_dir: Path) -> Path:
     """Return the path of a downloaded file in the cache. Plain files lie with the collection."""
     if archive.is_packed:
         return cache_dir / "archives" / archive.file_name
-    return cached_folder(facts, cache_dir) / archive.file_name
+    return cached_folder(metadata, cache_dir) / archive.file_name
 
 
-def _candidates(facts: Facts, root: Path) -> Iterator[Path]:
-    for name in dict.fromkeys((facts.name, facts.folder or facts.name)):
+def _candidates(metadata: Metadata, root: Path) -> Iterator[Path]:
+    for name in dict.fromkeys((metadata.name, metadata.folder or metadata.name)):
         parts = PurePosixPath(name).parts
         for start in range(len(parts)):
             yield root.joinpath(*parts[start:])
     yield root
 
 
-def _has_files(facts: Facts, folder: Path, with_corpus: bool) -> bool:
+def _has_files(metadata: Metadata, folder: Path, with_corpus: bool) -> bool:
     """Return whether a folder has the corpus files, or else the files of queries and judgements."""
-    reader = reader_of_layout(facts.layout)(folder, facts.split, facts.title_track == "title")
+    reader = reader_of_layout(metadata.layout)(
+        folder, metadata.split, metadata.title_track == "title"
+    )
     try:
         _ = reader.corpus_files() if with_corpus else reader.judgement_files()
     except MissingFileError:
@@ -186,15 +190,15 @@ def _has_files(facts: Facts, folder: Path, with_corpus: bool) -> bool:
     return True
 
 
-def _has_qrels(facts: Facts, archive: Archive) -> bool:
+def _has_qrels(metadata: Metadata, archive: Archive) -> bool:
     """Return whether an archive holds more than documents."""
-    return not set(_file_names(archive)) <= set(reader_of_layout(facts.layout).corpus_names)
+    return not set(_file_names(archive)) <= set(reader_of_layout(metadata.layout).corpus_names)
 
 
-def _is_present(facts: Facts, archive: Archive, folder: Path) -> bool:
+def _is_present(metadata: Metadata, archive: Archive, folder: Path) -> bool:
     """Return whether the files of an archive are in a folder, plain or gzip-compressed."""
     if archive.is_packed and not archive.files:
-        return _has_files(facts, folder, with_corpus=True)
+        return _has_files(metadata, folder, with_corpus=True)
     return not _missing_files(archive, folder)
 
 
@@ -208,15 +212,15 @@ def _file_names(archive: Archive) -> tuple[str, ...]:
     return archive.files or (archive.file_name.removesuffix(".gz"),)
 
 
-def _download_archive(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> None:
-    path = archive_path(facts, archive, cache_dir)
+def _download_archive(metadata: Metadata, archive: Archive, folder: Path, cache_dir: Path) -> None:
+    path = archive_path(metadata, archive, cache_dir)
     if path.is_file():
         _check_once(path, archive.md5)
     else:
         try:
             download(archive.url, path, archive.md5)
         except BenchError as error:
-            raise _absent_error(facts, archive, error, cache_dir) from error
+            raise _absent_error(metadata, archive, error, cache_dir) from error
     if archive.is_packed:
         wanted = archive.files and _missing_files(archive, folder)
         unpack(path, folder, archive.folder, wanted)
@@ -227,24 +231,26 @@ def _check_once(path: Path, md5: str) -> None:
     check_md5(path, md5, str(path))
 
 
-def _absent_error(facts: Facts, archive: Archive, why: BenchError, cache_dir: Path) -> BenchError:
+def _absent_error(
+    metadata: Metadata, archive: Archive, why: BenchError, cache_dir: Path
+) -> BenchError:
     files = ", ".join(archive.files) or archive.file_name
     return BenchError(
-        f"{facts.name}: {files} from {archive.url}: {why}",
+        f"{metadata.name}: {files} from {archive.url}: {why}",
         hint=f"{why.hint} ".lstrip()
-        + f"If the files are on this machine, put them in DIR/{facts.name} and use --data-dir DIR. "
-        f"Without a network, run `python -m bench fetch {facts.name}` on another machine and "
+        + f"If the files are on this machine, put them in DIR/{metadata.name} and use --data-dir "
+        f"DIR. Without a network, run `python -m bench fetch {metadata.name}` on another machine and "
         f"copy its cache folder to {cache_dir}",
     )
 
 
-def _licence_error(facts: Facts, looked: list[Path]) -> BenchError:
-    files = reader_of_layout(facts.layout).expected.format(split=facts.split)
+def _licence_error(metadata: Metadata, looked: list[Path]) -> BenchError:
+    files = reader_of_layout(metadata.layout).expected.format(split=metadata.split)
     places = ", ".join(map(str, looked))
     return BenchError(
-        f"{facts.name} needs a licence and cannot be downloaded; it was not found in {places}",
-        f"Obtain it:\n{facts.instructions.strip()}\nthen put {files} into "
-        f"{looked[0] / facts.name}, and run again with --data-dir {looked[0]}",
+        f"{metadata.name} needs a licence and cannot be downloaded; it was not found in {places}",
+        f"Obtain it:\n{metadata.instructions.strip()}\nthen put {files} into "
+        f"{looked[0] / metadata.name}, and run again with --data-dir {looked[0]}",
     )
 
 
@@ -424,14 +430,14 @@ def _export(id_: str, folder: Path) -> None:
     try:
         if missing := [part for part in ("docs", "queries", "qrels") if not dataset.has(part)]:
             raise BenchError(f"it has no {' and no '.join(missing)}", "Choose one of its subsets.")
-        facts = {"name": remote_name(IR_DATASETS + id_), "layout": "beir", "split": "test"}
+        metadata = {"name": remote_name(IR_DATASETS + id_), "layout": "beir", "split": "test"}
         with replace_folder(folder) as unfinished:
             write_collection(
                 unfinished,
                 map(_document, dataset.docs_iter()),
                 ((each.query_id, each.default_text()) for each in dataset.queries_iter()),
                 ((each.query_id, each.doc_id, each.relevance) for each in dataset.qrels_iter()),
-                {**facts, "version": f"ir_datasets {package.__version__}"},
+                {**metadata, "version": f"ir_datasets {package.__version__}"},
             )
     except (BenchError, OSError, RuntimeError, ValueError) as error:
         problem = f"ir_datasets cannot read {id_!r}: {first_line(error)}"

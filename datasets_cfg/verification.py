@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from datasets_cfg import catalogue
 from datasets_cfg.catalogue import dataset_names, suite_names
 from datasets_cfg.corpus import BATCH_DOCUMENTS
-from datasets_cfg.dataset import FACTS_FILE, Dataset, all_assumptions, open_dataset
+from datasets_cfg.dataset import METADATA_FILE, Dataset, all_assumptions, open_dataset
 from datasets_cfg.readers.beir import write_collection
 from datasets_cfg.readers.reader import Document, RepeatedError, collect_assumptions
 from foundation.arrays import Int64Array
@@ -111,7 +111,7 @@ def check_counts(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = Tru
 
 def count_differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
     """Return the counts of ``dataset`` that differ from the published ones, as text."""
-    published = dataset.facts.counts
+    published = dataset.metadata.counts
     counted = {"queries": len(dataset.queries), "judgements": len(dataset.qrels)}
     if with_corpus and published.documents is not None:
         counted = {"documents": len(dataset.corpus), **counted}
@@ -184,7 +184,7 @@ def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
     if not len(missing):
         return
     relevant = int((qrels.grades[missing] > 0).sum())
-    official = dataset.facts.counts.dangling_judgements == len(missing)
+    official = dataset.metadata.counts.dangling_judgements == len(missing)
     harmful = relevant and not official
     useless = harmful and relevant == (qrels.grades > 0).sum()
     yield Finding(
@@ -219,7 +219,7 @@ def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
 
 def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
     """Report queries whose id is also a document id, if a score depends on it."""
-    excluded = dataset.facts.exclude_self
+    excluded = dataset.metadata.exclude_self
     lost = [query for query, document, grade in dataset.qrels if query == document and grade > 0]
     if excluded and lost:
         yield Finding(
@@ -229,7 +229,7 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
             _first_ids(lost),
             "If the ids collide by accident, set exclude_self = false.",
         )
-    if excluded is not None or dataset.facts.layout in ("msmarco", "dpr"):  # ids are numbers
+    if excluded is not None or dataset.metadata.layout in ("msmarco", "dpr"):  # ids are numbers
         return
     rows = dataset.corpus.rows_of(dataset.queries.ids)
     ids = [id_ for id_, row in zip(dataset.queries.ids, rows.tolist(), strict=True) if row >= 0]
@@ -248,16 +248,16 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _where_to_write(dataset: Dataset) -> str:
-    """Return what to do to state a fact of a collection whose folder may be read-only."""
+    """Return what to do to state a property of a collection whose folder may be read-only."""
     folder = dataset.reader.folder
     if os.access(folder, os.W_OK):
-        return f"Write into {folder / FACTS_FILE}"
-    return f"Copy {folder}, which cannot be written, and write into {FACTS_FILE} of the copy"
+        return f"Write into {folder / METADATA_FILE}"
+    return f"Copy {folder}, which cannot be written, and write into {METADATA_FILE} of the copy"
 
 
 def _grades_of_trec_dl(dataset: Dataset) -> Iterator[Finding]:
     """Report grades 0 to 3, of which TREC-DL counts 1 as not relevant, if nothing is stated."""
-    grades, stated = dataset.qrels.grades, any("rel=" in each for each in dataset.facts.measures)
+    grades, stated = dataset.qrels.grades, any("rel=" in each for each in dataset.metadata.measures)
     declared = dataset.name in catalogue.dataset_names()
     if stated or declared or set(np.unique(grades)) != {0, 1, 2, 3}:
         return
@@ -266,7 +266,7 @@ def _grades_of_trec_dl(dataset: Dataset) -> Iterator[Finding]:
         "grades are 0 to 3, as in TREC-DL, whose recall, AP and RR count 2 and 3 as relevant. Here "
         "they count grade 1, too",
         int((grades == 1).sum()),
-        suggestion=f"Write into {dataset.reader.folder / FACTS_FILE}: "
+        suggestion=f"Write into {dataset.reader.folder / METADATA_FILE}: "
         'measures = ["R(rel=2)@1000", "AP(rel=2)", "RR(rel=2)"] for TREC-DL; '
         'measures = ["R(rel=1)@100"] if grade 1 is relevant.',
     )
@@ -323,7 +323,11 @@ def write_repaired(open_collection: Callable[[], Dataset], folder: Path) -> list
             raise BenchError(f"{problem}, which the copy cannot have", "Omit --fix.")
     with collect_errors():  # again, since a dataset holds only its judged queries
         unjudged = dataset.reader.judgements().unjudged
-    split, asked, known = dataset.facts.split, set(map(_check_id, dataset.queries.ids)), set[str]()
+    split, asked, known = (
+        dataset.metadata.split,
+        set(map(_check_id, dataset.queries.ids)),
+        set[str](),
+    )
     repeated = 0
 
     def documents() -> Iterator[Document]:
@@ -342,7 +346,7 @@ def write_repaired(open_collection: Callable[[], Dataset], folder: Path) -> list
                 documents(),
                 zip(dataset.queries.ids, dataset.queries.texts, strict=True),
                 (row for row in dataset.qrels if row[0] in asked and row[1] in known),
-                {**dataset.inherited_facts, **named},
+                {**dataset.inherited_metadata, **named},
             )
         try:
             open_dataset(str(unfinished), cache_dir=dataset.cache_dir)

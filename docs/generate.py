@@ -1,7 +1,7 @@
 """Pages of the reference that are generated from the code: options, records, presets, grids.
 
 docs/conf.py calls `write_reference` whenever the site is built (`tox -e docs -- FOLDER`). The pages
-in `COMMITTED` are part of the repository. docs/reference/index.md says where to find the facts of
+in `COMMITTED` are part of the repository. docs/reference/index.md says where to find the rest of
 the others without the site.
 """
 
@@ -50,7 +50,7 @@ from bench.store.indexes import IndexManifest
 from bench.store.store import ModelUsage
 from bench.training.trainings import ComposedAdapter
 from bench.tuning.tuning_record import Tuning
-from datasets_cfg.catalogue import Archive, Counts, Facts, Suite, dataset_names, facts_for
+from datasets_cfg.catalogue import Archive, Counts, Metadata, Suite, dataset_names, metadata_for
 from datasets_cfg.verification import Finding
 from foundation.records import PLAIN_TYPES
 from retrievers.models.card import (
@@ -111,7 +111,7 @@ DOCUMENTS: dict[str, Any] = {
     "replay": ReplayReport,
 }
 
-# Facts about a document that its types do not express.
+# Notes on a document that its types do not express.
 REMARKS = {
     ("run", "means"): "also `model`, the model's name",
     ("pretrain", "losses"): "`first` and `last`",
@@ -121,7 +121,7 @@ REMARKS = {
     ("ablate", ""): "with --dry-run: `rows`, `tasks`, `leaks`, `differing`, `cells`",
     ("list", ""): "`name` and `about` of each",
     ("fetch", ""): "`name` and `about` of each",
-    ("show", ""): "the record, such as Card, Facts, Suite or Result",
+    ("show", ""): "the record, such as Card, Metadata, Suite or Result",
     ("verify", ""): "by collection",
 }
 
@@ -371,9 +371,11 @@ def fields() -> str:
 def datasets() -> str:
     """Return the page of the shipped collections."""
     rows = []
-    for name, facts in ((name, facts_for(name)) for name in dataset_names()):
-        sizes = [f"{n:,}" if n else "" for n in (facts.counts.documents, facts.counts.queries)]
-        rows.append((code(name), *sizes, code(facts.main_measure), cell(facts.licence)))
+    for name, metadata in ((name, metadata_for(name)) for name in dataset_names()):
+        sizes = [
+            f"{n:,}" if n else "" for n in (metadata.counts.documents, metadata.counts.queries)
+        ]
+        rows.append((code(name), *sizes, code(metadata.main_measure), cell(metadata.licence)))
     header = ("name", "documents", "queries", "main measure", "licence")
     return "# Shipped collections\n\n" + table(header, rows)
 
@@ -444,7 +446,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "python": lambda: PYTHON,
     "cards": partial(fields_page, CARDS, Card, CardStage, CardPrompts, CardAdapter, ExpectedScore),
     "models": models,
-    "collections": partial(fields_page, COLLECTIONS, Facts, Archive, Counts, Suite),
+    "collections": partial(fields_page, COLLECTIONS, Metadata, Archive, Counts, Suite),
     "datasets": datasets,
     "results": partial(fields_page, RESULTS, Result, Protocol, Timings, Conditions),
     "recipe": partial(fields_page, "# Recipe\n\nEverything that changes a vector.\n", Recipe),

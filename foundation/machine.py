@@ -1,4 +1,4 @@
-"""Facts about this machine, and settings of its libraries."""
+"""This machine, and settings of its libraries."""
 
 import ctypes
 import os
@@ -27,19 +27,19 @@ KEPT_BYTES, LARGEST_KEPT = 128 << 20, 32 << 20
 
 def cpu_instructions() -> frozenset[str]:
     """Return the CPU's instruction sets as Linux lists them, such as ``avx2``; none elsewhere."""
-    return frozenset(_read_cpu_fact("flags").split())
+    return frozenset(_read_cpu_field("flags").split())
 
 
 def processor_name() -> str:
     """Return the name of the processor as the kernel reports it."""
-    return _read_cpu_fact("model name") or platform.machine()
+    return _read_cpu_field("model name") or platform.machine()
 
 
-def _read_cpu_fact(fact: str) -> str:
+def _read_cpu_field(field: str) -> str:
     """Return a field of the first processor in ``/proc/cpuinfo``, or "" if it is absent."""
     try:
         with CPU_INFO.open(encoding="utf-8") as lines:
-            line = next((line for line in lines if line.startswith(fact)), "")
+            line = next((line for line in lines if line.startswith(field)), "")
     except OSError:
         return ""
     return line.partition(":")[2].strip()

@@ -33,7 +33,7 @@ from bench.boards.rows import (
     group_by_column,
     group_by_row,
     rank_scores,
-    row_facts,
+    row_settings,
 )
 from bench.comparing.comparison import check_scores_against_rankings, open_evaluated
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, compare_models
@@ -133,10 +133,10 @@ def list_claims(publication: Publication) -> Iterable[Claim]:
     for system in publication.systems:
         second_hand = system.second_hand or publication.second_hand
         source = system.source or publication.source
-        facts = (source, publication.title, second_hand, system.note)
+        origin = (source, publication.title, second_hand, system.note)
         for measure, scores in system.scores.items():
             for dataset, value in scores.items():
-                yield Claim(system.name, dataset, measure, value, *facts)
+                yield Claim(system.name, dataset, measure, value, *origin)
 
 
 def build_leaderboard(
@@ -343,7 +343,7 @@ def _build_row(
         name=name,
         model=first.model,
         title=card.title if card else "",
-        recipe=row_facts(list(by_column.values())),
+        recipe=row_settings(list(by_column.values())),
         cells=cells,
         means={suite.name: _means_by_measure(suite.name, results, score) for suite in suites},
         trained_on=card.trained_on if card else (),
@@ -393,7 +393,7 @@ def _build_cell(result: Result, scores: dict[str, Score]) -> Cell:
         unanswered=result.unanswered,
         tokens_per_s=_tokens_per_second(result),
         search_ms=1000 * spent.search_s / result.queries if searched else None,
-        facts={
+        provenance={
             "time": where.time,
             "commit": where.commit[:12] + (" with changes" if where.dirty else ""),
             **({"own code": ", ".join(where.own_code)} if where.own_code else {}),

@@ -38,6 +38,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         unanswered: number of queries without retrieved documents.
         tokens_per_s: encoding speed in tokens per second; None if nothing was encoded.
         search_ms: milliseconds per query; None for a run file.
+        provenance: time, commit, machine, libraries and key of the result.
     """
 
     scores: dict[str, Score]
@@ -49,7 +50,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     unanswered: int
     tokens_per_s: float | None
     search_ms: float | None
-    facts: dict[str, str]
+    provenance: dict[str, str]
     warnings: tuple[str, ...]
 
 

@@ -34,19 +34,19 @@ from bench.evaluation.judging import suite_weights
 from bench.evaluation.result_record import Evaluation, Protocol, Result
 from bench.result_store.find import (
     HASH_DIGITS,
-    RUN_FILE_FACT,
+    RUN_FILE,
     SELECTOR,
     TOKENS,
     choose_newest,
     describe_protocol,
     describe_recipe,
-    find_differing_facts,
+    find_differing_settings,
     find_results,
     mix_token_ids,
     no_result_error,
     recipe_key,
 )
-from datasets_cfg.catalogue import dataset_names, facts_for
+from datasets_cfg.catalogue import dataset_names, metadata_for
 from foundation.arrays import Float64Array
 from retrievers.models.card import UNKNOWN_SETTINGS
 
@@ -86,11 +86,11 @@ def group_by_column(stored: Sequence[Evaluation]) -> tuple[Columns, dict[str, st
     for collection in sorted(by_collection, key=natural_sort_key):
         protocols = by_collection[collection]
         main = max(protocols, key=lambda protocol: _priority(protocol, protocols[protocol]))
-        facts = {protocol: describe_protocol(protocol) for protocol in protocols}
-        telling = _distinguishing_facts(list(facts.values()))
+        described = {protocol: describe_protocol(protocol) for protocol in protocols}
+        telling = _distinguishing_settings(list(described.values()))
         for protocol in sorted(protocols, key=main.__ne__):  # the main one first
-            own = facts[protocol]
-            different = find_differing_facts([own, facts[main]])
+            own = described[protocol]
+            different = find_differing_settings([own, described[main]])
             is_plain = protocol == main and collection in dataset_names()
             name, label = (
                 SELECTOR.join([collection, *(f"{field}={own.get(field, '')}" for field in fields)])
@@ -122,9 +122,9 @@ def _priority(protocol: Protocol, results: list[Evaluation]) -> tuple[bool, bool
 def _is_declared(protocol: Protocol) -> bool:
     if protocol.collection not in dataset_names():
         return False
-    facts = facts_for(protocol.collection)
+    metadata = metadata_for(protocol.collection)
     names = ("version", "split", "title_track", "exclude_self", "depth")
-    return all(getattr(protocol, name) == getattr(facts, name) for name in names)
+    return all(getattr(protocol, name) == getattr(metadata, name) for name in names)
 
 
 def group_by_row(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, dict[str, Evaluation]]:
@@ -171,28 +171,29 @@ def _split_into_rows(
 
 def _row_labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
     """Return labels that distinguish the variants of one model, or "" if there is one."""
-    facts = [_variant_facts(list(variant.values())) for variant in variants]
-    names = _distinguishing_facts(facts)
+    described = [_variant_settings(list(variant.values())) for variant in variants]
+    names = _distinguishing_settings(described)
     labels = [
-        SELECTOR.join(f"{name}={fact[name]}" for name in names if fact.get(name)) for fact in facts
+        SELECTOR.join(f"{name}={each[name]}" for name in names if each.get(name))
+        for each in described
     ]
     if len(set(labels)) == len(labels):
         return labels
     return [f"{label}, {number}".lstrip(", ") for number, label in enumerate(labels, start=1)]
 
 
-def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return a small set of facts that distinguishes all variants.
+def _distinguishing_settings(described: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return a small set of settings that distinguishes all variants.
 
-    Facts that every variant has come first. The hash of a run file is used last, and hashes of
+    Settings that every variant has come first. The hash of a run file is used last, and hashes of
     data only if nothing else tells all variants apart.
     """
-    names = find_differing_facts(facts)
-    names.sort(key=lambda name: (not all(fact.get(name) for fact in facts), name != RUN_FILE_FACT))
+    names = find_differing_settings(described)
+    names.sort(key=lambda name: (not all(each.get(name) for each in described), name != RUN_FILE))
     selected: list[str] = []
 
     def kinds(some: Sequence[str]) -> int:
-        return len({tuple(fact.get(name, "") for name in some) for fact in facts})
+        return len({tuple(each.get(name, "") for name in some) for each in described})
 
     readable = [name for name in names if not name.endswith("sha256")]
     names = readable if kinds(readable) == kinds(names) else names
@@ -201,23 +202,23 @@ def _distinguishing_facts(facts: Sequence[Mapping[str, str]]) -> list[str]:
     return selected
 
 
-def _variant_facts(results: Sequence[Evaluation]) -> dict[str, str]:
-    """Return the facts that all results of a row share, so not all prompts."""
-    facts = [
+def _variant_settings(results: Sequence[Evaluation]) -> dict[str, str]:
+    """Return the settings that all results of a row share, so not all prompts."""
+    described = [
         {**describe_recipe(stored.record), TOKENS: stored.record.tokens_sha256[:HASH_DIGITS]}
         for stored in results
     ]
-    varied = find_differing_facts(facts)
-    return {name: value for name, value in facts[0].items() if name not in varied}
+    varied = find_differing_settings(described)
+    return {name: value for name, value in described[0].items() if name not in varied}
 
 
-def row_facts(results: Sequence[Evaluation]) -> dict[str, str]:
+def row_settings(results: Sequence[Evaluation]) -> dict[str, str]:
     """Return the recipe and index that all results of a row share, as far as they apply."""
-    shared = _variant_facts(results).items()
-    facts = {name: value for name, value in shared if value and name != TOKENS}
-    if facts.get("pooling") == "unknown":  # a Python object that does not state its settings
-        return dict.fromkeys(UNKNOWN_SETTINGS, "unknown") | facts
-    return facts
+    shared = _variant_settings(results).items()
+    described = {name: value for name, value in shared if value and name != TOKENS}
+    if described.get("pooling") == "unknown":  # a Python object that does not state its settings
+        return dict.fromkeys(UNKNOWN_SETTINGS, "unknown") | described
+    return described
 
 
 ByRow = Mapping[str, Mapping[str, Evaluation]]  # name of row -> name of column -> result

@@ -53,7 +53,7 @@ from bench.result_store.find import find_named, find_results
 from bench.result_store.result import RESULT_FILE
 from bench.runner.workspace import Workspace, open_workspace
 from bench.store.indexes import MANIFEST_FILE, IndexFolder
-from datasets_cfg.catalogue import dataset_names, facts_for
+from datasets_cfg.catalogue import dataset_names, metadata_for
 from foundation.errors import BenchError
 from foundation.files import replace_folder, sha256_of_file
 from foundation.records import read_json, read_toml, write_json
@@ -308,7 +308,7 @@ def _load(workspace: Workspace, name: str, settings: ModelSettings) -> Retriever
 def _describe_needs(command: BundledCommand) -> Iterator[str]:
     """Yield the collections and weights that a command reads, with sources and hashes, as lines."""
     for name in command.on:
-        declared = facts_for(name) if name in dataset_names() else None
+        declared = metadata_for(name) if name in dataset_names() else None
         source = declared and (declared.hub or declared.homepage or declared.title)
         yield f"- {name} ({source or 'not a published collection'})"
     for name in command.published:

@@ -295,7 +295,7 @@ def score_run_file(
 ) -> Evaluation:
     """Score a run file by the collection's own protocol, as ``score`` does."""
     measures = None if measure is None else [measure]
-    file = read_run_file(path, split=opened.dataset.facts.split)
+    file = read_run_file(path, split=opened.dataset.metadata.split)
     return evaluate_run(file, path.name, opened, measures, depth)
 
 

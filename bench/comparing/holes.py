@@ -46,7 +46,7 @@ class HoleTable:
     """Texts within the measured depth of two rankings on one collection, by query.
 
     There are q queries, l levels and n texts, each of one or more documents. Of the texts, u are
-    holes. Facts of the two rankings are in the order a, b.
+    holes. Values of the two rankings are in the order a, b.
 
     Attributes:
         measure: measure of the scores.

@@ -38,10 +38,10 @@ from bench.evaluation.judging import suite_weights
 from bench.evaluation.result_record import Evaluation, Latency, Protocol
 from bench.evaluation.scoring import parse_measure
 from bench.result_store.find import (
-    RUN_FILE_FACT,
+    RUN_FILE,
     describe_protocol,
     describe_recipe,
-    find_differing_facts,
+    find_differing_settings,
 )
 from datasets_cfg.catalogue import collections_of, suite_for, suite_names
 from foundation.errors import BenchError
@@ -95,11 +95,13 @@ class FieldDifference(Record):
 
 def differing_fields(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...]:
     """Return the fields in which two protocols differ. An unknown corpus is no difference."""
-    facts = [describe_protocol(a), describe_protocol(b)]
-    names = find_differing_facts(facts)
+    described = [describe_protocol(a), describe_protocol(b)]
+    names = find_differing_settings(described)
     if not (a.corpus_sha256 and b.corpus_sha256):
         names = [name for name in names if name != "corpus_sha256"]
-    return tuple(FieldDifference(name, *(each.get(name, "") for each in facts)) for name in names)
+    return tuple(
+        FieldDifference(name, *(each.get(name, "") for each in described)) for name in names
+    )
 
 
 def check_protocols(collection: str, models: Models) -> None:
@@ -428,17 +430,21 @@ def differing_recipes(pair: ModelPair, names: Collection[str]) -> tuple[FieldDif
     Prompts may have several values. The recipe behind a run file is unknown, so only that it is a
     run file counts as a difference.
     """
-    facts = [[describe_recipe(model.results[name].record) for name in names] for model in pair]
+    described = [[describe_recipe(model.results[name].record) for name in names] for model in pair]
     fields = dict.fromkeys(
-        field for recipes in zip(*facts, strict=True) for field in find_differing_facts(recipes)
+        field
+        for recipes in zip(*described, strict=True)
+        for field in find_differing_settings(recipes)
     )
-    if RUN_FILE_FACT in fields:
-        fields = dict.fromkeys([RUN_FILE_FACT])
+    if RUN_FILE in fields:
+        fields = dict.fromkeys([RUN_FILE])
 
     def values(recipes: Sequence[Mapping[str, str]], name: str) -> str:
         return " or ".join(dict.fromkeys(recipe.get(name, "") for recipe in recipes))
 
-    return tuple(FieldDifference(name, *(values(side, name) for side in facts)) for name in fields)
+    return tuple(
+        FieldDifference(name, *(values(side, name) for side in described)) for name in fields
+    )
 
 
 class Transfers(Record):

@@ -395,7 +395,7 @@ def find_groups(field: str, opened: Mapping[str, Dataset | UnavailableError]) ->
             if field:
                 raise BenchError(f"--group {field}: {dataset}", "Name other collections with --on.")
             continue
-        if chosen := field or dataset.facts.group:
+        if chosen := field or dataset.metadata.group:
             groups[name] = group_queries(dataset, chosen)
             number = format_count(len(set(groups[name].values())), "group", "groups")
             warnings.append(

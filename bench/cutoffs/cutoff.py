@@ -334,7 +334,7 @@ class Search:
         """Search deep enough to take all relevant documents out of each ranking."""
         dataset = self.opened.dataset
         # Where answer strings decide, nobody knows how many documents have one.
-        most = max(self.relevant.values()) if self.relevant else dataset.facts.depth
+        most = max(self.relevant.values()) if self.relevant else dataset.metadata.depth
         given = None
         if isinstance(source, Path):
             measure = f"Success@{self.at}"

@@ -213,7 +213,7 @@ class Trial:
     @property
     def depth(self) -> int:
         """Number of documents per query that the measure reads."""
-        return min(parse_measure(self.measure).cutoff, self.dataset.facts.depth)
+        return min(parse_measure(self.measure).cutoff, self.dataset.metadata.depth)
 
     @property
     def queries(self) -> int:
@@ -334,7 +334,9 @@ class VectorTrial:
     @property
     def depth(self) -> int:
         """Number of documents per query that the encoder ranks."""
-        return min(self.encoder.options.depth or self.dataset.facts.depth, len(self.dataset.corpus))
+        return min(
+            self.encoder.options.depth or self.dataset.metadata.depth, len(self.dataset.corpus)
+        )
 
     def missed(self, grid: list[Setting]) -> dict[Setting, float]:
         """Return the share of the true neighbours of documents that each setting misses.

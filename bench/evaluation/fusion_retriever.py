@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from bench.evaluation.member_retriever import MemberRetriever
 from bench.evaluation.result_record import Timings
-from bench.evaluation.retriever import SearchFacts
+from bench.evaluation.retriever import SearchStatistics
 from bench.evaluation.runs import Run, round_scores
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array, Int64Array
@@ -21,13 +21,13 @@ from retrievers.models.card import Fusion
 class FusionRetriever(MemberRetriever):
     """Several retrievers, whose rankings are fused."""
 
-    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchFacts]:
+    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchStatistics]:
         """Return the fused rankings of all queries, with all documents of the members."""
-        runs, facts = self.search_members(dataset, depth)
+        runs, statistics = self.search_members(dataset, depth)
         timer = PhaseTimer()
         with timer.phase("search_s"):
             fused = fuse(runs, dataset.queries.ids, self.card.fusion)
-        return fused, self.sum_facts(facts, Timings(search_s=timer.seconds["search_s"]))
+        return fused, self.sum_statistics(statistics, Timings(search_s=timer.seconds["search_s"]))
 
 
 def fuse(runs: Sequence[Run], query_ids: Sequence[str], fusion: Fusion) -> Run:

@@ -41,9 +41,9 @@ def resolve_measures(
         rescore: documents that are left of each ranking, beyond which the collection's further
             measures are left out; None for all.
     """
-    further = dataset.facts.measures if wanted is None else wanted
-    measures = [parse_measure(name) for name in (dataset.facts.main_measure, *further)]
-    depth, main = depth or dataset.facts.depth, measures[0]
+    further = dataset.metadata.measures if wanted is None else wanted
+    measures = [parse_measure(name) for name in (dataset.metadata.main_measure, *further)]
+    depth, main = depth or dataset.metadata.depth, measures[0]
     every = {measure.kind for measure in measures}
     kinds = every if dataset.answers is None else every.intersection(JUDGED_BY_ANSWERS)
     if wanted and (main.documents > depth or main.kind not in kinds):
@@ -74,7 +74,7 @@ def resolve_measures(
 
 def lowest_relevant_grade(dataset: Dataset) -> int:
     """Return the lowest relevant grade of ``dataset``, which its measures state: 2 on TREC-DL."""
-    measures = (dataset.facts.main_measure, *dataset.facts.measures)
+    measures = (dataset.metadata.main_measure, *dataset.metadata.measures)
     return max(parse_measure(name).rel for name in measures)
 
 
@@ -120,7 +120,7 @@ def apply_protocol(run: Run, dataset: Dataset, depth: int) -> Run:
 def search_depth(dataset: Dataset, k: int) -> int:
     """Return the depth to search so that ``k`` documents remain without excluded ones."""
     most = max(map(len, dataset.excluded.values()), default=0)
-    return k + bool(dataset.facts.exclude_self) + most
+    return k + bool(dataset.metadata.exclude_self) + most
 
 
 def drop_excluded(
@@ -165,7 +165,7 @@ def score_run(
 
 def common_measure(datasets: Sequence[Dataset], wanted: str | None) -> str:
     """Return the measure to compare collections by: the wanted one, or their main measure."""
-    mains = sorted({dataset.facts.main_measure for dataset in datasets})
+    mains = sorted({dataset.metadata.main_measure for dataset in datasets})
     if wanted is None and len(mains) > 1:
         problem = f"the main measures of the collections differ: {', '.join(mains)}"
         raise BenchError(problem, "Choose a measure with --measure.")

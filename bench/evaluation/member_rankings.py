@@ -13,7 +13,7 @@ import msgspec
 from bench.evaluation.judging import apply_protocol
 from bench.evaluation.pipeline import LIBRARIES, OpenDataset, program_digest
 from bench.evaluation.result_record import Timings
-from bench.evaluation.retriever import Retriever, SearchFacts
+from bench.evaluation.retriever import Retriever, SearchStatistics
 from bench.evaluation.run_files import encode_columnar, read_run_file
 from bench.evaluation.runs import Run
 from bench.store.shards import ignore_read_only
@@ -24,34 +24,38 @@ from foundation.machine import library_version
 RANKINGS = "rankings"  # folder of the cache
 
 
-def search_member(member: Retriever, dataset: Dataset, depth: int) -> tuple[Run, SearchFacts]:
+def search_member(member: Retriever, dataset: Dataset, depth: int) -> tuple[Run, SearchStatistics]:
     """Return the ranking of a member by the protocol of ``dataset``, and how it was computed.
 
     Of a stored ranking, the seconds are those of its search, and nothing was encoded.
     """
     path = _path(member, dataset, depth)
     if path.exists():
-        facts = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=SearchFacts)
-        return read_run_file(path).run, facts
-    found, facts = member.search(dataset, depth)
+        statistics = msgspec.json.decode(
+            path.with_suffix(".json").read_bytes(), type=SearchStatistics
+        )
+        return read_run_file(path).run, statistics
+    found, statistics = member.search(dataset, depth)
     run = apply_protocol(found, dataset, depth)
     if member.members:  # which are stored themselves
-        return run, facts
-    searched = Timings(search_s=facts.timings.search_s)
-    stored = SearchFacts(searched, facts.device, preflight=facts.preflight, latency=facts.latency)
+        return run, statistics
+    searched = Timings(search_s=statistics.timings.search_s)
+    stored = SearchStatistics(
+        searched, statistics.device, preflight=statistics.preflight, latency=statistics.latency
+    )
     with ignore_read_only(), replace_files([path.with_suffix(".json"), path]) as files:
         files[0].write(msgspec.json.encode(stored))
         files[1].write(encode_columnar(run))
-    return run, facts
+    return run, statistics
 
 
 def _path(member: Retriever, dataset: Dataset, depth: int) -> Path:
     """Return the file of a ranking, whose name has a hash of everything that changes it."""
     protocol = OpenDataset(dataset, official=None).protocol(depth)
-    facts = (
+    described = (
         (member.recipe.fingerprint, member.index, program_digest()),
         [library_version(name) for name in LIBRARIES],
         msgspec.to_builtins(protocol).values(),
     )
-    content = [map(str, each) for each in facts]
+    content = [map(str, each) for each in described]
     return dataset.cache_dir / RANKINGS / f"{hash_records(content)[:32]}.arrow"

@@ -9,7 +9,7 @@ import msgspec
 from bench.evaluation.index_search import check_memory
 from bench.evaluation.member_rankings import search_member
 from bench.evaluation.result_record import Timings
-from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, SearchFacts
+from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, SearchStatistics
 from bench.evaluation.runs import Run
 from datasets_cfg.dataset import Dataset
 from retrievers.models.card import STATE
@@ -76,22 +76,24 @@ class MemberRetriever(Retriever):
         needed = most + ranked * len(self.members) * ROW_BYTES
         return check_memory(self.name, needed, self.resources.max_memory, documents)
 
-    def search_members(self, dataset: Dataset, depth: int) -> tuple[list[Run], list[SearchFacts]]:
+    def search_members(
+        self, dataset: Dataset, depth: int
+    ) -> tuple[list[Run], list[SearchStatistics]]:
         """Return the rankings of the members without documents that the protocol excludes."""
         wanted = self.members_depth(depth)
         found = [search_member(member, dataset, wanted) for member in self.members]
-        return [run for run, _ in found], [facts for _, facts in found]
+        return [run for run, _ in found], [statistics for _, statistics in found]
 
-    def sum_facts(self, found: Sequence[SearchFacts], own: Timings) -> SearchFacts:
+    def sum_statistics(self, found: Sequence[SearchStatistics], own: Timings) -> SearchStatistics:
         """Return how a ranking was computed by the members and then in the time ``own``."""
         warnings = [
             f"{member.name}: {warning}"
-            for member, facts in zip(self.members, found, strict=True)
-            for warning in facts.preflight.get("warnings", ())
+            for member, statistics in zip(self.members, found, strict=True)
+            for warning in statistics.preflight.get("warnings", ())
         ]
         preflight = {"warnings": warnings} if warnings else {}
-        timings = _add([*(facts.timings for facts in found), own])
-        return SearchFacts(timings, found[0].device, preflight=preflight)
+        timings = _add([*(statistics.timings for statistics in found), own])
+        return SearchStatistics(timings, found[0].device, preflight=preflight)
 
 
 def add_parameters(counts: Sequence[Parameters | None]) -> Parameters | None:

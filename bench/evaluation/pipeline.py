@@ -72,18 +72,18 @@ class OpenDataset:
             depth: documents per query; None for the default.
             with_corpus: False if a run file is scored without the documents.
         """
-        dataset, facts = self.dataset, self.dataset.facts
+        dataset, metadata = self.dataset, self.dataset.metadata
         has_corpus = with_corpus and dataset.has_documents
         return Protocol(
-            collection=facts.name,
-            version=facts.version,
-            split=facts.split,
-            title_track=facts.title_track,
+            collection=metadata.name,
+            version=metadata.version,
+            split=metadata.split,
+            title_track=metadata.title_track,
             corpus_sha256=dataset.corpus.sha256 if has_corpus else "",
             queries_sha256=dataset.queries_sha256,
             qrels_sha256=dataset.qrels_sha256,
-            exclude_self=bool(facts.exclude_self),
-            depth=depth or facts.depth,
+            exclude_self=bool(metadata.exclude_self),
+            depth=depth or metadata.depth,
             official=self.official,
             overlay=dataset.overlay,
         )
@@ -156,28 +156,28 @@ def evaluate(job: Job) -> Evaluation:
     """Run a ``job``: rank and score."""
     dataset, retriever = job.dataset, job.retriever
     parameters = retriever.parameters()  # may fail, so not after hours of encoding
-    run, facts = retriever.search(dataset, job.protocol.depth)
+    run, statistics = retriever.search(dataset, job.protocol.depth)
     return _score_ranking(
         dataset,
         apply_protocol(run, dataset, job.protocol.depth),
         job.protocol,
         job.measures,
-        facts.timings,
+        statistics.timings,
         model=job.name,
         documents=len(dataset.corpus) if dataset.has_documents else None,
         index=retriever.index,
-        index_recall=facts.recall,
+        index_recall=statistics.recall,
         recall_queries=retriever.recall_queries(dataset),
         in_domain=job.in_domain,
         recipe=job.recipe,
         fingerprint=job.recipe.fingerprint,
-        preflight=facts.preflight,
-        conditions=current_conditions(retriever.resources.device, facts.device, job.request),
+        preflight=statistics.preflight,
+        conditions=current_conditions(retriever.resources.device, statistics.device, job.request),
         parameters=parameters,
         tokens_sha256=retriever.tokens_sha256,
         assumptions=all_assumptions(dataset),
         bytes_per_document=retriever.bytes_per_document,
-        latency=facts.latency,
+        latency=statistics.latency,
         training=find_training(retriever.model),
     )
 

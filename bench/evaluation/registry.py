@@ -8,7 +8,7 @@ from bench.evaluation.index_search import check_memory, resident_bytes
 from bench.evaluation.judging import drop_excluded, search_depth
 from bench.evaluation.rerank_retriever import RerankRetriever
 from bench.evaluation.result_record import Timings
-from bench.evaluation.retriever import Resources, Retriever, SearchFacts
+from bench.evaluation.retriever import Resources, Retriever, SearchStatistics
 from bench.evaluation.runs import Run
 from bench.evaluation.system_retriever import SystemRetriever
 from bench.evaluation.vector_retriever import ReadyVectorsRetriever, VectorRetriever
@@ -33,14 +33,14 @@ class BM25Retriever(Retriever):
         needed = resident_bytes() + index_bytes(documents) + places
         return check_memory("BM25", needed, self.resources.max_memory, documents)
 
-    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchFacts]:
+    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchStatistics]:
         """Rank the best ``depth`` documents of each query of ``dataset``."""
         timer, corpus = PhaseTimer(), dataset.corpus
         k = min(depth, len(corpus))
         hits = search_bm25(dataset, BM25(self.recipe), search_depth(dataset, k), timer)
         hits = drop_excluded(dataset, hits, k)
         run = Run.from_hits(hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
-        return run, SearchFacts(Timings(search_s=timer.seconds["search_s"]))
+        return run, SearchStatistics(Timings(search_s=timer.seconds["search_s"]))
 
 
 RETRIEVERS: Mapping[KindName, type[Retriever]] = {

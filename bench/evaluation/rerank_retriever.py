@@ -19,7 +19,7 @@ from tqdm import tqdm
 from bench.evaluation.asking import Response, open_responses
 from bench.evaluation.member_retriever import MemberRetriever, add_parameters
 from bench.evaluation.result_record import Timings
-from bench.evaluation.retriever import Resources, SearchFacts
+from bench.evaluation.retriever import Resources, SearchStatistics
 from bench.evaluation.runs import Run, round_scores
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
@@ -60,14 +60,14 @@ class RerankRetriever(MemberRetriever):
         """Return the number of documents that the member ranks for a ranking of ``depth``."""
         return max(depth, self.card.depth)
 
-    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchFacts]:
+    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchStatistics]:
         """Return the rankings of the member, whose first documents are reranked."""
-        (run,), (facts,) = self.search_members(dataset, depth)
+        (run,), (statistics,) = self.search_members(dataset, depth)
         started = time.perf_counter()
         reranked = rerank(run, self.score_pairs(dataset, run), self.card.depth)
         seconds = time.perf_counter() - started
         own = Timings(search_s=seconds, busy_s={"rerank": seconds})
-        return reranked, self.sum_facts([facts], own)
+        return reranked, self.sum_statistics([statistics], own)
 
     def score_pairs(self, dataset: Dataset, run: Run) -> Pairs:
         """Score the first documents of each query of ``run`` that have no stored score.
@@ -101,8 +101,8 @@ class RerankRetriever(MemberRetriever):
         names = self.recipe.options.keys() & {"reranker", *LIBRARIES}
         options = {name: self.recipe.options[name] for name in names}
         reranker = msgspec.structs.replace(self.recipe, options=options).fingerprint
-        facts = (reranker, dataset.queries_sha256, dataset.corpus.sha256)
-        return dataset.cache_dir / PAIRS / f"{hash_records([facts])[:32]}.jsonl"
+        made_from = (reranker, dataset.queries_sha256, dataset.corpus.sha256)
+        return dataset.cache_dir / PAIRS / f"{hash_records([made_from])[:32]}.jsonl"
 
 
 def _find_missing(corpus: Corpus, run: Run, known: Pairs, depth: int) -> dict[str, dict[str, int]]:

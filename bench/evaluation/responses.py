@@ -139,7 +139,7 @@ def check_run(run: Run, name: str, dataset: Dataset, measures: Sequence[str]) ->
             f"{_count(unknown, len(run.query_ids))}, such as {unknown[0]!r}, are not in this split "
             f"of {dataset.name}; they do not count"
         )
-    corpus, size = dataset.find_quick_corpus(), dataset.facts.counts.documents
+    corpus, size = dataset.find_quick_corpus(), dataset.metadata.counts.documents
     if corpus is not None:
         size = len(corpus)
         notes.append(_tell_unknown(run, f"the run {name}", dataset, corpus, most=1.0))
@@ -147,7 +147,7 @@ def check_run(run: Run, name: str, dataset: Dataset, measures: Sequence[str]) ->
         _require_judged(run, f"the run {name}", dataset)
     longest = int(np.diff(run.offsets).max())
     deeper = _deeper_than(longest, measures)
-    if deeper and (size is None or longest + bool(dataset.facts.exclude_self) < size):
+    if deeper and (size is None or longest + bool(dataset.metadata.exclude_self) < size):
         fewer = format_count(longest, "document", "documents")
         notes.append(f"no query has more than {fewer}, fewer than {', '.join(deeper)} can count")
     return list(filter(None, notes))

@@ -86,7 +86,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class SearchFacts:
+class SearchStatistics:
     """How a ranking was computed.
 
     Attributes:
@@ -129,7 +129,7 @@ class Retriever(ABC):
 
     @property
     def card(self) -> Card:
-        """Facts stated about the model."""
+        """Settings stated about the model."""
         return self.model.card
 
     @property
@@ -237,7 +237,7 @@ class Retriever(ABC):
         """
 
     @abstractmethod
-    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchFacts]:
+    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchStatistics]:
         """Rank at least the best ``depth`` documents of each query of ``dataset``.
 
         The caller drops documents that the protocol excludes, and cuts longer rankings.

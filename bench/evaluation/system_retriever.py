@@ -21,7 +21,7 @@ from bench.evaluation.index_search import check_memory, resident_bytes
 from bench.evaluation.judging import apply_protocol, resolve_measures, search_depth
 from bench.evaluation.responses import find_short_measures, measure_latency, read_responses
 from bench.evaluation.result_record import SHORT, Timings
-from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, SearchFacts
+from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, SearchStatistics
 from bench.evaluation.runs import Run, parent_id
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, DriftError
@@ -78,7 +78,7 @@ class SystemRetriever(Retriever):
             BenchError: ``model`` was resolved with options that a system does not honour.
         """
         stated, name = model.recipe, model.card.name
-        typed = {**stated.compression.facts, "store_dtype": stated.store_dtype}
+        typed = {**stated.compression.settings, "store_dtype": stated.store_dtype}
         given = [key for key, value in typed.items() if value not in ("", "float32")]
         KINDS["system"].check_options(name, given)
         code = stated.encoder or _hash_source(made)
@@ -94,12 +94,12 @@ class SystemRetriever(Retriever):
 
     def configured(self, options: EvaluationOptions, resources: Resources) -> Self:
         """Return this system with other options, of which passages change its rankings."""
-        facts = {"version": self.system.stated("version"), "passages": options.passages}
-        return super().configured(options, resources)._with_facts(facts)
+        settings = {"version": self.system.stated("version"), "passages": options.passages}
+        return super().configured(options, resources)._with_options(settings)
 
-    def _with_facts(self, facts: Mapping[str, str]) -> Self:
-        """Return this system with ``facts`` in its recipe, without those that are ""."""
-        known = {**self.recipe.options, **facts}
+    def _with_options(self, settings: Mapping[str, str]) -> Self:
+        """Return this system with ``settings`` in its recipe, without those that are ""."""
+        known = {**self.recipe.options, **settings}
         options = {name: value for name, value in known.items() if value}
         recipe = msgspec.structs.replace(self.recipe, options=options)
         return replace(self, model=replace(self.model, recipe=recipe))
@@ -107,7 +107,7 @@ class SystemRetriever(Retriever):
     def identified(self, dataset: Dataset, depth: int) -> Self:
         """Return this system with its state: its responses to some queries of ``dataset``."""
         probe = self._ask_probe(dataset, search_depth(dataset, depth))
-        return replace(self._with_facts({STATE: self._digest(probe, dataset)}), probe=probe)
+        return replace(self._with_options({STATE: self._digest(probe, dataset)}), probe=probe)
 
     def documents(self) -> Mapping[str, Mapping[str, str]]:
         """Return the documents that the system itself has, by id."""
@@ -120,7 +120,7 @@ class SystemRetriever(Retriever):
         documents = len(dataset.corpus) if dataset.has_documents else rows
         return check_memory(self.name, needed, self.resources.max_memory, documents)
 
-    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchFacts]:
+    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchStatistics]:
         """Return the rankings of all queries, of which those without a response are asked."""
         k, started, warnings = search_depth(dataset, depth), time.perf_counter(), list[str]()
         with open_responses(self._path(dataset, k)) as kept:
@@ -139,18 +139,18 @@ class SystemRetriever(Retriever):
         if not self.recipe.options.get("version"):
             warnings.append(NO_VERSION)
         seconds = [response.seconds for response in responses]
-        facts = SearchFacts(
+        statistics = SearchStatistics(
             Timings(search_s=time.perf_counter() - started),
             preflight={"warnings": warnings} | ({SHORT: short} if short else {}),
             latency=measure_latency(seconds, self.options.concurrency or 1),
         )
-        return found.run, facts
+        return found.run, statistics
 
     def _path(self, dataset: Dataset, k: int) -> Path:
         """Return the file of the responses of this state, which latencies share."""
         concurrency = self.options.concurrency or 1
-        facts = (self.name, self.recipe.fingerprint, dataset.queries_sha256, k, concurrency)
-        return dataset.cache_dir / RESPONSES / f"{hash_records([map(str, facts)])[:32]}.jsonl"
+        made_from = (self.name, self.recipe.fingerprint, dataset.queries_sha256, k, concurrency)
+        return dataset.cache_dir / RESPONSES / f"{hash_records([map(str, made_from)])[:32]}.jsonl"
 
     def _ask_missing(self, dataset: Dataset, depth: int, kept: ResponseFile) -> None:
         """Ask the queries without a response, and deeper if passages leave too few documents."""

@@ -21,7 +21,7 @@ from bench.evaluation.index_search import (
 )
 from bench.evaluation.judging import drop_excluded, search_depth
 from bench.evaluation.result_record import Timings
-from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, SearchFacts
+from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, SearchStatistics
 from bench.evaluation.runs import Run
 from bench.evaluation.vector_search import (
     VectorSearch,
@@ -203,13 +203,13 @@ class VectorRetriever(Retriever):
             return 0
         return self.store.plan(self.encoder, dataset.corpus).missing_rows
 
-    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchFacts]:
+    def search(self, dataset: Dataset, depth: int) -> tuple[Run, SearchStatistics]:
         """Rank the best ``depth`` documents of each query of ``dataset``."""
-        hits, facts = self.find(dataset, depth)
+        hits, statistics = self.find(dataset, depth)
         corpus = dataset.corpus
-        return Run.from_hits(hits, dataset.queries.ids, corpus.ids, corpus.tie_rank), facts
+        return Run.from_hits(hits, dataset.queries.ids, corpus.ids, corpus.tie_rank), statistics
 
-    def find(self, dataset: Dataset, depth: int) -> tuple[Hits, SearchFacts]:
+    def find(self, dataset: Dataset, depth: int) -> tuple[Hits, SearchStatistics]:
         """Return hits in canonical order, without documents that the protocol excludes."""
         before, timer = self._timer.copy(), PhaseTimer()
         preflight = run_preflight(dataset, self.encoder, self.store)
@@ -242,7 +242,7 @@ class VectorRetriever(Retriever):
         )
         device = "cpu" if self.spec.is_bm25 else search_device(self.resources.device)
         device = index.opened.device if index else device
-        return hits, SearchFacts(timings, device, recall, preflight)
+        return hits, SearchStatistics(timings, device, recall, preflight)
 
     def _index_search(self, dataset: Dataset, queries: Float32Array, depth: int) -> IndexSearch:
         return IndexSearch(
@@ -266,7 +266,7 @@ class VectorRetriever(Retriever):
             recipe=self.encoder.recipe,
             view=repr(view) if view else "",
             collection=dataset.name,
-            version=dataset.facts.version,
+            version=dataset.metadata.version,
             corpus_sha256=dataset.corpus.sha256,
             documents=len(dataset.corpus),
             dim=self._index_dim,
@@ -362,18 +362,18 @@ class ReadyVectorsRetriever(VectorRetriever):
                 raise vectors.lacks(missing, len(ids))
         return super().check(dataset, depth)
 
-    def find(self, dataset: Dataset, depth: int) -> tuple[Hits, SearchFacts]:
+    def find(self, dataset: Dataset, depth: int) -> tuple[Hits, SearchStatistics]:
         """Return hits, and warn of vectors of documents that the collection lacks."""
-        hits, facts = super().find(dataset, depth)
+        hits, statistics = super().find(dataset, depth)
         self.model.check_unchanged()
         ids = self._vectors.vectors["document"].ids
         extra = ids.difference(self._ids_of(dataset)["document"], sort=False)
         if not len(extra):
-            return hits, facts
+            return hits, statistics
         names = format_names([*extra[:3]])
         about = f"{len(extra):,} of {len(ids):,} document vectors are ignored: {dataset.name} does "
-        warnings = [*facts.preflight["warnings"], f"{about}not contain their ids ({names})"]
-        return hits, replace(facts, preflight={**facts.preflight, "warnings": warnings})
+        warnings = [*statistics.preflight["warnings"], f"{about}not contain their ids ({names})"]
+        return hits, replace(statistics, preflight={**statistics.preflight, "warnings": warnings})
 
     def _ids_of(self, dataset: Dataset) -> dict[Role, list[str]]:
         return {"document": dataset.corpus.ids.to_pylist(), "query": [*dataset.queries.ids]}

@@ -182,7 +182,7 @@ def _describe_leak(training: Dataset, other: Dataset, by_command: bool) -> str:
     leaked = find_leaks(training, other)
     treatment = "not left out of the command's training" if by_command else "left out"
     return (
-        f"split {training.facts.split} of {training.name}: "
+        f"split {training.metadata.split} of {training.name}: "
         f"{format_count(len(leaked), 'query', 'queries')} with the text of a scored query of "
         f"{other.name} ({len(other.queries):,} scored)"
         f"{f', {treatment}' if leaked else ''}"

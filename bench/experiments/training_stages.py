@@ -234,7 +234,7 @@ class AdaptStage(PresetStage):
                     f"{dataset.name} is trained on, and not evaluated",
                     "Add it to on of [evaluate]: forgetting is measured on every domain.",
                 )
-        measures = sorted({each.facts.main_measure for each in scored.values()})
+        measures = sorted({each.metadata.main_measure for each in scored.values()})
         if len(measures) > 1:
             raise BenchError(
                 f"collections of [evaluate] have different main measures: {', '.join(measures)}",

@@ -103,7 +103,7 @@ class _DeviationSearch:
             singles=len(probed),
             pairs=len(pairs),
             encoded=question.passes.encoded,
-            measure=question.dataset.facts.main_measure,
+            measure=question.dataset.metadata.main_measure,
             sampled=not self._needs_collection,
         )
 

@@ -81,7 +81,7 @@ class Ledger(Record, kw_only=True):
         exact, deployed: mean of each measure, of exact search and of the system.
         totals: difference of each measure.
         rows: changes from stage to stage, in order.
-        notes: facts about the system that cost nothing by themselves.
+        notes: what is known about the system and cost nothing by themselves.
     """
 
     system: str

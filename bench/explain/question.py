@@ -69,7 +69,7 @@ def parse_published(typed: str, datasets: Sequence[Dataset]) -> PublishedNumber:
             "Type it as .2441 or nDCG@10=.2441 (24.41 is .2441)",
         )
     dataset = known[name] if colon else datasets[0]
-    canonical = parse_measure(measure or dataset.facts.main_measure).name
+    canonical = parse_measure(measure or dataset.metadata.main_measure).name
     return PublishedNumber(dataset.name, canonical, float(value), len(value.partition(".")[2]))
 
 
@@ -212,13 +212,13 @@ class Question:
     @cached_property
     def setup(self) -> EvaluationSetup:
         """The model's own configuration on the first collection."""
-        return make_setup(self.passes.model, self.dataset.facts)
+        return make_setup(self.passes.model, self.dataset.metadata)
 
     @cached_property
     def deviations(self) -> dict[str, Deviation]:
         """Every single deviation that is possible for the model, by name."""
-        model, other, facts = self.passes.model, self.passes.other, self.dataset.facts
-        possible = deviations(model, self.setup, other, facts, sorted(set(self.lengths)))
+        model, other, metadata = self.passes.model, self.passes.other, self.dataset.metadata
+        possible = deviations(model, self.setup, other, metadata, sorted(set(self.lengths)))
         return {each.name: each for each in possible}
 
     @cached_property
@@ -226,7 +226,7 @@ class Question:
         """Scores of each collection under any configuration."""
         found = {}
         for dataset in self.datasets:
-            base = make_setup(self.model.for_dataset(dataset.name).model, dataset.facts)
+            base = make_setup(self.model.for_dataset(dataset.name).model, dataset.metadata)
             open_split = partial(self.open_split, dataset.name)
             found[dataset.name] = CollectionScores(self.passes, dataset, base, open_split)
         return found
@@ -258,7 +258,7 @@ class Question:
 
     def of_run(self, path: Path) -> RunEvidence:
         """Return the evidence of a run file, whose queries may be of another split."""
-        run, passes = read_run_file(path, split=self.dataset.facts.split).run, self.passes
+        run, passes = read_run_file(path, split=self.dataset.metadata.split).run, self.passes
         ids: list[str] = run.ids.to_pylist()
         if (self.dataset.corpus.rows_of(ids) >= 0).sum() < 0.5 * len(ids):
             raise self._ids_differ(path, ids)
@@ -277,7 +277,7 @@ class Question:
 
     def of_query_scores(self, path: Path) -> QueryEvidence:
         """Return the evidence of scores by query, see `read_query_scores`."""
-        main = self.dataset.facts.main_measure
+        main = self.dataset.metadata.main_measure
         measure, given, digits = read_query_scores(path, main)
         collection = self.collections[self.dataset.name]
         collection.check()
@@ -307,7 +307,7 @@ class Question:
         collection = self.collections[self.dataset.name]
         queries, rows = (None, None) if whole else self._small_collection
         setup = replace(setup, split="")
-        main = [self.dataset.facts.main_measure]
+        main = [self.dataset.metadata.main_measure]
         base = collection.scores(self.setup, main, queries, rows).mean(main[0])
         return collection.scores(setup, main, queries, rows).mean(main[0]) - base
 
@@ -340,20 +340,20 @@ class Question:
 
 def observe_run(run: Run, dataset: Dataset) -> list[Observation]:
     """Return differences of protocol that somebody else's run shows."""
-    facts, longest = dataset.facts, int(np.diff(run.offsets).max())
+    metadata, longest = dataset.metadata, int(np.diff(run.offsets).max())
     notes = []
     kept = sum(query in documents for query, documents, _ in run.rankings())
     possible = int((dataset.corpus.rows_of(run.query_ids) >= 0).sum())
-    if facts.exclude_self and kept:
+    if metadata.exclude_self and kept:
         name = f"the document with the query's id is kept, for {kept:,} queries"
         notes.append(Observation(name, "dataset.toml: exclude_self = false"))
     # In a random order, one of these documents would almost surely be retrieved.
     coincidence = (1 - longest / len(dataset.corpus)) ** possible
-    if not facts.exclude_self and not kept and coincidence < 0.01:
+    if not metadata.exclude_self and not kept and coincidence < 0.01:
         name = f"none of {possible:,} queries has the document with the query's id"
         notes.append(Observation(name, "dataset.toml: exclude_self = true"))
-    if longest < min(facts.depth, len(dataset.corpus) - 1):
-        name = f"at most {longest:,} documents per query, and the depth is {facts.depth:,}"
+    if longest < min(metadata.depth, len(dataset.corpus) - 1):
+        name = f"at most {longest:,} documents per query, and the depth is {metadata.depth:,}"
         notes.append(Observation(name, f"--depth {longest}"))
     lacking = len(set(dataset.qrels.queries()) - set(run.query_ids))
     if lacking:

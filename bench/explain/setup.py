@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from datasets_cfg.catalogue import Facts
+from datasets_cfg.catalogue import Metadata
 from foundation.files import sha256_of_file
 from retrievers.encoders.views import View
 from retrievers.models.card import Prompts, StoredPooling, TruncationSide, all_cards
@@ -145,7 +145,7 @@ class Deviation:
         return replace(setup, **self.changes)
 
 
-def make_setup(model: Model, facts: Facts) -> EvaluationSetup:
+def make_setup(model: Model, metadata: Metadata) -> EvaluationSetup:
     """Return the configuration of a model with the prompts of a collection, by its protocol."""
     recipe = model.recipe
     return EvaluationSetup(
@@ -158,8 +158,8 @@ def make_setup(model: Model, facts: Facts) -> EvaluationSetup:
         pooling=recipe.pooling,
         normalize=recipe.normalize,
         stages=tuple(range(len(recipe.stages))),
-        depth=facts.depth,
-        keep_self=not facts.exclude_self,
+        depth=metadata.depth,
+        keep_self=not metadata.exclude_self,
         dimensions=recipe.compression.dimensions,
         precision=cast("Precision", recipe.compression.precision.removeprefix("u")),
         query_weights="query" if model.query else "document",
@@ -188,7 +188,11 @@ def differing_files(model: Model, other: Model) -> list[str]:
 
 
 def deviations(
-    model: Model, setup: EvaluationSetup, other: Model | None, facts: Facts, lengths: Sequence[int]
+    model: Model,
+    setup: EvaluationSetup,
+    other: Model | None,
+    metadata: Metadata,
+    lengths: Sequence[int],
 ) -> list[Deviation]:
     """Return every single deviation for this model on this collection.
 
@@ -203,7 +207,7 @@ def deviations(
         *_vary_texts(setup, lengths),
         *_vary_network(model, setup),
         *_vary_vectors(model, setup),
-        *_vary_protocol(setup, facts),
+        *_vary_protocol(setup, metadata),
     ]
     return [deviation for deviation in possible if deviation.on(setup) != setup]
 
@@ -345,14 +349,14 @@ def _vary_vectors(model: Model, setup: EvaluationSetup) -> Iterator[Deviation]:
     yield Deviation("vectors in another order", {"shuffled": True}, order)
 
 
-def _vary_protocol(setup: EvaluationSetup, facts: Facts) -> Iterator[Deviation]:
+def _vary_protocol(setup: EvaluationSetup, metadata: Metadata) -> Iterator[Deviation]:
     for split in SPLITS:
-        if split != facts.split:
+        if split != metadata.split:
             yield Deviation(f"split {split}", {"split": split}, f"--split {split}")
     kept = not setup.keep_self
     name = "document with the query's id " + ("kept" if kept else "dropped")
-    fact = f"dataset.toml: exclude_self = {'false' if kept else 'true'}"
-    yield Deviation(name, {"keep_self": kept}, fact)
+    declaration = f"dataset.toml: exclude_self = {'false' if kept else 'true'}"
+    yield Deviation(name, {"keep_self": kept}, declaration)
     for depth in DEPTHS:
         if depth < setup.depth:
             name = f"only {depth} documents retrieved per query"

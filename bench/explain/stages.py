@@ -69,7 +69,7 @@ def examine(
         BenchError: the system fails, or stores no document of the collection.
     """
     names = resolve_measures(dataset, measures, None)
-    depths = {name: parse_measure(name).documents or dataset.facts.depth for name in names}
+    depths = {name: parse_measure(name).documents or dataset.metadata.depth for name in names}
     if measures is None:
         names = tuple(dict.fromkeys([names[0], max(depths, key=depths.__getitem__)]))
     depth = max(depths[name] for name in names)
@@ -166,7 +166,7 @@ class Examination:
         return stages
 
     def notes(self) -> list[str]:
-        """Return facts about the system that are no terms."""
+        """Return notes about the system."""
         notes = []
         if self._other_dimension:
             ours = self._queries[1].shape[1]

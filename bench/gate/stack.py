@@ -2,7 +2,7 @@
 
 `bench/gate/stack_probe.py` runs in both and writes arrays. They are compared in the order in which
 a score is made: token ids of fixed texts, hidden states of equal token ids, vectors, scores. The
-first that differ, with the facts that belong to them, name the cause.
+first that differ, with the properties that belong to them, name the cause.
 """
 
 import json
@@ -42,14 +42,14 @@ QUERIES = 25  # of a collection: with their documents, 300 to 400 texts
 UNKNOWN = 0.1  # share of unknown tokens that is a cause
 ROLES: tuple[Role, ...] = ("query", "document")
 HERE = "this one"
-STATE_FACTS = {
+STATE_PROPERTIES = {
     "dtype": "dtype",
     "attention": "attention kernel",
     "direction": "attention",
     "rotary": "rotary frequencies",
     "network": "class of the network",
 }
-VECTOR_FACTS = {
+VECTOR_PROPERTIES = {
     "max_tokens": "position limit",
     "prompts": "prompts",
     "default_prompt": "default prompt",
@@ -60,9 +60,9 @@ WIRING = ("module_input_name", "module_output_name", "modality_config")  # of a 
 
 @dataclass(frozen=True)
 class Stack:
-    """Facts that vectors depend on, and arrays of states and vectors, from one interpreter."""
+    """What vectors depend on, and arrays of states and vectors, from one interpreter."""
 
-    facts: Mapping[str, Any]
+    properties: Mapping[str, Any]
     arrays: Mapping[str, Any]
 
 
@@ -103,7 +103,7 @@ def check_stack(request: StackCheckRequest, python: Path) -> Check:
     candidate = f"{request.candidate} with {python}"
     here = run_probe(Path(sys.executable), job)
     try:
-        there = run_probe(python, job | {"tokens": here.facts["whole"]})
+        there = run_probe(python, job | {"tokens": here.properties["whole"]})
     except CannotLoadError as error:
         return Check(
             candidate=candidate,
@@ -113,7 +113,7 @@ def check_stack(request: StackCheckRequest, python: Path) -> Check:
             reasons=tuple(map(Reason, [str(error), *_libraries(here=here)])),
             rows=(CheckRow(on="model", failure=str(error)),),
         )
-    cosine = model.recipe.similarity == "cos" if model else here.facts["similarity"] != "dot"
+    cosine = model.recipe.similarity == "cos" if model else here.properties["similarity"] != "dot"
     return judge_stacks(candidate, here, there, samples, cosine)
 
 
@@ -126,17 +126,19 @@ def judge_stacks(
     token ids ``here``. Documents are ranked by cosine or inner product.
     """
     exact = BATCH_TOLERANCE["float32"]
-    tolerance = min(BATCH_TOLERANCE.get(each.facts["dtype"], exact) for each in (here, there))
+    tolerance = min(BATCH_TOLERANCE.get(each.properties["dtype"], exact) for each in (here, there))
     distances = {name: _distances(here, there, name) for name in here.arrays}
     token_causes, causes = list(_token_causes(here, there)), list[str]()
     if distances["states"].max() > tolerance:
-        causes = list(_fact_causes(here, there, STATE_FACTS)) or ["hidden states differ"]
+        causes = list(_property_causes(here, there, STATE_PROPERTIES)) or ["hidden states differ"]
     causes = [*token_causes, *causes]
     largest = max(float(distances[f"probe {role}"].max()) for role in ROLES)
     if largest > tolerance:
-        causes += _fact_causes(here, there, VECTOR_FACTS)
+        causes += _property_causes(here, there, VECTOR_PROPERTIES)
         causes = causes or ["vectors differ"]
-    equal = [a == b for a, b in zip(here.facts["whole"], there.facts["whole"], strict=True)]
+    equal = [
+        a == b for a, b in zip(here.properties["whole"], there.properties["whole"], strict=True)
+    ]
     row = partial(CheckRow, mean_b=1.0)
     measure, share, why = "share of equal token ids", float(np.mean(equal)), "; ".join(token_causes)
     rows = [row(on="fixed texts", measure=measure, mean_a=share, failure=why)]
@@ -163,7 +165,7 @@ def judge_stacks(
 def _libraries(**stacks: Stack) -> Iterator[str]:
     """Yield the versions of each named stack, one line each."""
     for place, stack in stacks.items():
-        versions = stack.facts["libraries"].items()
+        versions = stack.properties["libraries"].items()
         yield f"{place}: {', '.join(f'{name} {each}' for name, each in versions)}"
 
 
@@ -242,12 +244,12 @@ def read_probe(path: Path) -> Stack:
     """Read what the probe wrote."""
     with np.load(path, allow_pickle=False) as arrays:
         read = {name: arrays[name] for name in arrays.files}
-    return Stack(json.loads(str(read.pop("facts"))), read)
+    return Stack(json.loads(str(read.pop("properties"))), read)
 
 
 def _token_causes(here: Stack, there: Stack) -> Iterator[str]:
     """Yield the differences between the token ids of fixed texts."""
-    old, new = here.facts, there.facts
+    old, new = here.properties, there.properties
     different = sum(a != b for a, b in zip(old["bare"], new["bare"], strict=True))
     if different:
         what = f"{different} of {len(old['bare'])} fixed texts have other token ids"
@@ -261,24 +263,24 @@ def _token_causes(here: Stack, there: Stack) -> Iterator[str]:
         yield f"special tokens: {around[0]} around a text there, {around[1]} here"
 
 
-def _fact_causes(here: Stack, there: Stack, facts: Mapping[str, str]) -> Iterator[str]:
-    """Yield the facts that differ."""
-    for key, name in facts.items():
-        old, new = (dict(_flatten(name, each.facts.get(key))) for each in (here, there))
+def _property_causes(here: Stack, there: Stack, properties: Mapping[str, str]) -> Iterator[str]:
+    """Yield the properties that differ."""
+    for key, name in properties.items():
+        old, new = (dict(_flatten(name, each.properties.get(key))) for each in (here, there))
         for item in {**old, **new}:
             now, before = new.get(item, "none"), old.get(item, "none")
             if now != before:
                 yield f"{item}: {now} there, {before} here"
 
 
-def _flatten(name: str, fact: Any) -> Iterator[tuple[str, str]]:
-    """Yield the values of a fact, at any depth, without the wiring of a library's version."""
-    if not isinstance(fact, dict):
-        yield name, f"{fact:.6g}" if isinstance(fact, float) else str(fact) or "none"
+def _flatten(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the values of a property, at any depth, without the wiring of a library's version."""
+    if not isinstance(value, dict):
+        yield name, f"{value:.6g}" if isinstance(value, float) else str(value) or "none"
         return
-    for key, value in fact.items():
+    for key, item in value.items():
         if key not in WIRING:
-            yield from _flatten(f"{name}, {key}", value)
+            yield from _flatten(f"{name}, {key}", item)
 
 
 def _distances(here: Stack, there: Stack, name: str) -> Float64Array:
@@ -291,7 +293,7 @@ def _distances(here: Stack, there: Stack, name: str) -> Float64Array:
 
 def _score_row(sample: Dataset, here: Stack, there: Stack, cosine: bool) -> CheckRow:
     """Return the scores of a sample here (baseline) and there (candidate)."""
-    measure = sample.facts.main_measure
+    measure = sample.metadata.main_measure
     old, new = (_score(sample, each, measure, cosine) for each in (here, there))
     part = resample_differences(new - old, Resampling(), sample.name, measure)
     return CheckRow(

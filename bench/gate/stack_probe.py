@@ -2,8 +2,8 @@
 
 The interpreter needs torch and transformers, and sentence-transformers for folders of its form.
 Nothing of this program is imported, and the syntax is that of Python 3.8. OUT is a .npz file with
-vectors, and with token ids and the facts that vectors depend on as JSON. Each line of the output is
-a number of texts that were encoded.
+vectors, and with token ids and the properties that vectors depend on as JSON. Each line of the
+output is a number of texts that were encoded.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ import torch
 STEP = 32  # texts between two lines of progress
 LIBRARIES = ("transformers", "sentence-transformers", "tokenizers", "torch")
 MOST = 64  # tokens of which hidden states are compared
-# Tokenizer, network, function of texts and their role, and facts.
+# Tokenizer, network, function of texts and their role, and properties.
 Opened = Tuple[Any, Any, Callable[[List[str], str], Any], Dict[str, Any]]  # noqa: UP006
 
 
 def main(job_path: str, out_path: str) -> None:
-    """Read the job, load the model, and write its arrays and facts."""
+    """Read the job, load the model, and write its arrays and properties."""
     with open(job_path, encoding="utf-8") as file:  # noqa: PTH123
         job = json.load(file)
     if job["device"] == "auto":
         job["device"] = "cuda" if torch.cuda.is_available() else "cpu"
-    tokenizer, network, encode, facts = (_open_st if job["modules"] else _open_plain)(job)
-    facts["libraries"] = {name: _version(name) for name in LIBRARIES}
-    facts.update(_tokenizer_facts(tokenizer, job["probe"]))
-    tokens = [row[:MOST] for row in job["tokens"] or facts["whole"]]
-    facts.update(_network_facts(network, tokens[0]))
+    tokenizer, network, encode, properties = (_open_st if job["modules"] else _open_plain)(job)
+    properties["libraries"] = {name: _version(name) for name in LIBRARIES}
+    properties.update(_tokenizer_properties(tokenizer, job["probe"]))
+    tokens = [row[:MOST] for row in job["tokens"] or properties["whole"]]
+    properties.update(_network_properties(network, tokens[0]))
     arrays: dict[str, Any] = {"states": np.array([_states(network, row).mean(0) for row in tokens])}
     for name, texts in job["texts"].items():
         order = np.argsort([len(text) for text in texts], kind="stable")  # for little padding
         parts = [order[start : start + STEP] for start in range(0, len(texts), STEP)]
         vectors = [_encode_part(encode, [texts[row] for row in part], name) for part in parts]
         arrays[name] = np.concatenate(vectors)[np.argsort(order)]
-    np.savez(out_path, facts=np.array(json.dumps(facts, default=str)), **arrays)
+    np.savez(out_path, properties=np.array(json.dumps(properties, default=str)), **arrays)
 
 
 def _encode_part(encode: Any, texts: list[str], name: str) -> Any:
@@ -75,7 +75,7 @@ def _open_st(job: dict[str, Any]) -> Opened:
     for place, module in enumerate(model):
         settings = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
         modules[place] = dict(settings, type=type(module).__name__)
-    facts = {
+    properties = {
         "max_tokens": model.max_seq_length,
         "prompts": dict(model.prompts or {}),
         "default_prompt": model.default_prompt_name,
@@ -84,7 +84,7 @@ def _open_st(job: dict[str, Any]) -> Opened:
     }
     if not hasattr(model[0], "auto_model"):
         sys.exit("it does not begin with a transformer, whose states --stack compares")
-    return model.tokenizer, model[0].auto_model, encode, facts
+    return model.tokenizer, model[0].auto_model, encode, properties
 
 
 def _open_plain(job: dict[str, Any]) -> Opened:
@@ -120,7 +120,7 @@ def _states(network: Any, tokens: list[int]) -> Any:
     return output[0][0].float().cpu().numpy()
 
 
-def _tokenizer_facts(tokenizer: Any, texts: list[str]) -> dict[str, Any]:
+def _tokenizer_properties(tokenizer: Any, texts: list[str]) -> dict[str, Any]:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     steps = [type(getattr(backend, n, None)) for n in ("normalizer", "pre_tokenizer", "model")]
     names = ", ".join(step.__name__ for step in steps if step is not type(None))
@@ -135,7 +135,7 @@ def _tokenizer_facts(tokenizer: Any, texts: list[str]) -> dict[str, Any]:
     }
 
 
-def _network_facts(network: Any, tokens: list[int]) -> dict[str, Any]:
+def _network_properties(network: Any, tokens: list[int]) -> dict[str, Any]:
     rotary = {
         round(float(values.double().sum()), 6)
         for name, values in network.named_buffers()

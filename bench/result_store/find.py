@@ -28,7 +28,7 @@ SELECTOR = "@"
 LISTED = 6  # choices or models that an error lists
 HASH_DIGITS = 12
 EXACT = "flat"  # the index of exact search
-RUN_FILE_FACT = "run file"
+RUN_FILE = "run file"
 TOKENS = "tokens"  # digest of token ids, which depend on the versions of libraries
 FILES = ("files", "query_files", "adapter.files")  # by one hash each
 
@@ -62,13 +62,13 @@ def describe_protocol(protocol: Protocol) -> dict[str, str]:
 def describe_recipe(result: Result) -> dict[str, str]:
     """Return recipe and index of ``result`` without its name. They may differ between models."""
     if result.recipe is None:
-        return {RUN_FILE_FACT: result.fingerprint[:HASH_DIGITS]}  # the only known fact
+        return {RUN_FILE: result.fingerprint[:HASH_DIGITS]}  # the only known setting
     fields = msgspec.to_builtins(result.recipe)
     adapter = fields["adapter"] or {"kind": "", "files": {}}
     files = (fields.pop("files"), fields.pop("query_files"), adapter.pop("files"))
     hashed = dict(zip(FILES, map(_hash_files, files), strict=True))
     del fields["model"], fields["compression"]
-    fields |= {**result.recipe.compression.facts, "adapter": adapter}
+    fields |= {**result.recipe.compression.settings, "adapter": adapter}
     traits = result.recipe.traits
     if not traits.makes_vectors:
         known = {"kind", "checkpoint", "revision", "options", *traits.fields}
@@ -97,11 +97,11 @@ def _hash_files(files: Mapping[str, str]) -> str:
     return hashlib.sha256(content).hexdigest()[:HASH_DIGITS] if files else ""
 
 
-def find_differing_facts(facts: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the names of ``facts`` that differ between results."""
-    facts = list(facts)
-    names = dict.fromkeys(name for fact in facts for name in fact)
-    return [name for name in names if len({fact.get(name, "") for fact in facts}) > 1]
+def find_differing_settings(described: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return the names of ``described`` that differ between results."""
+    described = list(described)
+    names = dict.fromkeys(name for each in described for name in each)
+    return [name for name in names if len({each.get(name, "") for each in described}) > 1]
 
 
 def choose_results(
@@ -181,10 +181,10 @@ def _differing_fields(results: Sequence[Evaluation]) -> list[str]:
 
     Fields of protocol, prompts and state count only if they differ on one collection.
     """
-    of_recipes = find_differing_facts(describe_recipe(stored.record) for stored in results)
+    of_recipes = find_differing_settings(describe_recipe(stored.record) for stored in results)
     names = {name for name in of_recipes if not name.startswith(("prompts.", f"options.{STATE}"))}
     for repeated in _group_by_collection(results).values():
-        names.update(find_differing_facts(describe_result(stored.record) for stored in repeated))
+        names.update(find_differing_settings(describe_result(stored.record) for stored in repeated))
     names.discard(TOKENS)  # those of different recipes may differ
     if mix_token_ids(results):
         names.add(TOKENS)
@@ -201,9 +201,9 @@ def _group_by_collection(results: Iterable[Evaluation]) -> dict[str, list[Evalua
 
 def _ambiguous(name: str, results: Sequence[Evaluation]) -> BenchError:
     """Return an error that lists the fields in which results differ, with their values."""
-    facts = [describe_result(stored.record) for stored in results]
+    described = [describe_result(stored.record) for stored in results]
     values = {
-        field: list(dict.fromkeys(fact.get(field, "") for fact in facts))
+        field: list(dict.fromkeys(each.get(field, "") for each in described))
         for field in _differing_fields(results)
     }
     lines = [
@@ -212,7 +212,7 @@ def _ambiguous(name: str, results: Sequence[Evaluation]) -> BenchError:
     ]
     hint = f"Name one of the folders, such as {results[0].folder}"
     for field in sorted(values, key=lambda field: field in FILES):
-        is_hash = field.endswith("sha256") or field == RUN_FILE_FACT  # which nobody types
+        is_hash = field.endswith("sha256") or field == RUN_FILE  # which nobody types
         if not is_hash and not any(SELECTOR in value for value in values[field]):
             names = [f"'{name}{SELECTOR}{field}={value}'" for value in values[field][:LISTED]]
             hint = f"Type {' or '.join(names)}; several conditions can follow each other."
@@ -308,12 +308,12 @@ def _find_by_name(name: str, roots: Sequence[Path]) -> list[Evaluation]:
 
 def _select(conditions: list[str], name: str, results: Sequence[Evaluation]) -> list[Evaluation]:
     """Return the results that meet each condition."""
-    facts = [describe_result(stored.record) for stored in results]
-    fields = {field for fact in facts for field in fact}
+    described = [describe_result(stored.record) for stored in results]
+    fields = {field for each in described for field in each}
     kept = [
         stored
-        for stored, fact in zip(results, facts, strict=True)
-        if all(_meets_condition(condition, stored.record, fact, fields) for condition in conditions)
+        for stored, each in zip(results, described, strict=True)
+        if all(_meets_condition(condition, stored.record, each, fields) for condition in conditions)
     ]
     if results and not kept:
         shown = f"Run `python -m bench show {results[0].folder}` to see the fields of a result."
@@ -325,16 +325,16 @@ def _select(conditions: list[str], name: str, results: Sequence[Evaluation]) -> 
 
 
 def _meets_condition(
-    condition: str, result: Result, facts: Mapping[str, str], fields: Collection[str]
+    condition: str, result: Result, described: Mapping[str, str], fields: Collection[str]
 ) -> bool:
-    """Return True if a fact is equal to ``field=value``, or if the key starts with the condition.
+    """Return True if a setting equals ``field=value``, or if the key starts with the condition.
 
-    A fact that only other results have counts as empty.
+    A setting that only other results have counts as empty.
     """
     field, equals, value = condition.partition("=")
     if not equals:
         return result.key.startswith(condition)
-    return field in fields and facts.get(field, "").lower() == value.lower()
+    return field in fields and described.get(field, "").lower() == value.lower()
 
 
 def _find_in_folder(path: Path) -> list[Evaluation]:

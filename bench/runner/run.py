@@ -326,7 +326,7 @@ def score(request: ScoreRequest) -> Evaluation:
     workspace = open_workspace(request)
     with_corpus = isinstance(request.dataset, Dataset)
     opened = workspace.open(request.dataset, request.split, with_corpus=with_corpus)
-    file, name = _read_run(request.run, opened.dataset.facts.split)
+    file, name = _read_run(request.run, opened.dataset.metadata.split)
     file = _read_passages(file, request.passages) if request.passages else file
     measures = request.measure or None
     repeats = request if opened.asked and isinstance(request.run, str | Path) else None

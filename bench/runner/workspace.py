@@ -40,7 +40,7 @@ from datasets_cfg.catalogue import (
     user_members,
 )
 from datasets_cfg.dataset import (
-    FACTS_FILE,
+    METADATA_FILE,
     Dataset,
     name_in_results,
     open_dataset,
@@ -135,7 +135,9 @@ class Workspace:
             for member, folder in user_members(suite, self.data_dir).items():
                 if (name := name_in_results(folder)) != member:
                     problem = f"{suite}: results on the member {member} would be called {name}"
-                    raise BenchError(problem, f'Write name = "{member}" into {folder / FACTS_FILE}')
+                    raise BenchError(
+                        problem, f'Write name = "{member}" into {folder / METADATA_FILE}'
+                    )
         return expanded
 
     def dataset(
@@ -265,8 +267,8 @@ class Workspace:
         if like != "":
             check_norms(model.recipe, now, like)
         server = encoder.server.recipe
-        fact = self.store.remember(server, "probe", lambda: {"vectors": now.tolist()})
-        check_same_server(model.name, np.array(fact["vectors"], np.float32), now)
+        known = self.store.remember(server, "probe", lambda: {"vectors": now.tolist()})
+        check_same_server(model.name, np.array(known["vectors"], np.float32), now)
 
     def prepare(
         self,

@@ -233,7 +233,7 @@ def race_tools(
     """
     with tempfile.TemporaryDirectory(dir=scratch) as temporary:
         folder = write_beir_folder(dataset, Path(temporary))
-        base = replace(job, folder=str(folder), exclude_self=bool(dataset.facts.exclude_self))
+        base = replace(job, folder=str(folder), exclude_self=bool(dataset.metadata.exclude_self))
         runners = [ToolRunner(OURS, __version__, partial(_run_ours, base, arguments, temporary))]
         for tool in tools:
             sized = replace(base, batch_size=DEFAULT_BATCH[tool])
@@ -255,21 +255,21 @@ def write_beir_folder(dataset: Dataset, place: Path) -> Path:
     if dataset.answers is not None or dataset.excluded:
         problem = "is judged by answer strings" if dataset.answers else "excludes documents"
         raise BenchError(f"{dataset.name} {problem}, which other tools do not support")
-    facts = {
+    metadata = {
         # A copy is not the published collection, whose name it must not claim.
         "name": f"copy-of-{dataset.name.replace('/', '-')}",
         "layout": "beir",
         "split": "test",
         "main_measure": MEASURE,
-        "depth": dataset.facts.depth,
-        "exclude_self": bool(dataset.facts.exclude_self),
+        "depth": dataset.metadata.depth,
+        "exclude_self": bool(dataset.metadata.exclude_self),
     }
     corpus, queries = dataset.corpus, dataset.queries
     columns = (column.to_pylist() for column in (corpus.ids, corpus.titles, corpus.texts))
     asked = zip(queries.ids, queries.texts, strict=True)
     folder = place / "collection"
     folder.mkdir()
-    write_collection(folder, map(Document, *columns), asked, dataset.qrels, facts)
+    write_collection(folder, map(Document, *columns), asked, dataset.qrels, metadata)
     return folder
 
 

@@ -65,9 +65,9 @@ class IndexManifest(Record, kw_only=True):
     def key(self) -> str:
         """Name of the folder in the store, equal for equal content."""
         side = self.recipe.side("document").fingerprint
-        facts = [side, self.view, self.corpus_sha256, self.spec, self.faiss]
-        facts += filter(None, (self.tokens_sha256, self.trained_on))
-        return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:16]
+        made_from = [side, self.view, self.corpus_sha256, self.spec, self.faiss]
+        made_from += filter(None, (self.tokens_sha256, self.trained_on))
+        return hashlib.sha256(msgspec.json.encode(made_from)).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

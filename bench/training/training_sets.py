@@ -116,7 +116,7 @@ class TrainSplit:
         kept = [index for index, id_ in enumerate(dataset.queries.ids) if id_ in relevant]
         if not kept:
             raise BenchError(
-                f"the split {dataset.facts.split} of {dataset.name} has no queries to train on",
+                f"the split {dataset.metadata.split} of {dataset.name} has no queries to train on",
                 "Its qrels must name relevant documents of its corpus.",
             )
         ids = dataset.queries.ids
@@ -240,7 +240,7 @@ def hash_split(dataset: Dataset) -> dict[str, str]:
     name, read = dataset.name, {}
     read[name] = f"{dataset.corpus.sha256} {dataset.qrels_sha256}"
     read[f"{name} queries"] = dataset.queries_sha256
-    read[f"{name} excludes self"] = str(bool(dataset.facts.exclude_self))
+    read[f"{name} excludes self"] = str(bool(dataset.metadata.exclude_self))
     if dataset.overlay:
         read[f"{name} imported judgements"] = dataset.overlay
     if next(iter(dataset.reader.examples()), None) is not None:
@@ -303,8 +303,8 @@ def find_leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
     same = related or files[0] & files[1]  # elsewhere, ids collide by accident
     if same and (ids := set(training.queries.ids) & set(evaluated.queries.ids)):
         raise BenchError(
-            f"split {training.facts.split} of {training.name} has "
-            f"{format_count(len(ids), 'query', 'queries')} of split {evaluated.facts.split}, on "
+            f"split {training.metadata.split} of {training.name} has "
+            f"{format_count(len(ids), 'query', 'queries')} of split {evaluated.metadata.split}, on "
             f"which {evaluated.name} is evaluated",
             'Train on another split: --split train, or in a grid split = "train".',
         )

@@ -218,7 +218,7 @@ def open_test_sets(
             if name in held_out:
                 raise
             continue
-        if name in held_out or dataset.facts.split != TRAIN:
+        if name in held_out or dataset.metadata.split != TRAIN:
             datasets[name] = dataset
     return datasets
 

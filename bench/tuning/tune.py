@@ -159,13 +159,13 @@ class Trial:
     @property
     def depth(self) -> int:
         """Number of documents of each ranking that are fused."""
-        cutoff = parse_measure(self.measure).documents or self.dataset.facts.depth
+        cutoff = parse_measure(self.measure).documents or self.dataset.metadata.depth
         return max(DEPTH, cutoff)
 
     @cached_property
     def judged(self) -> Qrels:
         """Judgements of all documents of the rankings."""
-        return judge(self.dataset, self.fuse(Fusion(depth=self.dataset.facts.depth)))
+        return judge(self.dataset, self.fuse(Fusion(depth=self.dataset.metadata.depth)))
 
     @cached_property
     def judged_queries(self) -> tuple[str, ...] | None:

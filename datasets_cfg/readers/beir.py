@@ -167,17 +167,20 @@ def write_collection(
     documents: Iterable[Document],
     queries: Iterable[tuple[str, str]],
     qrels: Iterable[tuple[str, str, int]],
-    facts: Mapping[str, Any],
+    metadata: Mapping[str, Any],
 ) -> None:
-    """Write a collection into an empty ``folder``: BEIR's files of one split, and its facts."""
+    """Write a collection into an empty ``folder``: BEIR's files of one split, and its metadata."""
     encode = msgspec.json.encode
     (folder / "qrels").mkdir()
     rows = (f"{query}\t{document}\t{grade}".encode() for query, document, grade in qrels)
     for name, lines in (
         ("corpus.jsonl", (encode({"_id": i, "title": t, "text": x}) for i, t, x in documents)),
         ("queries.jsonl", (encode({"_id": id_, "text": text}) for id_, text in queries)),
-        (f"qrels/{facts['split']}.tsv", itertools.chain(["\t".join(BEIR_HEADER).encode()], rows)),
-        ("dataset.toml", (b"%s = %s" % (k.encode(), encode(v)) for k, v in facts.items())),
+        (
+            f"qrels/{metadata['split']}.tsv",
+            itertools.chain(["\t".join(BEIR_HEADER).encode()], rows),
+        ),
+        ("dataset.toml", (b"%s = %s" % (k.encode(), encode(v)) for k, v in metadata.items())),
     ):
         with (folder / name).open("wb") as file:
             file.writelines(line + b"\n" for line in lines)

@@ -201,7 +201,7 @@ class Reader(ABC):
         return ()
 
     def defaults(self) -> dict[str, Any]:
-        """Return facts of an undeclared folder that differ from the defaults of `Facts`."""
+        """Return metadata of an undeclared folder that differs from the defaults of `Metadata`."""
         return {}
 
     def has_documents(self) -> bool:

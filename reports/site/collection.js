@@ -1,4 +1,4 @@
-// One collection under one protocol: every model on it, published scores, and its facts.
+// One collection under one protocol: every model on it, published scores, and its properties.
 
 function showCollection(dataset) {
   const rows = BOARD.rows.filter((row) => row.cells[dataset.name]);
@@ -132,7 +132,7 @@ function showCollection(dataset) {
       holder,
       section(
         "Protocol",
-        facts([
+        properties([
           ["queries", grouped(dataset.queries)],
           ["documents", grouped(dataset.documents)],
           ...Object.entries(dataset.protocol),

@@ -154,8 +154,8 @@ function showModel(row) {
         "details",
         {},
         el("summary", {}, dataset.name),
-        facts([
-          ...Object.entries(cell.facts),
+        properties([
+          ...Object.entries(cell.provenance),
           ["score range over orders of tied documents", ties],
           ["index recall", recall],
           ["queries without retrieved documents", cell.unanswered ? grouped(cell.unanswered) : ""],
@@ -261,7 +261,7 @@ function showModel(row) {
         sliceSection(),
         section(
           "Recipe",
-          facts([
+          properties([
             ...Object.entries(row.recipe),
             ["parameters", sizeOf(row)],
             ["bytes per document", grouped(row.document_bytes)],

@@ -167,8 +167,8 @@ function valueInWords(name, value) {
   return VALUES[value] ?? value;
 }
 
-function facts(pairs) {
-  const list = el("dl", { class: "facts" });
+function properties(pairs) {
+  const list = el("dl", { class: "properties" });
   const shown = new Set();
   for (const [name, value] of pairs) {
     const fact = `${inWords(name)} ${value}`;

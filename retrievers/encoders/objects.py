@@ -212,16 +212,16 @@ def _hash_object(encoder: Any) -> str:
     backend: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(backend, "to_str"):
         return ""
-    facts: dict[str, Any] = {name: library_version(name) for name in VERSIONS}
-    facts |= {name: str(getattr(encoder, name, None)) for name in STATED}
-    facts["sides"] = [str(getattr(tokenizer, f"{each}_side", "")) for each in SIDES]
+    described: dict[str, Any] = {name: library_version(name) for name in VERSIONS}
+    described |= {name: str(getattr(encoder, name, None)) for name in STATED}
+    described["sides"] = [str(getattr(tokenizer, f"{each}_side", "")) for each in SIDES]
     for place, module in enumerate(encoder):
         settings = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
         network = getattr(getattr(module, "auto_model", None), "config", None)
         config = network.to_dict() if network else {}
         kept = {name: each for name, each in config.items() if name != "_name_or_path"}
-        facts[str(place)] = (type(module).__name__, settings, kept)
-    digest = hashlib.sha256(json.dumps(facts, default=str, sort_keys=True).encode())
+        described[str(place)] = (type(module).__name__, settings, kept)
+    digest = hashlib.sha256(json.dumps(described, default=str, sort_keys=True).encode())
     digest.update(backend.to_str().encode())
     for name, tensor in (*encoder.named_parameters(), *encoder.named_buffers()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -84,9 +84,11 @@ def preflight(
     joined = [title + text for title, text in zip(titles, texts, strict=True)]
     empty = {"documents": _count_empty(vectors, joined), "queries": _count_empty(asked, queries)}
     difference, mixed_up = _compare_alone(encoder, titles, texts, vectors)
-    facts = {"documents": documents, "queries": questions}
+    statistics = {"documents": documents, "queries": questions}
     warnings = [
-        line for role, measured in facts.items() for line in _find_warnings(role, measured, encoder)
+        line
+        for role, measured in statistics.items()
+        for line in _find_warnings(role, measured, encoder)
     ]
     warnings += [
         f"{role}: {number} empty texts have the vector 0, and rank as a product of 0 does"
@@ -103,7 +105,9 @@ def preflight(
         )
     stop = [f"{differ}: its vector depends on more than its text"] if has_state else []
     stop += [
-        line for role, measured in facts.items() for line in _find_unusable(role, measured, empty)
+        line
+        for role, measured in statistics.items()
+        for line in _find_unusable(role, measured, empty)
     ]
     if mixed_up:
         stop.append(
@@ -169,21 +173,21 @@ def _mean(values: Float64Array) -> float:
     return float(values.mean()) if len(values) else 0.0
 
 
-def _find_warnings(role: str, facts: VectorStatistics, encoder: Encoder) -> list[str]:
+def _find_warnings(role: str, measured: VectorStatistics, encoder: Encoder) -> list[str]:
     lines = []
-    if facts.count > 1 and facts.spread < MIN_SPREAD:
+    if measured.count > 1 and measured.spread < MIN_SPREAD:
         lines.append(
-            f"{role}: vectors are nearly the same: they lie {facts.spread:.3f} of their length "
+            f"{role}: vectors are nearly the same: they lie {measured.spread:.3f} of their length "
             "from their mean"
         )
-    unit = max(abs(facts.norm_max - 1), abs(facts.norm_min - 1)) <= UNIT_TOLERANCE
-    if encoder.recipe.similarity == "cos" and facts.norm_max > 0 and not unit:
+    unit = max(abs(measured.norm_max - 1), abs(measured.norm_min - 1)) <= UNIT_TOLERANCE
+    if encoder.recipe.similarity == "cos" and measured.norm_max > 0 and not unit:
         lines.append(
-            f"{role}: similarity is cosine, and vectors are from {facts.norm_min:.4g} to "
-            f"{facts.norm_max:.4g} long instead of 1"
+            f"{role}: similarity is cosine, and vectors are from {measured.norm_min:.4g} to "
+            f"{measured.norm_max:.4g} long instead of 1"
         )
-    if facts.truncated is not None and facts.truncated > MAX_TRUNCATED:
-        lines.append(f"{role}: {facts.truncated:.0%} of the texts are cut to the model's length")
+    if measured.truncated is not None and measured.truncated > MAX_TRUNCATED:
+        lines.append(f"{role}: {measured.truncated:.0%} of the texts are cut to the model's length")
     return lines
 
 

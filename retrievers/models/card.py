@@ -44,9 +44,9 @@ UNKNOWN_SETTINGS: Mapping[str, Any] = {
     **dict.fromkeys(("pooling", "dtype"), "unknown"),
     **dict.fromkeys(("max_query_tokens", "max_document_tokens")),
 }
-# Facts about a Python object, for people, unless its files are hashed: the fingerprint in its
-# options names its vectors.
-PYTHON_OBJECT_FACTS = (*UNKNOWN_SETTINGS, "prompts", *USAGE_ADDED_LATER)
+# What is known about a Python object, for people, unless its files are hashed: the fingerprint in
+# its options names its vectors.
+PYTHON_OBJECT_SETTINGS = (*UNKNOWN_SETTINGS, "prompts", *USAGE_ADDED_LATER)
 StageKind = Literal["dense", "layer-norm"]
 AdapterKind = Literal["adapterhub", "peft", "routed"]
 Option = bool | int | float | str
@@ -114,7 +114,7 @@ class Compression(Record, kw_only=True, omit_defaults=True):
     rescore_by: Literal["stored", "int8"] = "stored"
 
     @property
-    def facts(self) -> dict[str, str]:
+    def settings(self) -> dict[str, str]:
         """Values of the options ``dimensions``, ``precision`` and ``rescore``, "" for none."""
         rescore = str(self.rescore or "") + (":int8" if self.rescore_by == "int8" else "")
         dimensions = str(self.dimensions or "")
@@ -125,7 +125,7 @@ class Compression(Record, kw_only=True, omit_defaults=True):
         """Options in one line, such as ``dimensions=128 precision=int8``; "" for none."""
         if self == Compression():
             return ""
-        return " ".join(f"{name}={value}" for name, value in self.facts.items() if value)
+        return " ".join(f"{name}={value}" for name, value in self.settings.items() if value)
 
 
 class Usage(Record, kw_only=True):
@@ -238,10 +238,10 @@ class Recipe(Usage, kw_only=True):
             names |= {"checkpoint", "revision", "query_checkpoint", "query_revision"}
         fields = msgspec.structs.asdict(self)
         if not self.traits.is_stated and (self.encoder or not self.files):
-            fields |= {name: defaults[name] for name in PYTHON_OBJECT_FACTS}
+            fields |= {name: defaults[name] for name in PYTHON_OBJECT_SETTINGS}
             names |= {*USAGE_ADDED_LATER}
-        facts = {name: value for name, value in fields.items() if name not in names}
-        return hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()
+        described = {name: value for name, value in fields.items() if name not in names}
+        return hashlib.sha256(msgspec.json.encode(described, order="deterministic")).hexdigest()
 
     def side(self, role: Role) -> "Recipe":
         """Return the recipe of one side, ``role``, with the other side's fields at plain values.

@@ -233,7 +233,7 @@ class _Tokenizer(_File, frozen=True):
 
 
 @dataclass(frozen=True)
-class TokenizerFacts:
+class TokenizerSettings:
     """Settings of use that a tokenizer was saved with.
 
     Attributes:
@@ -452,7 +452,7 @@ def read_st_folder(folder: Path) -> Card:
         read_stage_file(resolve_inside(folder, stage.path))
     inner = resolve_inside(folder, modules[0].path)
     refuse_own_code(inner)
-    transformer, tokenizer = _read_transformer(inner), read_tokenizer_facts(inner)
+    transformer, tokenizer = _read_transformer(inner), read_tokenizer_settings(inner)
     length = _find_length(inner, transformer.max_seq_length, tokenizer.max_tokens)
     return Card(
         **_shared_fields(folder, settings, normalize),
@@ -538,7 +538,7 @@ def _find_length_warnings(length: int, stated: int | None) -> list[str]:
 
 def warn_of_contradictions(card: Card, root: Path, inner: Path) -> None:
     """Warn about settings of a checkpoint's files that differ from its card, which is used."""
-    stated: dict[str, Any] = {"truncation_side": read_tokenizer_facts(inner).truncation_side}
+    stated: dict[str, Any] = {"truncation_side": read_tokenizer_settings(inner).truncation_side}
     if is_st_folder(root):
         try:
             own = read_st_folder(root)
@@ -621,7 +621,7 @@ def _read_if_present(path: Path, kind: type[F]) -> F:
     return read_json(path, kind) if lexists(path) else kind()
 
 
-def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
+def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
     """Read ``tokenizer_config.json`` in ``folder``, completed by ``tokenizer.json``."""
     path = folder / "tokenizer_config.json"
     config = _read_if_present(path, _TokenizerConfig)
@@ -635,7 +635,7 @@ def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
     applies = lexists(folder / WORD_PIECES) or (
         (config.tokenizer_class or "").removesuffix("Fast") in LOWER_CASING
     )
-    return TokenizerFacts(
+    return TokenizerSettings(
         max_tokens=int(length) if length is not None and length < NO_LIMIT else None,
         truncation_side=side,
         lower_cases=bool(config.do_lower_case) and applies,

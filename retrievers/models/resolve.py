@@ -80,7 +80,7 @@ class Model:
     """A resolved model.
 
     Attributes:
-        card: facts stated about the model.
+        card: settings stated about the model.
         recipe: everything that determines its vectors.
         document: files of the document encoder; None for models without a checkpoint.
         query: files of a separate query encoder, or None.
@@ -273,7 +273,7 @@ def _declared_card(name: str) -> Card:
 
 
 def _card_like(card: Card, checkpoint: str) -> Card:
-    """Return a card for another checkpoint, without facts about the card's own."""
+    """Return a card for another checkpoint, without what the card says of its own."""
     if not card.traits.is_network:
         problem = f"--like {card.name}: its card does not describe a transformer checkpoint"
         raise BenchError(problem, "See `python -m bench list models`.")
@@ -544,8 +544,8 @@ def _resolve_reranker(card: Card, base: Path, trust_code: bool) -> Model:
     if PYTHON_FILE.fullmatch(card.reranker):
         path, name = _find_code(card.name, card.reranker, base, trust_code)
         card = replace_fields(card, {"reranker": f"{path}:{name}"})
-        facts = {"reranker": f"{path.name}:{name}", "depth": card.depth}
-        return Model(card, _make_recipe(card, files=hash_sources(str(path)), options=facts))
+        options = {"reranker": f"{path.name}:{name}", "depth": card.depth}
+        return Model(card, _make_recipe(card, files=hash_sources(str(path)), options=options))
     return _resolve_library(card, card.reranker, base, trust_code, depth=card.depth)
 
 

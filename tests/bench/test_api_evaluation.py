@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bench
-from bench.boards.rows import row_facts
+from bench.boards.rows import row_settings
 from bench.evaluation.run_files import read_run_file
 
 ROOT = Path(__file__).parents[2]
@@ -51,11 +51,11 @@ def test_dictionaries_become_the_collection_that_they_describe(dataset, cache):
     assert again.reader.folder == dataset.reader.folder
 
 
-def test_facts_of_dictionaries_may_be_given_and_must_exist(cache):
+def test_metadata_of_dictionaries_may_be_given_and_must_exist(cache):
     made = bench.Dataset.from_dicts(
         CORPUS, QUERIES, QRELS, cache_dir=cache, main_measure="RR@10", exclude_self=True
     )
-    assert (made.facts.main_measure, made.facts.exclude_self) == ("RR@10", True)
+    assert (made.metadata.main_measure, made.metadata.exclude_self) == ("RR@10", True)
     with pytest.raises(bench.BenchError, match="mean_measure"):
         bench.Dataset.from_dicts(CORPUS, QUERIES, QRELS, cache_dir=cache, mean_measure="RR@10")
 
@@ -168,8 +168,8 @@ def test_settings_that_a_function_does_not_state_are_unknown(dataset, cache):
     stated = msgspec.to_builtins(done.record.recipe)
     assert {stated[name] for name in ("pooling", "dtype")} == {"unknown"}
     assert stated["max_query_tokens"] is stated["max_document_tokens"] is None
-    facts = row_facts([SimpleNamespace(record=done.record)])
-    assert (facts["pooling"], facts["max_document_tokens"]) == ("unknown", "unknown")
+    settings = row_settings([SimpleNamespace(record=done.record)])
+    assert (settings["pooling"], settings["max_document_tokens"]) == ("unknown", "unknown")
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 from datasets_cfg.catalogue import (
     dataset_names,
     expand_names,
-    facts_for,
+    metadata_for,
     suite_for,
     suite_names,
     user_folder,
@@ -81,36 +81,36 @@ TRACKS = ["dev", "dl19", "dl20"]
 
 @pytest.mark.parametrize("name", dataset_names())
 def test_every_collection_states_its_source_and_how_to_obtain_it(name):
-    facts = facts_for(name)
-    assert facts.name == name
-    assert facts.title
-    assert facts.licence
-    assert facts.homepage.startswith("http")
-    assert facts.measures
-    assert facts.citation or name in EMBEDDED
-    assert facts.version or name in EMBEDDED
-    assert facts.public != bool(facts.instructions)
-    assert facts.public == bool(facts.archives or facts.hub) or name in EMBEDDED
-    if any(not archive.md5 for archive in facts.archives):
-        assert any("no published checksum" in doubt for doubt in facts.unverified)
+    metadata = metadata_for(name)
+    assert metadata.name == name
+    assert metadata.title
+    assert metadata.licence
+    assert metadata.homepage.startswith("http")
+    assert metadata.measures
+    assert metadata.citation or name in EMBEDDED
+    assert metadata.version or name in EMBEDDED
+    assert metadata.public != bool(metadata.instructions)
+    assert metadata.public == bool(metadata.archives or metadata.hub) or name in EMBEDDED
+    if any(not archive.md5 for archive in metadata.archives):
+        assert any("no published checksum" in doubt for doubt in metadata.unverified)
 
 
 def test_every_collection_states_its_self_match_rule_and_beir_excludes_the_query():
     for name in dataset_names():
-        assert facts_for(name).exclude_self is name.startswith("beir/")
+        assert metadata_for(name).exclude_self is name.startswith("beir/")
 
 
 @pytest.mark.parametrize("track", ["msmarco", "msmarco-title"])
 def test_ms_marco_has_its_official_measures_and_denominators(track):
-    dev, dl19, dl20 = (facts_for(f"{track}/{name}") for name in TRACKS)
+    dev, dl19, dl20 = (metadata_for(f"{track}/{name}") for name in TRACKS)
     assert (dev.main_measure, dev.measures) == ("RR@10", ("R@1000", "R@50"))
     assert dev.counts.queries == 6980
     assert (dl19.counts.queries, dl20.counts.queries) == (43, 54)
-    for facts in (dl19, dl20):
-        assert facts.main_measure == "nDCG@10"
-        assert facts.measures == ("R(rel=2)@1000", "AP(rel=2)", "RR(rel=2)")
-    assert {facts.counts.documents for facts in (dev, dl19, dl20)} == {8_841_823}
-    assert {facts.title_track for facts in (dev, dl19, dl20)} == {
+    for metadata in (dl19, dl20):
+        assert metadata.main_measure == "nDCG@10"
+        assert metadata.measures == ("R(rel=2)@1000", "AP(rel=2)", "RR(rel=2)")
+    assert {metadata.counts.documents for metadata in (dev, dl19, dl20)} == {8_841_823}
+    assert {metadata.title_track for metadata in (dev, dl19, dl20)} == {
         "title" if track == "msmarco-title" else "no-title"
     }
 
@@ -124,7 +124,7 @@ def test_ms_marco_has_its_official_measures_and_denominators(track):
     ],
 )
 def test_training_and_evaluation_splits_share_files_and_corpus(training, evaluated, queries):
-    one, other = facts_for(training), facts_for(evaluated)
+    one, other = metadata_for(training), metadata_for(evaluated)
     assert (one.split, one.counts.queries) == ("train", queries)
     assert cached_folder(one, Path()) == cached_folder(other, Path())
     same = ("layout", "title_track", "version", "exclude_self", "depth")
@@ -136,7 +136,7 @@ def test_training_and_evaluation_splits_share_files_and_corpus(training, evaluat
 def test_files_of_one_name_in_the_cache_are_one_file():
     by_name = {}
     for name in dataset_names():
-        for archive in facts_for(name).archives:
+        for archive in metadata_for(name).archives:
             source = (archive.url, archive.md5)
             assert by_name.setdefault(archive.file_name, source) == source
 
@@ -165,12 +165,12 @@ def test_a_mean_is_shown_only_over_one_main_measure():
     for name in suite_names():
         suite = suite_for(name)
         datasets = [member for member in suite.members if member in dataset_names()]
-        assert suite.mean == (len({facts_for(member).main_measure for member in datasets}) == 1)
+        assert suite.mean == (len({metadata_for(member).main_measure for member in datasets}) == 1)
 
 
 def test_training_collections_are_in_no_suite():
     nano = suite_for("nanobeir").members  # whose only split is called train
-    training = [n for n in dataset_names() if facts_for(n).split == "train" and n not in nano]
+    training = [n for n in dataset_names() if metadata_for(n).split == "train" and n not in nano]
     assert len(training) == 4
     for name in suite_names():
         assert not {*training} & {*suite_for(name).members}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets_cfg.catalogue import facts_for
+from datasets_cfg.catalogue import metadata_for
 from datasets_cfg.dataset import Dataset, open_remembered, remember_folder
 from datasets_cfg.readers.reader import Qrels
 from datasets_cfg.verification import check_counts, count_differences
@@ -40,33 +40,41 @@ def corpora(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache" / "corpora").glob("*"))
 
 
-def test_a_folder_needs_no_facts(folder, open_):
+def test_a_folder_needs_no_metadata(folder, open_):
     dataset = open_(folder)
 
-    assert (dataset.name, dataset.facts.layout, dataset.facts.split) == ("mine", "beir", "test")
-    assert dataset.facts.main_measure == "nDCG@10"
-    assert not dataset.facts.exclude_self
+    assert (dataset.name, dataset.metadata.layout, dataset.metadata.split) == (
+        "mine",
+        "beir",
+        "test",
+    )
+    assert dataset.metadata.main_measure == "nDCG@10"
+    assert not dataset.metadata.exclude_self
     assert dataset.queries.ids == ("q1", "q2")
     assert list(dataset.qrels) == [("q2", "d1", 2), ("q1", "d1", 1)]
     assert dataset.answers is None
     assert dataset.corpus.texts.to_pylist() == ["one", ""]
 
 
-def test_a_folder_may_declare_facts(folder, open_):
+def test_a_folder_may_declare_metadata(folder, open_):
     (folder / "dataset.toml").write_text(
         'name = "ours"\nsplit = "dev"\nexclude_self = true\n[counts]\ndocuments = 2\n'
     )
     dataset = open_(folder)
 
-    assert (dataset.name, dataset.facts.split, dataset.facts.exclude_self) == ("ours", "dev", True)
+    assert (dataset.name, dataset.metadata.split, dataset.metadata.exclude_self) == (
+        "ours",
+        "dev",
+        True,
+    )
     assert dataset.queries.ids == ("q1",)
 
 
-def test_a_folder_that_claims_a_declared_name_has_the_facts_of_that_collection(folder, open_):
+def test_a_folder_that_claims_a_declared_name_has_the_metadata_of_that_collection(folder, open_):
     (folder / "dataset.toml").write_text('name = "beir/scifact"\n')
     dataset = open_(folder)
 
-    assert dataset.facts == facts_for("beir/scifact")
+    assert dataset.metadata == metadata_for("beir/scifact")
     assert count_differences(dataset) == [
         "documents: 5,183 published, 2 found",
         "queries: 300 published, 2 found",
@@ -85,7 +93,7 @@ def test_a_folder_that_claims_a_declared_name_has_the_facts_of_that_collection(f
         ('main_measure = "R@5"', "changes its main_measure"),
     ],
 )
-def test_a_claimed_name_with_other_facts_is_refused(text, named, folder, open_):
+def test_a_claimed_name_with_other_metadata_is_refused(text, named, folder, open_):
     (folder / "dataset.toml").write_text(f'name = "beir/scifact"\n{text}\n')
     with pytest.raises(BenchError, match=named) as caught:
         open_(folder)
@@ -126,7 +134,7 @@ def test_judgements_that_are_added_never_change_the_hash_of_the_own(folder, open
         *("[counts]\ndocuments = -1", '[[archives]]\nurl = "file:///etc/passwd"'),
     ],
 )
-def test_a_mistake_in_declared_facts_is_named(text, folder, open_):
+def test_a_mistake_in_declared_metadata_is_named(text, folder, open_):
     (folder / "dataset.toml").write_text(text)
     with pytest.raises(BenchError, match=r"dataset\.toml"):
         open_(folder)
@@ -136,8 +144,8 @@ def test_a_name_of_the_catalogue_wins_over_a_folder(tmp_path, open_, monkeypatch
     fill(tmp_path / "beir" / "scifact", FILES)
     monkeypatch.chdir(tmp_path)
 
-    assert open_("beir/scifact", data_dir=tmp_path).facts.exclude_self
-    assert not open_("./beir/scifact").facts.exclude_self
+    assert open_("beir/scifact", data_dir=tmp_path).metadata.exclude_self
+    assert not open_("./beir/scifact").metadata.exclude_self
 
 
 def test_opening_does_not_read_the_corpus(folder, tmp_path, open_):
@@ -225,7 +233,7 @@ def test_a_folder_is_recognised_by_its_name_and_content_until_they_change(
 ):
     def again(dataset: Dataset) -> Path | None:
         content = (dataset.name, dataset.queries_sha256, dataset.qrels_sha256)
-        found = open_remembered(*content, dataset.facts.split, dataset.cache_dir)
+        found = open_remembered(*content, dataset.metadata.split, dataset.cache_dir)
         return found and found.reader.folder
 
     remember_folder(open_("beir/scifact", data_dir=bench_data))
@@ -248,11 +256,11 @@ def test_a_folder_is_recognised_by_its_name_and_content_until_they_change(
 
 def test_an_embedded_collection_has_the_declared_split_only(open_):
     dataset = open_("stdlib-code")
-    assert not dataset.facts.exclude_self
-    assert len(dataset.corpus) == dataset.facts.counts.documents
+    assert not dataset.metadata.exclude_self
+    assert len(dataset.corpus) == dataset.metadata.counts.documents
     with pytest.raises(BenchError, match=r"train\.tsv"):
         open_("stdlib-code", split="train")
-    assert open_("stdlib-code/train").facts.split == "train"
+    assert open_("stdlib-code/train").metadata.split == "train"
 
 
 @pytest.mark.parametrize(

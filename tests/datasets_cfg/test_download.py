@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from datasets_cfg import download as downloads
-from datasets_cfg.catalogue import Archive, Facts, facts_for
+from datasets_cfg.catalogue import Archive, Metadata, metadata_for
 from datasets_cfg.download import (
     ATTEMPTS,
     archive_path,
@@ -38,7 +38,7 @@ def _no_environment(monkeypatch):
 
 
 @pytest.fixture
-def tiny(file_server) -> Facts:
+def tiny(file_server) -> Metadata:
     """A collection on the server, in a zip."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -47,7 +47,7 @@ def tiny(file_server) -> Facts:
     file_server.files["tiny.zip"] = buffer.getvalue()
     md5 = hashlib.md5(buffer.getvalue()).hexdigest()
     archive = Archive(file_server.url("tiny.zip"), md5, folder="tiny")
-    return Facts("set/tiny", "beir", archives=(archive,))
+    return Metadata("set/tiny", "beir", archives=(archive,))
 
 
 @pytest.mark.parametrize("place", ["set/tiny", "tiny", "."])
@@ -88,9 +88,9 @@ def test_a_missing_collection_is_downloaded_once(tiny, tmp_path, file_server):
 def test_plain_files_join_what_an_archive_gave(tiny, tmp_path, file_server):
     file_server.files["more.tsv.gz"] = gzip.compress(b"1\tone\n")
     more = Archive(file_server.url("more.tsv.gz"))
-    facts = msgspec.structs.replace(tiny, archives=(*tiny.archives, more))
+    metadata = msgspec.structs.replace(tiny, archives=(*tiny.archives, more))
     find_files(tiny, None, tmp_path)
-    folder = find_files(facts, None, tmp_path)
+    folder = find_files(metadata, None, tmp_path)
     assert (folder / "more.tsv.gz").is_file()
     assert (folder / "corpus.jsonl").is_file()
     assert len(file_server.requests) == 2
@@ -100,20 +100,20 @@ def test_the_title_track_is_not_found_without_the_titles(tmp_path):
     folder = tmp_path / "msmarco"
     folder.mkdir()
     (folder / "collection.tsv").touch()
-    assert find_files(facts_for("msmarco/dev"), tmp_path, tmp_path / "cache", False) == folder
+    assert find_files(metadata_for("msmarco/dev"), tmp_path, tmp_path / "cache", False) == folder
     with pytest.raises(BenchError, match="downloads are off"):
-        find_files(facts_for("msmarco-title/dev"), tmp_path, tmp_path / "cache", False)
+        find_files(metadata_for("msmarco-title/dev"), tmp_path, tmp_path / "cache", False)
     (folder / "para.title.txt").touch()
-    found = find_files(facts_for("msmarco-title/dev"), tmp_path, tmp_path / "cache", False)
+    found = find_files(metadata_for("msmarco-title/dev"), tmp_path, tmp_path / "cache", False)
     assert found == folder
 
 
 def test_beir_msmarco_is_not_read_as_the_passage_ranking_files(tmp_path):
     (tmp_path / "msmarco").mkdir()
     (tmp_path / "msmarco" / "corpus.jsonl").touch()
-    assert find_files(facts_for("beir/msmarco"), tmp_path, tmp_path / "cache", False).is_dir()
+    assert find_files(metadata_for("beir/msmarco"), tmp_path, tmp_path / "cache", False).is_dir()
     with pytest.raises(BenchError):
-        find_files(facts_for("msmarco/dev"), tmp_path, tmp_path / "cache", False)
+        find_files(metadata_for("msmarco/dev"), tmp_path, tmp_path / "cache", False)
 
 
 def test_an_archive_that_was_copied_here_is_compared_with_its_checksum(tiny, tmp_path, file_server):
@@ -134,10 +134,10 @@ def test_reading_only_judgements_downloads_no_documents(tmp_path, file_server):
     )
     file_server.files["queries.dl19.tsv.gz"] = gzip.compress(b"7\tq\n")
     file_server.files["qrels.dl19.txt"] = b"7 0 1 1\n"
-    facts = Facts("ms/dl19", "msmarco", split="dl19", archives=archives)
-    folder = find_files(facts, None, tmp_path, with_corpus=False)
+    metadata = Metadata("ms/dl19", "msmarco", split="dl19", archives=archives)
+    folder = find_files(metadata, None, tmp_path, with_corpus=False)
     assert len(file_server.requests) == 2
-    assert find_files(facts, None, tmp_path, with_corpus=False) == folder
+    assert find_files(metadata, None, tmp_path, with_corpus=False) == folder
     assert len(file_server.requests) == 2
 
 
@@ -150,9 +150,9 @@ def test_offline_the_error_names_the_address_and_the_two_ways_on(tiny, tmp_path,
 
 
 def test_a_licensed_collection_says_how_to_obtain_it_and_where_to_put_it(tmp_path):
-    facts = facts_for("beir/robust04")
+    metadata = metadata_for("beir/robust04")
     with pytest.raises(BenchError, match="beir/robust04 needs a licence") as caught:
-        find_files(facts, tmp_path, tmp_path / "cache")
+        find_files(metadata, tmp_path, tmp_path / "cache")
     assert "https://trec.nist.gov/data/cd45" in caught.value.hint
     assert str(tmp_path / "beir" / "robust04") in caught.value.hint
     assert f"--data-dir {tmp_path}" in caught.value.hint

@@ -22,7 +22,7 @@ def test_the_version_is_a_hash_of_the_content(which, opened):
     documents = hash_records((id_, text) for id_, _, text in dataset.reader.documents())
     queries = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
     asked = hash_records((id_.removeprefix("q:"), text) for id_, text in queries)
-    assert dataset.facts.version == f"py3.11.7-{hash_records([(documents, asked)])[:12]}"
+    assert dataset.metadata.version == f"py3.11.7-{hash_records([(documents, asked)])[:12]}"
     assert count_differences(dataset) == []
 
 

@@ -241,15 +241,15 @@ def test_dpr_trains_on_ids_of_its_corpus_and_has_answers_otherwise(tmp_path, ope
     (tmp_path / "biencoder-nq-train.json").write_text(
         json.dumps([DPR_RECORD, DPR_RECORD], indent=4)
     )
-    facts = 'name = "dpr/nq"\n'
-    (tmp_path / "dataset.toml").write_text(facts)
+    metadata = 'name = "dpr/nq"\n'
+    (tmp_path / "dataset.toml").write_text(metadata)
     opened = {split: open_(tmp_path, split=split) for split in ("test", "train")}
     assert opened["test"].answers == {"0": ("me",)}
     training = opened["train"]
     assert list(training.qrels) == [("0", "49", 1), ("1", "49", 1)]
     assert training.queries.texts[0] == "what's the color"
     assert [each.negatives[0].id for each in training.reader.examples()] == ["7", "7"]
-    assert training.facts.counts.queries == 58_880
+    assert training.metadata.counts.queries == 58_880
     assert training.corpus.folder == opened["test"].corpus.folder
 
 

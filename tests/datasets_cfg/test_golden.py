@@ -45,7 +45,7 @@ def open_(tmp_path: Path):
 
 
 def assert_read(dataset: Dataset, ids: tuple[str, ...] = ("1", "2")) -> None:
-    assert dataset.facts.layout == "golden"
+    assert dataset.metadata.layout == "golden"
     assert dataset.corpus.ids.to_pylist() == ["d1", "d2", "d3"]
     assert dataset.corpus.titles.to_pylist() == ["Wings", "", "X"]
     assert dataset.corpus.texts.to_pylist() == [text for _, _, text in DOCUMENTS]

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from bench.evaluation.judging import apply_protocol, drop_excluded, search_depth
 from bench.evaluation.runs import Run
-from datasets_cfg.catalogue import facts_for, suite_for
+from datasets_cfg.catalogue import metadata_for, suite_for
 from datasets_cfg.dataset import Dataset, all_assumptions
 from datasets_cfg.download import detect_layout
 from datasets_cfg.readers.qrels import read_qrels
@@ -342,7 +342,7 @@ def test_trec_topics_are_asked_by_their_titles(topics, name, split, tmp_path, op
     assert open_(tmp_path, with_corpus=False).queries.texts == ("Wings & lift < 3 kg",)
     lines(tmp_path / "corpus.jsonl", [{"id": "FR-1", "title": "A", "text": "b"}])
     dataset = open_(tmp_path)
-    assert (dataset.facts.layout, dataset.facts.split) == ("trec", split)
+    assert (dataset.metadata.layout, dataset.metadata.split) == ("trec", split)
     assert dataset.corpus.titles.to_pylist() == ["A"]
     assert list(dataset.qrels) == [("301", "FR-1", 1), ("301", "FR-2", 0)]
     assert f"topics{name}: the titles of the topics are the queries" in dataset.assumptions
@@ -419,7 +419,7 @@ def test_excluded_documents_leave_ranking_and_run_as_in_brights_own_program(brig
 
 def test_exclusions_are_part_of_the_judgements(bright, open_):
     folder = bright.reader.folder
-    assert bright.facts.layout == "bright"
+    assert bright.metadata.layout == "bright"
     assert {query: len(ids) for query, ids in bright.excluded.items()} == {"1": 30, "2": 2}
     path = folder / "examples/pony-00000-of-00001.parquet"
     table(path, [{**row, "excluded_ids": []} for row in parquet.read_table(path).to_pylist()])
@@ -435,7 +435,7 @@ def test_declared_collections_name_a_commit_and_say_how_to_get_them(
     names = suite_for(suite).members
     assert len(names) == members
     for name in names:
-        repository, commit = facts_for(name).hub.split("@")
+        repository, commit = metadata_for(name).hub.split("@")
         assert len(repository.split("/")) == 2
         assert len(commit) == 40
     with pytest.raises(BenchError, match="cannot get hf://") as caught:
@@ -531,11 +531,11 @@ def test_the_layout_decides_measure_and_depth(files, split, measure, depth, tmp_
         (tmp_path / name).write_text(
             text.get(name[0], "7 0 1 1\n" if "qrels" in name else "7\ta\n")
         )
-    facts = open_(tmp_path).facts
-    assert (facts.split, facts.main_measure, facts.depth) == (split, measure, depth)
+    metadata = open_(tmp_path).metadata
+    assert (metadata.split, metadata.main_measure, metadata.depth) == (split, measure, depth)
     (tmp_path / "dataset.toml").write_text('main_measure = "RR@5"\ndepth = 7\nmeasures = []\n')
-    facts = open_(tmp_path).facts
-    assert (facts.split, facts.main_measure, facts.depth) == (split, "RR@5", 7)
+    metadata = open_(tmp_path).metadata
+    assert (metadata.split, metadata.main_measure, metadata.depth) == (split, "RR@5", 7)
 
 
 # ir_datasets
@@ -565,7 +565,7 @@ def test_a_dataset_of_ir_datasets_is_that_of_its_files(registered, tmp_path, ope
     write_collection(tmp_path / "beir", untitled)
     assert hashes(dataset) == hashes(open_(tmp_path / "beir"))
     assert dataset.name == "ir_datasets/mine/test"
-    assert dataset.facts.version.startswith("ir_datasets ")
+    assert dataset.metadata.version.startswith("ir_datasets ")
     assert open_(registered).name == dataset.name
     with pytest.raises(BenchError, match=r"cannot read 'mine/none': there is no .*mine/none"):
         open_("ir_datasets:mine/none", download=True)

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from datasets_cfg.catalogue import Counts, Facts
+from datasets_cfg.catalogue import Counts, Metadata
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.download import reader_of_layout
 from datasets_cfg.readers.reader import Document, Qrels, Queries
@@ -25,7 +25,7 @@ def dataset_of(
     folder: Path,
     documents: list[Document] = CLEAN,
     judged: list[tuple[str, str, int]] = JUDGED,
-    facts: Facts | None = None,
+    metadata: Metadata | None = None,
 ) -> Dataset:
     lines = [
         json.dumps({"_id": id_, "title": title, "text": text}) for id_, title, text in documents
@@ -34,7 +34,7 @@ def dataset_of(
     queries, ids, grades = zip(*judged, strict=True)
     asked = tuple(dict.fromkeys(queries))
     return Dataset(
-        facts or Facts("mine", "beir"),
+        metadata or Metadata("mine", "beir"),
         Queries(asked, asked),
         Qrels(queries, ids, np.array(grades, dtype=np.int32)),
         None,
@@ -48,11 +48,11 @@ def test_clean_data_have_no_findings(tmp_path):
 
 
 EMPTY = (Document("d4", " ", "\t"), Document("d5", "", "a third text"), Document("d6", "", ""))
-PUBLISHED = Facts("mine", "beir", counts=Counts(dangling_judgements=1))
+PUBLISHED = Metadata("mine", "beir", counts=Counts(dangling_judgements=1))
 
 
 @pytest.mark.parametrize(
-    ("more", "facts", "found", "said"),
+    ("more", "metadata", "found", "said"),
     [
         ((("q1", "gone", 1), ("q2", "no", 0)), None, ("warning", 2, ("gone", "no")), "1 of them"),
         ((("q2", "no", 0),), None, ("note", 1, ("no",)), ""),
@@ -62,10 +62,10 @@ PUBLISHED = Facts("mine", "beir", counts=Counts(dangling_judgements=1))
     ],
     ids=["a missing document", "not relevant", "published", "no relevant document", "empty"],
 )
-def test_verify_reports_each_oddity_with_its_severity(more, facts, found, said, tmp_path):
+def test_verify_reports_each_oddity_with_its_severity(more, metadata, found, said, tmp_path):
     documents = [*CLEAN, *(one for one in more if isinstance(one, Document))]
     judged = [*JUDGED, *(one for one in more if not isinstance(one, Document))]
-    (finding,) = verify_dataset(dataset_of(tmp_path, documents, judged, facts))
+    (finding,) = verify_dataset(dataset_of(tmp_path, documents, judged, metadata))
     assert (finding.severity, finding.count, finding.examples) == found
     assert said in finding.what
 
@@ -82,11 +82,13 @@ def test_colliding_ids_of_undeclared_meaning_name_the_fact_to_set(text, severity
 
 def test_warnings_before_an_evaluation_are_about_what_affects_scores(tmp_path):
     judged = [*JUDGED, ("d1", "d1", 1), ("q1", "gone", 1)]
-    facts = Facts("mine", "beir", counts=Counts(documents=3))
-    undecided = evaluation_findings(dataset_of(tmp_path, judged=judged, facts=facts))
-    decided = msgspec.structs.replace(facts, exclude_self=False)
+    metadata = Metadata("mine", "beir", counts=Counts(documents=3))
+    undecided = evaluation_findings(dataset_of(tmp_path, judged=judged, metadata=metadata))
+    decided = msgspec.structs.replace(metadata, exclude_self=False)
     assert [finding.count for finding in undecided] == [1, 1]
-    assert undecided[:1] == evaluation_findings(dataset_of(tmp_path, judged=judged, facts=decided))
+    assert undecided[:1] == evaluation_findings(
+        dataset_of(tmp_path, judged=judged, metadata=decided)
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,8 +105,8 @@ def test_grades_of_trec_dl_get_a_note_unless_the_lowest_relevant_grade_is_stated
     name, measures, grades, noted, tmp_path
 ):
     judged = [("q1", f"d{row % 3 + 1}", grade) for row, grade in enumerate(grades)]
-    facts = Facts(name, "beir", measures=measures, exclude_self=False)
-    dataset = dataset_of(tmp_path, judged=judged, facts=facts)
+    metadata = Metadata(name, "beir", measures=measures, exclude_self=False)
+    dataset = dataset_of(tmp_path, judged=judged, metadata=metadata)
     for found in (verify_dataset(dataset), evaluation_findings(dataset)):
         notes = [each for each in found if "TREC-DL" in each.what]
         assert [(each.severity, each.count) for each in notes] == [("note", 1)] * noted
@@ -113,16 +115,18 @@ def test_grades_of_trec_dl_get_a_note_unless_the_lowest_relevant_grade_is_stated
 
 @pytest.mark.parametrize(("document", "warned"), [("d1", 1), ("d2", 0)])
 def test_colliding_ids_warn_where_a_relevant_document_would_be_dropped(document, warned, tmp_path):
-    facts = Facts("mine", "beir", exclude_self=True)
-    found = verify_dataset(dataset_of(tmp_path, judged=[*JUDGED, ("d1", document, 1)], facts=facts))
+    metadata = Metadata("mine", "beir", exclude_self=True)
+    found = verify_dataset(
+        dataset_of(tmp_path, judged=[*JUDGED, ("d1", document, 1)], metadata=metadata)
+    )
     assert [(each.severity, each.count) for each in found] == [("warning", 1)] * warned
     assert all("exclude_self = false" in each.suggestion for each in found)
 
 
 def test_counts_that_differ_are_errors_and_come_first(tmp_path):
-    facts = Facts("mine", "beir", counts=Counts(documents=5, queries=2))
+    metadata = Metadata("mine", "beir", counts=Counts(documents=5, queries=2))
     findings = verify_dataset(
-        dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], facts=facts)
+        dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], metadata=metadata)
     )
     assert [finding.severity for finding in findings] == ["error", "warning"]
     assert "documents: 5 published, 3 found" in findings[0].what
@@ -206,5 +210,5 @@ def test_verify_reports_blank_queries_and_ids_with_spaces(tmp_path):
 @pytest.mark.parametrize("layout", ["msmarco", "dpr"])
 def test_numbers_that_are_both_query_and_document_ids_are_not_reported(layout, tmp_path):
     judged = [("q1", "d1", 1), ("d1", "d3", 1)]
-    dataset = dataset_of(tmp_path, judged=judged, facts=Facts("mine", layout))
+    dataset = dataset_of(tmp_path, judged=judged, metadata=Metadata("mine", layout))
     assert evaluation_findings(dataset) == []

@@ -50,7 +50,7 @@ NOT_RUN = re.compile(
 FAST = {"README", "own-collection", "gate-in-ci", "leaderboard"}
 # Pages whose Python is run.
 SCRIPTS = {"notebook", "README", "compression", "search-system-losses", "slices"}
-FACTS = 'name = "{}"\nmain_measure = "nDCG@10"\nmeasures = ["R@100"]\n'
+METADATA = 'name = "{}"\nmain_measure = "nDCG@10"\nmeasures = ["R@100"]\n'
 STAND_INS = {
     "beir": "suite.toml",
     "msmarco": "suite.toml",
@@ -167,12 +167,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("BENCH_DATA", raising=False)
     monkeypatch.setattr("bench.speed.speed.LATENCY_DOCUMENTS", 50)
     for name in COLLECTIONS:
-        made = write_collection(tmp_path / name, *SIXTY, facts=FACTS.format(name))
+        made = write_collection(tmp_path / name, *SIXTY, metadata=METADATA.format(name))
         judged = list(SIXTY[2].items())
         for split, part in (("test", judged[:30]), ("train", judged[30:]), ("dev", judged[30:])):
             write_qrels(made, dict(part), split)
     for name in ("my-collection", "contracts", "manuals"):
-        write_collection(tmp_path / "path" / "to" / name, facts=FACTS.format(name))
+        write_collection(tmp_path / "path" / "to" / name, metadata=METADATA.format(name))
     Path("suite.toml").write_text('members = ["scifact", "nfcorpus"]', encoding="utf-8")
     shutil.copytree(model, "path/to/folder")
     plain = shutil.ignore_patterns("modules.json", "*sentence*", "1_Pooling")
@@ -194,8 +194,8 @@ def own_model(folder: Path) -> None:
 
 
 def own_collection(folder: Path) -> None:
-    (facts,) = blocks("docs/how-to/own-collection.md", "toml")
-    Path("path/to/my-collection/dataset.toml").write_text(facts, encoding="utf-8")
+    (metadata,) = blocks("docs/how-to/own-collection.md", "toml")
+    Path("path/to/my-collection/dataset.toml").write_text(metadata, encoding="utf-8")
 
 
 def own_suite(folder: Path) -> None:
@@ -237,7 +237,7 @@ def checkpoint_with_another_pooling(folder: Path) -> None:
 
 def truncated_collection(folder: Path) -> None:
     """A folder that claims to be a published collection."""
-    write_collection(folder / "path/to/scifact", *SIXTY, facts='name = "beir/scifact"\n')
+    write_collection(folder / "path/to/scifact", *SIXTY, metadata='name = "beir/scifact"\n')
 
 
 def other_people_s_files(folder: Path) -> None:
@@ -286,7 +286,9 @@ def scored_run(folder: Path) -> None:
 
 def questions_of_tenants(folder: Path) -> None:
     """Questions of tenants, some of which have several or none."""
-    made = write_collection(folder / "my-questions", *SIXTY, facts=FACTS.format("my-questions"))
+    made = write_collection(
+        folder / "my-questions", *SIXTY, metadata=METADATA.format("my-questions")
+    )
     lines = (made / "queries.jsonl").read_text(encoding="utf-8").splitlines()
     tenants = ["acme", "zeta", ["acme", "zeta"], None]
     rows = [
@@ -417,7 +419,7 @@ def database(folder, monkeypatch) -> Iterator[None]:
     collection = folder / "path/to/my-collection"
     shutil.rmtree(collection)
     write_collection(
-        collection, *SIXTY, facts=f"{FACTS.format('my-collection')}".replace("100", "50")
+        collection, *SIXTY, metadata=f"{METADATA.format('my-collection')}".replace("100", "50")
     )
     file, _ = blocks("docs/how-to/search-system-losses.md", "python")
     Path("search_pgvector.py").write_text(file, encoding="utf-8")

@@ -14,15 +14,15 @@ AVX512 = "fpu avx2 avx512f avx512cd avx512dq avx512bw avx512vl"
 
 
 @pytest.fixture
-def facts(tmp_path, monkeypatch):
+def cpuinfo(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
     monkeypatch.setenv("OPENBLAS_CORETYPE", "as it was")  # so that it is undone
     monkeypatch.delenv("OPENBLAS_CORETYPE")
     return tmp_path / "cpuinfo"
 
 
-def test_instructions_are_those_of_the_first_core(facts):
-    facts.write_text("processor\t: 0\nflags\t\t: fpu avx2\nbugs\t: x\nflags\t\t: other\n")
+def test_instructions_are_those_of_the_first_core(cpuinfo):
+    cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2\nbugs\t: x\nflags\t\t: other\n")
     assert machine.cpu_instructions() == {"fpu", "avx2"}
 
 
@@ -36,9 +36,9 @@ def test_instructions_are_those_of_the_first_core(facts):
     ],
 )
 def test_openblas_gets_the_kernels_that_the_processor_can_run(
-    facts, monkeypatch, flags, chosen, kernels
+    cpuinfo, monkeypatch, flags, chosen, kernels
 ):
-    facts.write_text(f"flags\t\t: {flags}\n")
+    cpuinfo.write_text(f"flags\t\t: {flags}\n")
     if chosen:
         monkeypatch.setenv("OPENBLAS_CORETYPE", chosen)
     machine.let_openblas_use_avx512()
@@ -54,8 +54,8 @@ def test_openblas_gets_the_kernels_that_the_processor_can_run(
         ("Features\t: fp asimd", False),  # it does not say
     ],
 )
-def test_bfloat16_is_emulated_where_no_instruction_computes_with_it(facts, line, emulates):
-    facts.write_text(line + "\n")
+def test_bfloat16_is_emulated_where_no_instruction_computes_with_it(cpuinfo, line, emulates):
+    cpuinfo.write_text(line + "\n")
     assert machine.emulates_bfloat16() == emulates
 
 

@@ -17,7 +17,9 @@ from tests.support import tiny_checkpoints
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
 
 ROOT = Path(__file__).resolve().parents[2]
-FACTS = 'name = "own"\nsplit = "test"\nmeasures = ["R@100", "RR@10", "AP"]\nexclude_self = true\n'
+METADATA = (
+    'name = "own"\nsplit = "test"\nmeasures = ["R@100", "RR@10", "AP"]\nexclude_self = true\n'
+)
 PLACES = "--results {f}/out --cache-dir {f}/cache --json"
 RUN = f"run {{f}}/input --model hashing {PLACES}"
 OF_CARD = f"run {{f}}/own --model {{f}}/input/own.toml --device cpu {PLACES}"
@@ -73,11 +75,11 @@ def _write(folder: Path, files: dict[str, list[str]]) -> None:
     (folder / "input").mkdir()
     for name, lines in files.items():
         (folder / "input" / name).write_text("".join(f"{line}\n" for line in lines))
-    (folder / "input" / "dataset.toml").write_text(FACTS.replace("true", "false"))
+    (folder / "input" / "dataset.toml").write_text(METADATA.replace("true", "false"))
 
 
 def _run_file(folder: Path) -> None:
-    write_collection(folder / "own", facts=FACTS)
+    write_collection(folder / "own", metadata=METADATA)
     draws = np.random.default_rng(0).normal(0, 3, (len(QUERIES), len(DOCUMENTS))).round(1)
     rows = [
         f"{query} Q0 {document} 1 {score} tag"
@@ -89,19 +91,19 @@ def _run_file(folder: Path) -> None:
 
 
 def _card(folder: Path) -> None:
-    write_collection(folder / "own", facts=FACTS)
+    write_collection(folder / "own", metadata=METADATA)
     (folder / "input").mkdir()
     (folder / "input" / "own.toml").write_text(CARD)
 
 
 def _checkpoint(folder: Path) -> None:
-    write_collection(folder / "own", facts=FACTS)
+    write_collection(folder / "own", metadata=METADATA)
     tiny_checkpoints.write_bert(folder / "input" / "bert")
     tiny_checkpoints.write_card(folder / "input" / "own.toml", checkpoint="bert", pooling="mean")
 
 
 def _results(folder: Path) -> None:
-    write_collection(folder / "own", facts=FACTS.replace("true", "false"))
+    write_collection(folder / "own", metadata=METADATA.replace("true", "false"))
     bench("run {f}/own --model hashing bm25 --results {f}/input --cache-dir {f}/cache", folder)
 
 
@@ -114,7 +116,7 @@ def _toml(folder: Path) -> None:
 
 def _cached(folder: Path) -> None:
     """Corpora and vectors are damaged, not what they were made from."""
-    write_collection(folder / "own", facts=FACTS)
+    write_collection(folder / "own", metadata=METADATA)
     command = "run {f}/own --model hashing --results {f}/first --cache-dir {f}/input"
     bench(command, folder)
 
@@ -156,7 +158,7 @@ def _scored_by_others(folder: Path, sound: Path) -> None:
 
 OUTCOMES = (0, 1, 3, 4, 5)
 SUBJECTS: dict[str, Subject] = {
-    "beir": Subject(lambda folder: write_collection(folder / "input", facts=FACTS), (RUN,)),
+    "beir": Subject(lambda folder: write_collection(folder / "input", metadata=METADATA), (RUN,)),
     "msmarco": Subject(_tsv, (RUN,)),
     "dpr": Subject(_dpr, (RUN,)),
     "run file": Subject(

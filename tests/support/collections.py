@@ -60,9 +60,9 @@ def write_collection(
     documents: Mapping[str, tuple[str, str]] = DOCUMENTS,
     queries: Mapping[str, str] = QUERIES,
     qrels: Mapping[tuple[str, str], int] = QRELS,
-    facts: str = "",
+    metadata: str = "",
 ) -> Path:
-    """A folder in BEIR's layout; ``facts`` is its ``dataset.toml``."""
+    """A folder in BEIR's layout; ``metadata`` is its ``dataset.toml``."""
     (folder / "qrels").mkdir(parents=True)
     rows = [
         {"_id": name, "title": title, "text": text} for name, (title, text) in documents.items()
@@ -72,8 +72,8 @@ def write_collection(
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     write_qrels(folder, qrels)
-    if facts:
-        (folder / "dataset.toml").write_text(facts, encoding="utf-8")
+    if metadata:
+        (folder / "dataset.toml").write_text(metadata, encoding="utf-8")
     return folder
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from bench.evaluation.result_record import SCORES_FILE, Evaluation, Protocol, Result
 from bench.result_store.result import RESULT_FILE, load, save
-from datasets_cfg.catalogue import dataset_names, facts_for
+from datasets_cfg.catalogue import dataset_names, metadata_for
 from retrievers.models.card import Recipe
 from tests.support.results import CONDITIONS, PROTOCOL, RESULT
 
@@ -29,9 +29,9 @@ def make_protocol(collection: str, **changes: Any) -> Protocol:
     """As declared, where the collection is."""
     known = {}
     if collection in dataset_names():
-        facts = facts_for(collection)
+        metadata = metadata_for(collection)
         names = ("version", "split", "title_track", "exclude_self", "depth")
-        known = {name: getattr(facts, name) for name in names}
+        known = {name: getattr(metadata, name) for name in names}
     parts = ("corpus", "queries", "qrels")
     hashes = {f"{part}_sha256": digest(part, collection) for part in parts}
     fields = {"exclude_self": False, "depth": 1000, "official": True, **known, **hashes, **changes}

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import msgspec
 
 from datasets_cfg import catalogue
-from datasets_cfg.catalogue import Archive, Counts, Facts
+from datasets_cfg.catalogue import Archive, Counts, Metadata
 from tests.support.file_server import FileServer, serve
 
 ARCHIVE = "collectionandqueries.tar.gz"
@@ -44,14 +44,14 @@ def pack_files(files: Mapping[str, str]) -> bytes:
 @contextmanager
 def published(archives: Mapping[str, bytes]) -> Iterator[FileServer]:
     """A server of archives instead of the published ones, for the collections that name them."""
-    original = catalogue._facts
+    original = catalogue._metadata
 
     def moved(archive: Archive) -> Archive:
         content = archives[archive.file_name]
         url, md5 = server.url(archive.file_name), hashlib.md5(content).hexdigest()
         return msgspec.structs.replace(archive, url=url, md5=md5)
 
-    def facts(name: str) -> Facts:
+    def metadata(name: str) -> Metadata:
         known = original(name)
         if not {archive.file_name for archive in known.archives} & archives.keys():
             return known
@@ -61,7 +61,7 @@ def published(archives: Mapping[str, bytes]) -> Iterator[FileServer]:
     with serve() as server:
         server.files |= archives
         try:
-            catalogue._facts = facts  # type: ignore[assignment]
+            catalogue._metadata = metadata  # type: ignore[assignment]
             yield server
         finally:
-            catalogue._facts = original
+            catalogue._metadata = original

@@ -107,7 +107,7 @@ def deploy(request: deciding.DeployRequest, output: OutputOptions) -> int:
     print_result(output.json, done, deployment_text(done))
     if done.chosen and request.write and not done.recipe.traits.has_members:
         words = ["run", request.on[0], "--model", request.model, "--index", str(request.write)]
-        if rescore := done.chosen.compression.facts["rescore"]:
+        if rescore := done.chosen.compression.settings["rescore"]:
             words += ["--rescore", rescore]
         command = shlex.join(["python", "-m", "bench", *words])
         print(f"\nEvaluate the index: {command}", file=sys.stderr if output.json else sys.stdout)

@@ -89,11 +89,11 @@ def _describe_model(card: Card) -> NameLine:
 
 
 def _describe_dataset(name: str) -> NameLine:
-    facts = catalogue.facts_for(name)
-    counts = (facts.counts.documents, "documents"), (facts.counts.queries, "queries")
+    metadata = catalogue.metadata_for(name)
+    counts = (metadata.counts.documents, "documents"), (metadata.counts.queries, "queries")
     sizes = [f"{count:,} {what}" for count, what in counts if count is not None]
-    access = [] if facts.public else ["licensed: see `show`"]
-    return NameLine(name, "; ".join([facts.title, facts.main_measure, *sizes, *access]))
+    access = [] if metadata.public else ["licensed: see `show`"]
+    return NameLine(name, "; ".join([metadata.title, metadata.main_measure, *sizes, *access]))
 
 
 class _Title(msgspec.Struct):
@@ -149,7 +149,7 @@ def show(request: ShowRequest, output: OutputOptions) -> int:
 def describe(name: str) -> tuple[msgspec.Struct, str]:
     """Return the record of ``name`` and its text for the terminal."""
     if name in catalogue.dataset_names():
-        return catalogue.facts_for(name), catalogue.declaration_text(name)
+        return catalogue.metadata_for(name), catalogue.declaration_text(name)
     if catalogue.is_suite(name):
         return catalogue.suite_for(name), as_json(catalogue.suite_for(name))
     shipped = (CARDS, *_preset_and_grid_files())

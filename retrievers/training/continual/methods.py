@@ -183,7 +183,7 @@ class DomainAdapterTraining(MLMTraining):
         self.adapted = add_adapter(encoder.encoder, settings.adapter, base, settings.seed)
 
     def save_encoder(self, folder: Path, card: Card) -> None:
-        """Write the adapter to ``folder``, with the base's usage and the facts of ``card``."""
+        """Write the adapter to ``folder``, with the base's usage and what ``card`` states."""
         changes = {
             "title": card.title,
             "trained_on": card.trained_on,

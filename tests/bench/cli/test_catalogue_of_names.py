@@ -1,4 +1,4 @@
-"""What can be listed and shown, from declared facts only."""
+"""What can be listed and shown, from declared metadata only."""
 
 import json
 from pathlib import Path

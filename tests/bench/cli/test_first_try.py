@@ -18,8 +18,8 @@ QRELS = {"q0": {"d50": 2}, "q1": {"d3": 1, "d51": 0}, "q2": {"d52": 1, "gone": 1
 
 @pytest.fixture
 def whole(tmp_path) -> Dataset:
-    facts = {"main_measure": "RR@10", "measures": ["R@20"], "depth": 20}
-    return Dataset.from_dicts(CORPUS, QUERIES, QRELS, name="own", cache_dir=tmp_path, **facts)
+    metadata = {"main_measure": "RR@10", "measures": ["R@20"], "depth": 20}
+    return Dataset.from_dicts(CORPUS, QUERIES, QRELS, name="own", cache_dir=tmp_path, **metadata)
 
 
 def run(capsys, tmp_path, dataset: Dataset, *words: str) -> dict:
@@ -38,7 +38,7 @@ def test_a_limited_run_has_the_first_queries_their_judged_documents_and_the_firs
     assert set(small.qrels) == {("q0", "d50", 2), ("q1", "d3", 1), ("q1", "d51", 0)}
     others = [f"d{n}" for n in range(21) if n != 3]
     assert set(small.corpus.ids.to_pylist()) == {"d50", "d3", "d51", *others}
-    assert (small.facts.main_measure, small.facts.depth) == ("RR@10", 20)
+    assert (small.metadata.main_measure, small.metadata.depth) == ("RR@10", 20)
 
 
 def test_a_limited_run_is_marked_and_its_results_belong_to_another_collection(

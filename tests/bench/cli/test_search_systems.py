@@ -44,7 +44,7 @@ def make():
 def function(queries, k):
     return [[name for name, score in ranking] for ranking in prod.search(queries, k)]
 """
-FACTS = 'main_measure = "RR@10"\nmeasures = ["R@5"]\ndepth = 10\n'
+METADATA = 'main_measure = "RR@10"\nmeasures = ["R@5"]\ndepth = 10\n'
 
 
 @dataclass
@@ -101,7 +101,7 @@ def engine() -> Engine:
 @pytest.fixture
 def place(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.chdir(tmp_path)
-    write_collection(tmp_path / "mine", *SIXTY, facts=FACTS)
+    write_collection(tmp_path / "mine", *SIXTY, metadata=METADATA)
     with serve(engine) as url:
         Path("search.py").write_text(CLIENT.format(url=url), encoding="utf-8")
         yield Bench(tmp_path)

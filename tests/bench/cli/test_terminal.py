@@ -179,8 +179,8 @@ def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path):
     bench = Bench(tmp_path)
     queries = {f"{HOSTILE}{ESCAPES}{name}": text + ESCAPES for name, text in SIXTY_QUERIES.items()}
     qrels = {(query, f"d{row:02}"): 1 for row, query in enumerate(queries)}
-    facts = f"name = {json.dumps(f'own{HOSTILE}'.replace('//', '|'))}\n"
-    collection = write_collection(tmp_path / "tiny", SIXTY_DOCUMENTS, queries, qrels, facts)
+    metadata = f"name = {json.dumps(f'own{HOSTILE}'.replace('//', '|'))}\n"
+    collection = write_collection(tmp_path / "tiny", SIXTY_DOCUMENTS, queries, qrels, metadata)
     models = [f"{HOSTILE}{dim}" for dim in (8, 64)]
     cards = [
         write_hashing_card(tmp_path / f"{name}.toml", dim, title="\x1b[31m")

@@ -16,7 +16,7 @@ from foundation.errors import BenchError, UnavailableError
 from tests.support.collections import SIXTY, Bench, write_collection
 
 
-def with_metadata(folder: Path, values: list[object], **facts: str) -> Path:
+def with_metadata(folder: Path, values: list[object], **metadata: str) -> Path:
     """A collection whose queries have ``topic`` in their metadata and a column ``source``."""
     write_collection(folder, *SIXTY)
     path = folder / "queries.jsonl"
@@ -25,7 +25,7 @@ def with_metadata(folder: Path, values: list[object], **facts: str) -> Path:
         row |= {"metadata": {"topic": values[number % len(values)]}, "source": number % 3}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with (folder / "dataset.toml").open("a") as file:
-        file.writelines(f'{name} = "{value}"\n' for name, value in facts.items())
+        file.writelines(f'{name} = "{value}"\n' for name, value in metadata.items())
     return folder
 
 

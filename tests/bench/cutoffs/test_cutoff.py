@@ -18,12 +18,12 @@ from tests.support.collections import (
     write_hashing_card,
 )
 
-FACTS = 'name = "{}"\nmain_measure = "nDCG@10"\n'
+METADATA = 'name = "{}"\nmain_measure = "nDCG@10"\n'
 
 
 @pytest.fixture
 def sixty(tmp_path):
-    return write_collection(tmp_path / "sixty", *SIXTY, facts=FACTS.format("sixty"))
+    return write_collection(tmp_path / "sixty", *SIXTY, metadata=METADATA.format("sixty"))
 
 
 def cutoff(bench, *words):
@@ -180,8 +180,8 @@ def test_rankings_of_relevant_documents_alone_are_too_short_to_take_them_out(
 def test_a_grade_below_that_of_the_measures_is_not_relevant(bench, tmp_path):
     documents, queries, qrels = SIXTY
     graded = dict.fromkeys(qrels, 2) | {("q00", "d01"): 1}
-    facts = FACTS.format("graded") + 'measures = ["R(rel=2)@10"]\n'
-    graded_folder = write_collection(tmp_path / "graded", documents, queries, graded, facts)
+    metadata = METADATA.format("graded") + 'measures = ["R(rel=2)@10"]\n'
+    graded_folder = write_collection(tmp_path / "graded", documents, queries, graded, metadata)
     rankings = {query: {document: 2.0 + int(query[1:]) / 64} for query, document in qrels}
     rankings["q00"]["d01"] = 1.5
     run = write_run(tmp_path / "some.trec", rankings)
@@ -190,7 +190,7 @@ def test_a_grade_below_that_of_the_measures_is_not_relevant(bench, tmp_path):
 
 
 def test_the_proof_must_hold_on_each_collection(bench, sixty, tmp_path):
-    harder = write_collection(tmp_path / "harder", *SIXTY, facts=FACTS.format("harder"))
+    harder = write_collection(tmp_path / "harder", *SIXTY, metadata=METADATA.format("harder"))
     lines = [
         json.dumps({"_id": query, "text": f"{text} common common common"}) + "\n"
         for query, text in SIXTY[1].items()
@@ -204,7 +204,7 @@ def test_the_proof_must_hold_on_each_collection(bench, sixty, tmp_path):
 
 def test_equal_vectors_have_an_equal_cutoff_under_any_name(bench, sixty, tmp_path):
     cards = [write_hashing_card(tmp_path / f"{name}.toml", 64) for name in ("one", "other")]
-    renamed = write_collection(tmp_path / "b", *SIXTY, facts=FACTS.format("b"))
+    renamed = write_collection(tmp_path / "b", *SIXTY, metadata=METADATA.format("b"))
     found = [cutoff(bench, card, "--on", on)[0] for card in cards for on in (sixty, renamed)]
     assert len({one["cutoff"] for one in found}) == 1
 

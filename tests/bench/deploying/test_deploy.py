@@ -31,11 +31,11 @@ TEXTS = {f"d{n:03}": ("", f"w{n % 7} w{n % 11} w{n} w{n // 3}") for n in range(C
 QUERIES = {f"q{n:03}": f"w{n % 11} w{n} w{n // 3}" for n in range(COUNT)}
 QRELS = {(f"q{n:03}", f"d{n:03}"): 1 for n in range(COUNT)}
 AS_TESTED = ("--measure", "RR@10", "--depth", "10", "--json")
-FACTS = 'name = "{}"\nmain_measure = "RR@10"\n'
+METADATA = 'name = "{}"\nmain_measure = "RR@10"\n'
 
 
 def collection(folder):
-    return write_collection(folder, TEXTS, QUERIES, QRELS, FACTS.format(folder.name))
+    return write_collection(folder, TEXTS, QUERIES, QRELS, METADATA.format(folder.name))
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_an_index_with_rescoring_is_searched_and_timed(bench, words, card, compr
     setting = Setting(compression, IndexSpec.parse(index))
     opened = open_trial(bench, words, card)
     found = opened.test(setting, 0.05)
-    options = [f"--{name}={value}" for name, value in compression.facts.items() if value]
+    options = [f"--{name}={value}" for name, value in compression.settings.items() if value]
     run = bench("run", words, "--model", card, *AS_TESTED, "--index", index, *options)
     (result,) = json.loads(run.stdout)["results"]
     assert found.score == pytest.approx(result["measures"]["RR@10"], abs=1e-12)
@@ -295,8 +295,8 @@ def test_the_answer_is_the_smallest_proved_setting_and_scores_are_those_of_run(b
     assert found["chosen"]["bytes_per_document"] <= 256
     compared, scores = (found["baseline"], found["chosen"], tested[-1]), {}
     for one in compared:
-        facts = msgspec.convert(one["compression"], Compression).facts
-        options = [f"--{name}={value}" for name, value in facts.items() if value]
+        metadata = msgspec.convert(one["compression"], Compression).settings
+        options = [f"--{name}={value}" for name, value in metadata.items() if value]
         options += ["--index", one["index"]]
         run = bench("run", words, "--model", card, *AS_TESTED, *options)
         (result,) = json.loads(run.stdout)["results"]

@@ -11,13 +11,13 @@ from retrievers.index.hits import Hits, multiply_by_similarity, sort_canonically
 from tests.support.collections import DOCUMENTS, QUERIES, write_collection
 
 PRODUCT = EvaluationOptions(index=IndexSpec.parse("bm25"), depth=4, measures=())
-FACTS = 'name = "tiny"\nmain_measure = "nDCG@2"\n'
+METADATA = 'name = "tiny"\nmain_measure = "nDCG@2"\n'
 
 
-def evaluated(tmp_path, name, options, facts=FACTS):
+def evaluated(tmp_path, name, options, metadata=METADATA):
     folder = tmp_path / "collection"
     if not folder.exists():
-        write_collection(folder, facts=facts)
+        write_collection(folder, metadata=metadata)
     workspace = Workspace(tmp_path / "cache")
     loaded = workspace.load(name)
     return evaluate(workspace.prepare(workspace.open(str(folder)), loaded, options)), loaded
@@ -58,9 +58,9 @@ def test_the_result_of_an_approximate_index_is_marked_and_kept_apart(tmp_path):
 
 
 def test_dropping_the_own_document_of_a_query_keeps_the_depth(tmp_path):
-    facts = f"{FACTS}exclude_self = true\n"
+    metadata = f"{METADATA}exclude_self = true\n"
     options = EvaluationOptions(index=IndexSpec.parse("bm25"), depth=2, measures=())
-    found, _ = evaluated(tmp_path, "hashing", options, facts)
+    found, _ = evaluated(tmp_path, "hashing", options, metadata)
     own = [name for name, _ in rankings(found)["q3"]]
     assert "q3" not in own
     assert len(own) == 2

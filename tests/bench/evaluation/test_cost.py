@@ -69,7 +69,9 @@ def test_a_dry_run_says_what_a_run_encodes_and_evaluates_nothing(bench, tmp_path
         assert done.code == 0, done.stderr
         return json.loads(done.stdout)["costs"]
 
-    folders = [write_collection(tmp_path / name, facts=f'name = "{name}"\n') for name in ("a", "b")]
+    folders = [
+        write_collection(tmp_path / name, metadata=f'name = "{name}"\n') for name in ("a", "b")
+    ]
     before, same = dry(*folders)
     assert before["documents"] == len(DOCUMENTS)
     assert before["to_encode"] == len(set(DOCUMENTS.values()))

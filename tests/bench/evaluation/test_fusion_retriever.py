@@ -122,21 +122,21 @@ def run_of(workspace: Workspace, model: str, folder: Path, depth: int) -> Run:
     return evaluate(job).run
 
 
-def write_fusion(path: Path, facts: str) -> str:
+def write_fusion(path: Path, fields: str) -> str:
     named = f'name = "{path.stem}"\ntitle = "t"\nkind = "fusion"\n'
-    path.write_text(named + facts, encoding="utf-8")
+    path.write_text(named + fields, encoding="utf-8")
     return str(path)
 
 
 @pytest.mark.parametrize(
-    ("facts", "fusion"),
+    ("fields", "fusion"),
     [
         ("depth = 4\n", Fusion(depth=4)),
         ('method = "weighted"\nweights = [0.9, 0.1]\n', weighted("min-max", 0.9, 0.1)),
     ],
 )
-def test_a_card_fuses_what_its_members_rank(workspace, tmp_path, facts, fusion):
-    card = write_fusion(tmp_path / "both.toml", 'models = ["hashing", "bm25"]\n' + facts)
+def test_a_card_fuses_what_its_members_rank(workspace, tmp_path, fields, fusion):
+    card = write_fusion(tmp_path / "both.toml", 'models = ["hashing", "bm25"]\n' + fields)
     members = [run_of(workspace, name, tmp_path / "mine", fusion.depth) for name in FOUND]
     queries = workspace.open(str(tmp_path / "mine")).dataset.queries.ids
     expected = list(fuse(members, queries, fusion).rankings())
@@ -188,7 +188,7 @@ def test_a_changed_member_changes_the_fingerprint(workspace, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("facts", "problem"),
+    ("fields", "problem"),
     [
         ('models = ["bm25"]', "needs models: the names of two or more"),
         ('models = ["bm25", "bm25"]', "models names bm25 2 times"),
@@ -207,23 +207,23 @@ def test_a_changed_member_changes_the_fingerprint(workspace, tmp_path):
         ('models = ["bm25", "hashing"]\n[options]\nk = 3', "has no options"),
     ],
 )
-def test_a_card_that_cannot_be_fused_is_one_error(tmp_path, facts, problem):
-    card = write_fusion(tmp_path / "wrong.toml", facts + "\n")
+def test_a_card_that_cannot_be_fused_is_one_error(tmp_path, fields, problem):
+    card = write_fusion(tmp_path / "wrong.toml", fields + "\n")
     with pytest.raises(BenchError, match=problem):
         resolve_model(card)
 
 
 @pytest.mark.parametrize(
-    ("fact", "problem"),
+    ("field", "problem"),
     [
         ("k = 3", 'k does not apply .* but to kind = "fusion"'),
         ("depth = 3", 'depth does not apply .* but to kind = "fusion" or "rerank"'),
         ('pooling = "cls"', 'pooling does not apply to kind = "bm25", which ranks by words'),
     ],
 )
-def test_a_card_states_only_fields_of_its_kind(tmp_path, fact, problem):
+def test_a_card_states_only_fields_of_its_kind(tmp_path, field, problem):
     card = tmp_path / "words.toml"
-    card.write_text(f'name = "words"\ntitle = "t"\nkind = "bm25"\n{fact}\n', encoding="utf-8")
+    card.write_text(f'name = "words"\ntitle = "t"\nkind = "bm25"\n{field}\n', encoding="utf-8")
     with pytest.raises(BenchError, match=problem):
         resolve_model(str(card))
 

@@ -108,8 +108,8 @@ def test_recall_is_that_of_brute_force_without_the_querys_own_document(
     bench, tmp_path, exclude_self
 ):
     texts = {**TEXTS, "q1": ("", QUERIES["q1"])}
-    facts = f"exclude_self = {str(exclude_self).lower()}\n"
-    folder = write_collection(tmp_path / "words", texts, QUERIES, QRELS, facts)
+    metadata = f"exclude_self = {str(exclude_self).lower()}\n"
+    folder = write_collection(tmp_path / "words", texts, QUERIES, QRELS, metadata)
     result = run(bench, folder, "--index", SPEC).record
     found = rankings(load(bench.results("words", "hashing")))
     encoder = open_encoder(resolve_model("hashing"))

@@ -18,7 +18,7 @@ from bench.evaluation.judging import (
 )
 from bench.evaluation.pipeline import OpenDataset
 from bench.evaluation.runs import Run
-from datasets_cfg.catalogue import Facts
+from datasets_cfg.catalogue import Metadata
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.reader import Document, Qrels, Queries
@@ -33,12 +33,12 @@ QRELS = Qrels(("a", "a", "b"), ("b", "c", "a"), np.array([1, 0, 2], dtype=np.int
 NO_QRELS = Qrels((), (), np.empty(0, dtype=np.int32))
 
 
-def dataset_of(*, qrels=QRELS, answers=None, documents=(), folder=Path(), **facts) -> Dataset:
+def dataset_of(*, qrels=QRELS, answers=None, documents=(), folder=Path(), **metadata) -> Dataset:
     """A collection without files, save for the corpus it is given."""
     names = tuple(answers or qrels.queries())
     queries = Queries(names, tuple(f"text of {name}" for name in names))
     reader = types.SimpleNamespace()
-    declared = Facts(name="own/tiny", layout="beir", **facts)
+    declared = Metadata(name="own/tiny", layout="beir", **metadata)
     dataset = Dataset(declared, queries, qrels, answers, reader, folder)
     if documents:
         dataset.__dict__["corpus"] = Corpus.build(documents, folder / "corpus")
@@ -114,8 +114,8 @@ def test_the_first_measure_replaces_a_main_measure_beyond_the_depth():
 
 
 def test_the_first_measure_replaces_a_main_measure_that_needs_judgements(questions):
-    facts = msgspec.structs.replace(questions.facts, main_measure="nDCG@10")
-    without = replace(questions, facts=facts)
+    metadata = msgspec.structs.replace(questions.metadata, main_measure="nDCG@10")
+    without = replace(questions, metadata=metadata)
     assert resolve_measures(without, ["Success@5"], None) == ("Success@5",)
     with pytest.raises(BenchError, match="nDCG@10 needs judgements"):
         resolve_measures(without, None, None)
@@ -183,7 +183,7 @@ def test_a_view_shows_judged_documents_and_tie_bounds():
     assert quality["judged_at_10"] == pytest.approx((judged_of_a + judged_of_b) / 2)
 
 
-def test_a_protocol_holds_the_facts_and_contents_of_the_collection():
+def test_a_protocol_holds_the_metadata_and_contents_of_the_collection():
     dataset = dataset_of(version="v2", split="dev", title_track="title", exclude_self=True)
     protocol = OpenDataset(dataset, official=False).protocol(77, with_corpus=False)
     assert msgspec.to_builtins(protocol) == {

@@ -153,10 +153,10 @@ class Bed:
             self.example.name, ModelSettings(**{**self.example.settings, **settings})
         )
 
-    def job(self, options: EvaluationOptions = PLAIN, facts: str = "") -> Job:
-        folder = self.folder / f"collection{bool(facts)}"
+    def job(self, options: EvaluationOptions = PLAIN, metadata: str = "") -> Job:
+        folder = self.folder / f"collection{bool(metadata)}"
         if not folder.exists():
-            write_collection(folder, facts=facts)
+            write_collection(folder, metadata=metadata)
         return self.workspace.prepare(self.workspace.open(str(folder)), self.load(), options)
 
 
@@ -197,7 +197,7 @@ def test_a_shallower_ranking_is_a_prefix_of_a_deeper_one(bed):
 
 
 def test_the_document_of_the_query_is_left_out_where_the_collection_says_so(bed):
-    kept, dropped = rankings(bed.job()), rankings(bed.job(facts=SELF))
+    kept, dropped = rankings(bed.job()), rankings(bed.job(metadata=SELF))
     assert "q3" in [name for name, _ in kept["q3"]]
     others = [row for row in kept["q3"] if row[0] != "q3"]
     if KINDS[bed.kind].has_members:  # whose members rank without it, so that ranks and scores move
@@ -210,11 +210,11 @@ def test_the_protocol_is_applied_to_whatever_a_search_returns(bed, monkeypatch):
     """A kind that forgets the protocol's exclusions and depth gives the same result."""
     if KINDS[bed.kind].has_members:
         pytest.skip("its members rank without what the protocol excludes")
-    job = bed.job(EvaluationOptions(depth=3, measures=("RR@3",)), facts=SELF)
+    job = bed.job(EvaluationOptions(depth=3, measures=("RR@3",)), metadata=SELF)
     expected = rankings(job)
     plain = bed.job(EvaluationOptions(depth=6, measures=("RR@3",)))
-    run, facts = plain.retriever.search(plain.dataset, 6)
-    monkeypatch.setattr(type(job.retriever), "search", lambda *_: (run, facts))
+    run, statistics = plain.retriever.search(plain.dataset, 6)
+    monkeypatch.setattr(type(job.retriever), "search", lambda *_: (run, statistics))
     assert rankings(job) == expected
     assert len(apply_protocol(run, job.dataset, 1)) == len(run.query_ids)
 

@@ -44,7 +44,7 @@ class Words:
 
 @pytest.fixture
 def sixty(tmp_path):
-    return write_collection(tmp_path / "sixty", *SIXTY, facts=DEPTH_10)
+    return write_collection(tmp_path / "sixty", *SIXTY, metadata=DEPTH_10)
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ def test_a_finished_evaluation_without_results_says_what_to_delete(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("facts", "changed"),
+    ("metadata", "changed"),
     [
         ('main_measure = "RR@10"', {"evaluate"}),
         ('measures = ["R@5"]', {"evaluate"}),
@@ -152,9 +152,9 @@ def test_a_finished_evaluation_without_results_says_what_to_delete(tmp_path):
         ('title = "Mine"', set()),
     ],
 )
-def test_other_rules_of_a_collection_are_other_cells(bench, tmp_path, facts, changed):
+def test_other_rules_of_a_collection_are_other_cells(bench, tmp_path, metadata, changed):
     before = keys()
-    (tmp_path / "mine" / "dataset.toml").write_text(facts)
+    (tmp_path / "mine" / "dataset.toml").write_text(metadata)
     after = keys()
     assert {stage for stage in before if before[stage] != after[stage]} == changed
 

@@ -17,9 +17,9 @@ def write_samples(folder) -> Workspace:
     for name in ("beir/scifact", "beir/nfcorpus", "classic/cranfield", "classic/cisi"):
         write_collection(folder / name)
     for name in ("samples/msmarco", "samples/nq"):
-        facts = f'name = "{name}"\nlayout = "beir"\nmain_measure = "RR@10"\n'
+        metadata = f'name = "{name}"\nlayout = "beir"\nmain_measure = "RR@10"\n'
         queries = {"q1": "lift of a wing", "q2": "slabs that conduct heat"}
-        write_collection(folder / name, queries=queries, qrels={("q1", "d1"): 1}, facts=facts)
+        write_collection(folder / name, queries=queries, qrels={("q1", "d1"): 1}, metadata=metadata)
         write_qrels(folder / name, {("q2", "d9"): 1}, "train")
     return Workspace(folder / "cache", data_dir=folder)
 

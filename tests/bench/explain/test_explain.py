@@ -130,8 +130,8 @@ def folder(tmp_path_factory):
     card = {"checkpoint": "checkpoint", "pooling": "cls", "prompts": prompts}
     lengths = {"max_query_tokens": LENGTH, "max_document_tokens": LENGTH}
     write_card(folder / "tiny.toml", **card, **lengths)
-    facts = 'exclude_self = true\nmeasures = ["R@10"]\ndepth = 30\n'
-    write_collection(folder / "words", DOCUMENTS, QUERIES, QRELS, facts)
+    metadata = 'exclude_self = true\nmeasures = ["R@10"]\ndepth = 30\n'
+    write_collection(folder / "words", DOCUMENTS, QUERIES, QRELS, metadata)
     return folder
 
 
@@ -299,8 +299,8 @@ def test_a_run_of_ranks_is_compared_by_order(bench, folder, oracle, tmp_path):
 
 
 def test_a_run_without_self_matches_shows_their_rule(question, oracle, tmp_path):
-    facts = msgspec.structs.replace(question.dataset.facts, exclude_self=False)
-    keeps = replace(question.dataset, facts=facts)
+    metadata = msgspec.structs.replace(question.dataset.metadata, exclude_self=False)
+    keeps = replace(question.dataset, metadata=metadata)
     for keep_self, seen in ((True, []), (False, ["dataset.toml: exclude_self = true"])):
         path = tmp_path / "theirs.trec"
         path.write_text(oracle.run(Usage(), 40, keep_self))
@@ -333,18 +333,18 @@ def test_the_mean_over_answered_queries_leaves_the_others_out(question):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "usage", "facts"),
+    ("name", "usage", "metadata"),
     [
         ("mean pooling", Usage(pooling="mean"), ""),
         ("document with the query's id kept", Usage(), 'measures = ["R@10"]\ndepth = 30\n'),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_published_scores_name_the_cause(bench, folder, oracle, tmp_path, name, usage, facts):
+def test_published_scores_name_the_cause(bench, folder, oracle, tmp_path, name, usage, metadata):
     run, collection = tmp_path / "oracle.trec", folder / "words"
-    run.write_text(oracle.run(usage, 30, keep_self=bool(facts)))
-    if facts:
-        collection = write_collection(tmp_path / "other", DOCUMENTS, QUERIES, QRELS, facts)
+    run.write_text(oracle.run(usage, 30, keep_self=bool(metadata)))
+    if metadata:
+        collection = write_collection(tmp_path / "other", DOCUMENTS, QUERIES, QRELS, metadata)
     scored = bench("score", run, "--dataset", collection, "--json")
     measures = json.loads(scored.stdout)["results"][0]["measures"]
     typed = [("--published", f"{key}={value:.5f}") for key, value in measures.items()]

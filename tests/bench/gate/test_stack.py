@@ -122,7 +122,7 @@ def check_cause(model: Path, tmp_path: Path, change: Change, cause: str) -> None
     changed = shutil.copytree(model, tmp_path / "changed")
     change(changed)
     here = probe(model, tmp_path)
-    found = judge_stacks("changed", here, probe(changed, tmp_path, here.facts["whole"]))
+    found = judge_stacks("changed", here, probe(changed, tmp_path, here.properties["whole"]))
     assert found.outcome == "DRIFT"
     first, *others = map(str, found.reasons)
     assert re.search(cause, first)
@@ -132,7 +132,7 @@ def check_cause(model: Path, tmp_path: Path, change: Change, cause: str) -> None
 def test_equal_environments_are_equal(bert, llama, tmp_path):
     for model in (bert, llama):
         here = probe(model, tmp_path)
-        found = judge_stacks("same", here, probe(model, tmp_path, here.facts["whole"]))
+        found = judge_stacks("same", here, probe(model, tmp_path, here.properties["whole"]))
         assert found.outcome == "OK"
         assert [row.mean_a for row in found.rows] == [1.0] * 3
 
@@ -180,7 +180,7 @@ def test_what_transformers_5_changes_is_named(bert, llama, tmp_path):
 
     def check(model: Path) -> Check:
         here = probe(model, tmp_path)
-        job = make_job(model, None, [], "cpu") | {"tokens": here.facts["whole"]}
+        job = make_job(model, None, [], "cpu") | {"tokens": here.properties["whole"]}
         return judge_stacks("there", here, run_probe(Path(other), job))
 
     same = check(bert)

@@ -9,8 +9,8 @@ from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collectio
 
 @pytest.mark.parametrize("exclude_self", [False, True])
 def test_an_exported_run_scores_as_the_result_it_is_of(bench, tmp_path, exclude_self):
-    facts = f"exclude_self = {str(exclude_self).lower()}\n"
-    folder = write_collection(tmp_path / "tiny", facts=facts)
+    metadata = f"exclude_self = {str(exclude_self).lower()}\n"
+    folder = write_collection(tmp_path / "tiny", metadata=metadata)
     assert bench("run", folder, "--model", "hashing").code == 0
     exported = bench("export", "hashing", "--results", bench.out, "--out", tmp_path / "runs")
     run = tmp_path / "runs" / "hashing" / "tiny.trec.gz"

@@ -84,11 +84,11 @@ def edit_corpus(folder: Path) -> None:
     path.write_text(path.read_text().replace("lift", "drag", 1))
 
 
-def edit_facts(folder: Path) -> None:
+def edit_metadata(folder: Path) -> None:
     (folder / "dataset.toml").write_text('main_measure = "RR@10"\n')
 
 
-@pytest.mark.parametrize("edit", [edit_qrels, edit_queries, edit_corpus, edit_facts])
+@pytest.mark.parametrize("edit", [edit_qrels, edit_queries, edit_corpus, edit_metadata])
 def test_a_collection_that_changed_is_evaluated(run, folder, edit):
     assert run()
     edit(folder)

@@ -83,7 +83,7 @@ def test_the_same_documents_give_the_same_score(tmp_path, job):
     queries = {query: text for query, text in QUERIES.items() if query != "q4"}
     qrels = {(query, doc): grade for (query, doc), grade in QRELS.items() if doc in DOCUMENTS}
     folder = write_collection(
-        tmp_path / "tiny", queries=queries, qrels=qrels, facts="exclude_self = true\n"
+        tmp_path / "tiny", queries=queries, qrels=qrels, metadata="exclude_self = true\n"
     )
     dataset = open_dataset(str(folder), cache_dir=tmp_path / "cache")
     tools = ["beir", "mteb"]

@@ -80,7 +80,7 @@ def test_results_of_every_round_must_agree_before_a_ratio_is_given(results, tole
 
 
 def test_a_collection_is_written_with_the_same_content_and_says_that_it_is_a_copy(tmp_path):
-    folder = write_collection(tmp_path / "tiny", facts="exclude_self = true\ndepth = 7\n")
+    folder = write_collection(tmp_path / "tiny", metadata="exclude_self = true\ndepth = 7\n")
     dataset = open_dataset(str(folder), cache_dir=tmp_path / "cache")
     again = open_dataset(str(write_beir_folder(dataset, tmp_path)), cache_dir=tmp_path / "cache")
     columns = (again.corpus.ids, again.corpus.titles, again.corpus.texts)
@@ -89,7 +89,11 @@ def test_a_collection_is_written_with_the_same_content_and_says_that_it_is_a_cop
     judged = {query: text for query, text in QUERIES.items() if query in {q for q, _ in QRELS}}
     assert dict(zip(again.queries.ids, again.queries.texts, strict=True)) == judged
     assert {(query, doc): grade for query, doc, grade in again.qrels} == QRELS
-    assert (again.name, again.facts.exclude_self, again.facts.depth) == ("copy-of-tiny", True, 7)
+    assert (again.name, again.metadata.exclude_self, again.metadata.depth) == (
+        "copy-of-tiny",
+        True,
+        7,
+    )
 
 
 @pytest.mark.slow

@@ -159,7 +159,7 @@ def test_an_interrupted_training_is_not_read_as_a_plain_checkpoint(bench, tmp_pa
 
 @pytest.mark.slow
 def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, tmp_path):
-    write_collection(tmp_path / "part", facts='name = "beir/msmarco"\nsplit = "test"\n')
+    write_collection(tmp_path / "part", metadata='name = "beir/msmarco"\nsplit = "test"\n')
     msmarco = same_collections("msmarco/dev")
     done = bench(*adapt("--on", "./part", "./other", "--method", "joint"))
     assert done.code == ExitCode.OK, done.stderr

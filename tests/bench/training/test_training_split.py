@@ -57,7 +57,7 @@ def test_halves_are_all_queries_and_share_none(tmp_path, layout):
     assert {*train.queries.ids, *test.queries.ids} == set(map(str, range(COUNT)))
     assert min(len(train.queries), len(test.queries)) > 4
     assert all(row[1] == f"p{row[0]}" for half in halves for row in half.qrels)
-    assert (test.name, test.facts.main_measure, len(test.corpus)) == (
+    assert (test.name, test.metadata.main_measure, len(test.corpus)) == (
         "samples/mine",
         "RR@10",
         COUNT,

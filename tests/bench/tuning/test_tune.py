@@ -18,12 +18,12 @@ from tests.bench.cutoffs.test_cutoff import write_run
 from tests.bench.evaluation.test_rerank_retriever import write_card, write_reranker
 from tests.support.collections import SIXTY, SIXTY_QRELS, write_collection
 
-FACTS = 'name = "{}"\nmain_measure = "RR@10"\n'
+METADATA = 'name = "{}"\nmain_measure = "RR@10"\n'
 
 
 @pytest.fixture
 def sixty(tmp_path):
-    return write_collection(tmp_path / "sixty", *SIXTY, facts=FACTS.format("sixty"))
+    return write_collection(tmp_path / "sixty", *SIXTY, metadata=METADATA.format("sixty"))
 
 
 def ranks(path, of):

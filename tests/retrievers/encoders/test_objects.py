@@ -220,7 +220,7 @@ def test_the_transformer_is_read_in_the_folder_that_modules_name(
 def test_scores_are_those_of_the_object_in_python(plain: Path, tmp_path: Path) -> None:
     """Queries and documents with equal texts have different vectors, also in the store."""
     folder = save(plain, tmp_path / "router", "router", prompts={})
-    data = write_collection(tmp_path / "sixty", *SIXTY, facts='name = "sixty"\n')
+    data = write_collection(tmp_path / "sixty", *SIXTY, metadata='name = "sixty"\n')
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     cache = tmp_path / "cache"
     theirs = bench.evaluate(model, data, name="object", cache_dir=cache)
@@ -363,7 +363,7 @@ def test_a_distance_does_not_rank_here(plain: Path, tmp_path: Path, similarity: 
     with pytest.raises(BenchError, match=f"states {similarity} similarity, but"):
         resolve_model(str(folder))
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    data = write_collection(tmp_path / "sixty", *SIXTY, facts='name = "sixty"\n')
+    data = write_collection(tmp_path / "sixty", *SIXTY, metadata='name = "sixty"\n')
     with pytest.raises(BenchError, match=f"states {similarity} similarity, but"):
         bench.evaluate(model, data, name="object", cache_dir=tmp_path / "cache")
 
@@ -371,7 +371,7 @@ def test_a_distance_does_not_rank_here(plain: Path, tmp_path: Path, similarity: 
 def test_a_distance_of_vectors_of_length_1_ranks_as_cosine(
     plain: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data = write_collection(tmp_path / "sixty", *SIXTY, facts='name = "sixty"\n')
+    data = write_collection(tmp_path / "sixty", *SIXTY, metadata='name = "sixty"\n')
     folder = save_mean(plain, tmp_path / "st", parts.Normalize())
     cosine = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     change(folder / "config_sentence_transformers.json", similarity_fn_name="euclidean")
@@ -642,7 +642,7 @@ def test_a_file_that_reads_other_weights_is_noticed(file: Path, tmp_path: Path) 
     powers = ENCODERS.replace("self.scale * count(texts)", "count(texts) ** self.scale")
     reads = f"def make():\n    return Letters(float(open({str(weights)!r}).read()))\n"
     file.write_text(powers + reads)
-    data = write_collection(tmp_path / "sixty", *SIXTY, facts='name = "sixty"\n')
+    data = write_collection(tmp_path / "sixty", *SIXTY, metadata='name = "sixty"\n')
     request: dict[str, Any] = {"trust_code": True, "cache_dir": tmp_path / "cache"}
     first = bench.evaluate(f"{file}:make", data, **request)
     assert bench.evaluate(f"{file}:make", data, **request).measures == first.measures

@@ -38,12 +38,12 @@ def check(encoder) -> Preflight:
 
 def test_figures_equal_those_of_plain_loops():
     vectors = np.random.default_rng(0).standard_normal((30, 8)) + 0.7
-    facts = measure_vectors(vectors.astype(np.float32))
+    measured = measure_vectors(vectors.astype(np.float32))
     norms = [float(np.sqrt(vector @ vector)) for vector in vectors]
-    assert (facts.norm_min, facts.norm_max) == pytest.approx((min(norms), max(norms)))
+    assert (measured.norm_min, measured.norm_max) == pytest.approx((min(norms), max(norms)))
     distances = [((vector - vectors.mean(axis=0)) ** 2).sum() for vector in vectors]
     wanted = np.sqrt(np.mean(distances) / np.mean(np.square(norms)))
-    assert facts.spread == pytest.approx(wanted)
+    assert measured.spread == pytest.approx(wanted)
 
 
 def test_a_sound_encoder_passes_silently():
