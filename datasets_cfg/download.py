@@ -239,8 +239,8 @@ def _absent_error(
         f"{metadata.name}: {files} from {archive.url}: {why}",
         hint=f"{why.hint} ".lstrip()
         + f"If the files are on this machine, put them in DIR/{metadata.name} and use --data-dir "
-        f"DIR. Without a network, run `python -m bench fetch {metadata.name}` on another machine and "
-        f"copy its cache folder to {cache_dir}",
+        f"DIR. Without a network, run `python -m bench fetch {metadata.name}` on another machine "
+        f"and copy its cache folder to {cache_dir}",
     )
 
 
