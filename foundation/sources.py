@@ -87,7 +87,7 @@ def run_file(path: str) -> ModuleType:
     _loaded[path], _sources[path] = module, (module, source)
     for name in hash_sources(path).keys() - {file.name}:
         sibling, imported = file.parent.joinpath(*name.split(".")), _find_file(name)
-        for expected in (sibling.with_suffix(SUFFIX), sibling / "__init__.py"):
+        for expected in _files_of(sibling):
             if imported and expected.is_file() and not expected.samefile(imported):
                 problem = f"{path} imports {name}, which is {imported} in this process"
                 hint = "Rename one of the two files, or type one command for each model."
@@ -127,16 +127,37 @@ def hash_sources(module: str, follow: Callable[[str], bool] = lambda name: False
     return hashes
 
 
-def find_own_files(path: Path) -> list[Path]:
-    """Return a file of code and the files of its folder that it imports. Nothing is run."""
-    found = [path]
+def find_own_files(path: Path, folder: Path | None = None) -> tuple[list[Path], dict[str, Path]]:
+    """Return a file of code with those of ``folder`` that it imports, and modules elsewhere.
+
+    Nothing is run. ``folder`` is where imports are looked for, by default the folder of the file.
+    The modules elsewhere are of the user, too, by name.
+    """
+    folder = path.parent if folder is None else folder
+    found, elsewhere = [path], dict[str, Path]()
     for file in found:  # which grows
-        package = ".".join(file.relative_to(path.parent).parts[:-1])
+        package = ".".join(file.relative_to(folder).parts[:-1])
         for name in _imported_modules(file.read_bytes(), package):
-            module = path.parent.joinpath(*name.split("."))
-            files = (module.with_suffix(SUFFIX), module / "__init__.py")
-            found += [each for each in files if each.is_file() and each not in found]
-    return found
+            module = folder.joinpath(*name.split("."))
+            files = [each for each in _files_of(module) if each.is_file()]
+            found += [each for each in files if each not in found]
+            top = name.partition(".")[0]
+            is_here = folder.joinpath(top).is_dir() or folder.joinpath(top + SUFFIX).is_file()
+            if not is_here and _is_of_user(top) and (other := _find_file(top)):
+                elsewhere[top] = other
+    return found, elsewhere
+
+
+def find_module(name: str, folder: Path) -> Path | None:
+    """Return the file below ``folder`` that ``python -m`` runs for the module ``name``, or None."""
+    module = folder.joinpath(*name.split("."))
+    files = (module.with_suffix(SUFFIX), module / "__main__.py")
+    return next((file for file in files if file.is_file()), None)
+
+
+def _files_of(module: Path) -> tuple[Path, Path]:
+    """Return the files that may define a module whose path has no suffix."""
+    return module.with_suffix(SUFFIX), module / "__init__.py"
 
 
 def _find_file(name: str) -> Path | None:

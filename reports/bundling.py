@@ -9,7 +9,8 @@ from reports.table import bullets, code, escape, make_table
 def bundle_text(manifest: BundleManifest, out: str) -> str:
     """Return the commands of a bundle in the folder ``out``, and what they do not repeat."""
     commands = bullets(code(each.typed) for each in manifest.commands)
-    parts = [escape(f"{out}:"), commands, *_unrepeated(manifest.unrepeated)]
+    lacking = [escape(line) for each in manifest.commands for line in each.describe_not_copied()]
+    parts = [escape(f"{out}:"), commands, bullets(lacking), *_unrepeated(manifest.unrepeated)]
     return "\n\n".join(filter(None, parts))
 
 

@@ -45,6 +45,7 @@ from bench.evaluation.result_record import (
     Result,
 )
 from bench.evaluation.retriever import EvaluationOptions, Retriever
+from bench.experiments.experiment import COMMAND
 from bench.experiments.grid import FILES as GRID_FILES
 from bench.experiments.report_record import Report
 from bench.requests.data import BundleRequest
@@ -257,7 +258,10 @@ class _Writer:
             if not name:
                 raise BenchError(UNKNOWN, f"Run `{report.command}` again.")
             table = read_toml(GRID_FILES.find(fields["grid"]), dict[str, Any])
-            command = self._write(name, fields, "ablations", table=table)
+            self.copies.command = command = self._write(name, fields, "ablations", table=table)
+            for settings in (table for row in report.rows for table in row.settings.values()):
+                if COMMAND in settings:
+                    self.copies.copy_program(settings)
         except BenchError as error:
             self.unrepeated[target] = f"{error}. {error.hint}".strip()
             return
@@ -317,6 +321,7 @@ def _describe_needs(command: BundledCommand) -> Iterator[str]:
         yield f"- {name} ({where or 'without weights'})"
     for place, files in command.reads.items():
         yield f"- {place}: {', '.join(f'{name} `{sha256}`' for name, sha256 in files.items())}"
+    yield from (f"- {each}" for each in command.describe_not_copied())
 
 
 README_TEXT = """\

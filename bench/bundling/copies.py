@@ -2,9 +2,11 @@
 
 A path is what a field says it is, since a folder may have the name of a preset or of a measure:
 collections are typed below a data folder, weights and files of data get a place in the folder of a
-replay, and are listed by their hashes.
+replay, and are listed by their hashes. Files of a grid's ``command`` keep their places, where its
+program may look for them.
 """
 
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +18,21 @@ from bench.bundling.manifest import (
     GRIDS,
     INPUTS,
     PRESETS,
+    PROGRAM,
     SUITES,
     WEIGHTS,
     BundledCommand,
     Hashes,
 )
+from bench.experiments.command_stage import input_files
+from bench.experiments.grid import TomlTable
 from datasets_cfg.catalogue import data_folders, is_suite, user_folder
 from datasets_cfg.download import is_training_data
 from foundation.errors import BenchError
 from foundation.files import sha256_of_file
 from foundation.records import SUFFIX as TOML
 from foundation.records import read_json, read_toml
-from foundation.sources import find_own_files
+from foundation.sources import SUFFIX, find_own_files
 from retrievers.models.card import CARD_FILE, card_names, format_toml
 from retrievers.models.locate import PYTHON_FILE, READY_VECTORS, is_url
 from retrievers.models.read_checkpoint import ADAPTER_FOLDER
@@ -40,6 +45,9 @@ MODELS |= {"checkpoint", "query_checkpoint", "encoder", "reranker"}
 PLUGINS = {"objective", "method"}  # of this program by name, or a file
 SETTINGS = {"preset": PRESETS, "grid": GRIDS}
 HASH_DIGITS = 8
+SCRIPTS = (SUFFIX, ".sh")
+CONFIGURATION = (TOML, ".yaml", ".yml", ".json", ".ini", ".cfg")
+MOST_BYTES = 1 << 20  # of a file of configuration: a larger one is data
 
 
 @dataclass
@@ -68,8 +76,8 @@ class Copies:
                 return {**value, "values": self.relocate(value["field"], value["values"])}
             return {key: self.relocate(f"{name}.{key}", each, base) for key, each in value.items()}
         if isinstance(value, list | tuple):
-            if name.endswith(".command"):
-                raise BenchError("another program trains in it, which is not copied")
+            if name.endswith(".command") and isinstance(value[0], str):
+                return [_place_program(value[0]), *value[1:]]
             return [self.relocate(name, each, base) for each in value]
         parts = name.split(".")
         last = parts[-2] if parts[-1] == "name" and len(parts) > 1 else parts[-1]
@@ -84,10 +92,12 @@ class Copies:
         return self.list_file(Path(value)) if last == "negatives" else value
 
     def copy(self, source: Path, target: str) -> str:
-        """Copy a file into the bundle, and return its path there."""
+        """Copy a file into the bundle with its permissions, and return its path there."""
         if not source.is_file():
             raise BenchError(f"{source} is missing")
-        return self._write(target, source.read_bytes())
+        self._write(target, source.read_bytes())
+        shutil.copymode(source, self.folder / target)
+        return target
 
     def _write(self, target: str, content: bytes) -> str:
         path = self.folder / target
@@ -164,11 +174,44 @@ class Copies:
         if not PYTHON_FILE.fullmatch(path.name):
             return self.list_file(path)
         place = f"{CODE}{sha256_of_file(path)[:HASH_DIGITS]}"
-        for each in find_own_files(path):
+        for each in self._own_files(path):
             if path.name in self.files and sha256_of_file(each) not in self.files.values():
                 raise BenchError(f"{each} has changed since it was evaluated", "Evaluate it again.")
             self.copy(each, f"{place}/{each.relative_to(path.parent)}")
         return f"{place}/{path.name}"
+
+    def _own_files(self, path: Path) -> list[Path]:
+        """Return a file of code with those of its folder that it imports, and note the others."""
+        files, elsewhere = find_own_files(path)
+        self._note_modules(path, elsewhere)
+        return files
+
+    def _note_modules(self, path: Path, modules: Mapping[str, Path]) -> None:
+        for name, other in modules.items():
+            self.command.not_copied.append(
+                f"the module {name} ({other}), which {path.name} imports from another folder"
+            )
+
+    def copy_program(self, settings: TomlTable) -> None:
+        """Copy scripts and configuration that the ``command`` of a stage names, and list data."""
+        program = settings["command"][0]
+        files = list(input_files({**settings, "start": "", "like": ""}))  # models
+        if Path(program).is_absolute() or not Path(program).is_file():
+            self.command.programs.append(_place_program(program))
+        for path in files:
+            if path.is_absolute() or ".." in path.parts:
+                if str(path) != program:
+                    self.command.not_copied.append(f"{path}, which has no path in this folder")
+            elif not _is_code(path):
+                hashes = self.command.reads.setdefault(path.parent.as_posix(), {})
+                hashes[path.name] = sha256_of_file(path)
+            else:
+                self.copy(path, f"{PROGRAM}{path.as_posix()}")
+                if path.suffix == SUFFIX:
+                    _, modules = find_own_files(path)
+                    known = {file.resolve() for file in files}
+                    others = {n: f for n, f in modules.items() if f.resolve() not in known}
+                    self._note_modules(path, others)
 
     def list_weights(self, path: Path) -> str:
         """List the files of a folder of weights, and return its path in a replay."""
@@ -184,6 +227,18 @@ class Copies:
         if not self.command.reads[place]:
             raise BenchError(f"{path} has no files", "Name the folder of the weights.")
         return place
+
+
+def _place_program(program: str) -> str:
+    """Return what to type for a program: its name if it is typed by its whole path."""
+    return Path(program).name if Path(program).is_absolute() else program
+
+
+def _is_code(path: Path) -> bool:
+    """Return True for a script, and for a file of configuration."""
+    with path.open("rb") as file:
+        is_script = path.suffix in SCRIPTS or file.read(2) == b"#!"
+    return is_script or (path.suffix in CONFIGURATION and path.stat().st_size <= MOST_BYTES)
 
 
 def hash_files(folder: Path, names: Iterable[str]) -> Hashes:

@@ -1,14 +1,9 @@
-"""The manifest of a bundle, and what a reader may trust in one.
-
-A bundle may be written by hand: a command or a file of settings that names code, or a path, outside
-of the bundle is refused before anything is run.
-"""
+"""The manifest of a bundle, and the code that its commands run."""
 
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from posixpath import join, normpath
 from typing import Any
 
 from foundation.errors import BenchError
@@ -20,9 +15,10 @@ from foundation.sources import SUFFIX
 MANIFEST, README, LOCK, REPORT = "bundle.json", "README.md", "requirements.txt", "report.json"
 RECORDED, REPORTS, TRAININGS = "recorded/", "reports/", "trainings/"
 CODE, CARDS, PRESETS, GRIDS, SUITES = "code/", "cards/", "presets/", "grids/", "suites/"
+PROGRAM = "code/program/"  # files that keep their paths in a replay
 WEIGHTS, INPUTS = "models/", "inputs/"  # in a replay
 COPIED = (RECORDED, CODE, CARDS, PRESETS, GRIDS, SUITES)
-COMMANDS = ("run", "score", "judge", "index", "ablate", "pretrain", "finetune", "adapt", "compose")
+TRUST = "--trust-code"
 
 Hashes = dict[str, str]
 
@@ -38,6 +34,9 @@ class BundledCommand(Record):
             there is none.
         reads: hashes of the files that are read of each folder of weights or data, by its path.
         published: cards and Hub ids of the models that it reads.
+        programs: programs that it runs, with libraries of their own.
+        not_copied: modules and files that it needs, and that are neither in the bundle nor looked
+            for by their hashes.
     """
 
     words: tuple[str, ...]
@@ -46,11 +45,22 @@ class BundledCommand(Record):
     on: dict[str, str] = {}
     reads: dict[str, Hashes] = {}
     published: list[str] = []
+    programs: list[str] = []
+    not_copied: list[str] = []
 
     @property
     def typed(self) -> str:
         """The command line."""
         return shlex.join(["python", "-m", "bench", *self.words])
+
+    def describe_not_copied(self) -> Iterator[str]:
+        """Yield what is neither in the bundle nor looked for by its hash, a sentence each."""
+        if self.programs:
+            yield (
+                f"not in the bundle: {', '.join(dict.fromkeys(self.programs))} with its libraries, "
+                "and files that it reads and that neither its command, a setting nor inputs names"
+            )
+        yield from (f"not in the bundle: {each}" for each in dict.fromkeys(self.not_copied))
 
 
 class BundleManifest(Record):
@@ -75,8 +85,7 @@ def read_bundle(folder: Path) -> BundleManifest:
     """Read the manifest of a bundle, and check every file.
 
     Raises:
-        BenchError: a file is missing or differs from the one that was written, or a command or file
-            names code or a path outside of the bundle.
+        BenchError: a file is missing or differs from the one that was written.
     """
     if not (folder / MANIFEST).is_file():
         raise BenchError(f"{folder} is not a bundle", "Give a folder written by `bench bundle`.")
@@ -88,47 +97,28 @@ def read_bundle(folder: Path) -> BundleManifest:
             raise BenchError(f"{path} is missing: the bundle is incomplete", hint)
         if sha256_of_file(path) != sha256:
             raise BenchError(f"{path} was changed after the bundle was written", hint)
-    readme = (folder / README).read_text(encoding="utf-8")
-    for command in manifest.commands:
-        placed = all(path.startswith((WEIGHTS, INPUTS)) for path in command.reads)
-        if command.words[0] not in COMMANDS or command.typed not in readme or not placed:
-            raise BenchError(f"{folder / MANIFEST} was changed after it was written", hint)
-    for where, name in _named_texts(folder, manifest):
-        if outside := _find_outside(where, name, manifest.files):
-            problem = f"the bundle names {outside}, which is not in its folder {CODE}"
-            raise BenchError(problem, "Do not replay it: `bench bundle` writes no such bundle.")
     return manifest
 
 
-def _named_texts(folder: Path, manifest: BundleManifest) -> Iterator[tuple[str, str]]:
-    """Yield each text of commands and settings, after the folder that paths are relative to."""
+def find_code(folder: Path, manifest: BundleManifest) -> list[str]:
+    """Return the code that the commands of a bundle run, each once, wherever it is named."""
+    found = [name for name in manifest.files if name.startswith(CODE) or SUFFIX in name]
     for command in manifest.commands:
-        yield from (("", text) for text in (*command.words, *command.reads, command.out))
+        found += filter(TRUST.__eq__, command.words)
+        found += _code_in(list(command.words))
     for name in manifest.files:
-        if SUFFIX in name:
-            yield "", name
         if name.endswith(TOML):
-            where = CARDS if name.startswith(CARDS) else ""
-            yield from ((where, text) for text in _texts(read_toml(folder / name, dict[str, Any])))
+            found += _code_in(read_toml(folder / name, dict[str, Any]))
+    return list(dict.fromkeys(found))
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in a table. The words of a grid's ``command`` count as code."""
+def _code_in(value: Any) -> Iterator[str]:
+    """Yield the files of code in texts and tables, and the commands of grids."""
     if isinstance(value, Mapping):
-        yield from (f"{each}{SUFFIX}" for each in value.get("command", ()))
-        yield from (text for each in value.values() for text in _texts(each))
-    elif isinstance(value, list):
-        yield from (text for each in value for text in _texts(each))
+        if words := value.get("command"):
+            yield shlex.join(map(str, words))
+        value = list(value.values())
+    if isinstance(value, list):
+        yield from (code for each in value for code in _code_in(each))
     elif isinstance(value, str):
-        yield value
-
-
-def _find_outside(where: str, text: str, files: Mapping[str, str]) -> str:
-    """Return the code or path in a text that is not in the bundle, or ""."""
-    for part in re.split(r"[+=]", text):
-        name, suffix, _ = part.partition(SUFFIX)
-        path = normpath(join(where, name + suffix))
-        is_outside = len(path) > 1 and f"{path}/".startswith(("/", "../", "~"))
-        if is_outside or (suffix and not (path in files and path.startswith(CODE))):
-            return part
-    return ""
+        yield from (part for part in re.split(r"[+=]", value) if SUFFIX in part)

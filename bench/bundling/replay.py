@@ -13,15 +13,18 @@ from typing import Literal
 import msgspec
 
 from bench.bundling.manifest import (
-    CODE,
     COPIED,
+    INPUTS,
     LOCK,
+    PROGRAM,
     RECORDED,
     REPORT,
     REPORTS,
     TRAININGS,
+    WEIGHTS,
     BundledCommand,
     BundleManifest,
+    find_code,
     read_bundle,
 )
 from bench.comparing.pairs import ComparedModel, ComparisonSettings
@@ -47,7 +50,6 @@ from retrievers.models.locate import find_local
 from retrievers.models.resolve import TRAINING_FILE
 from retrievers.training.engine.identity import Training, TrainingRecord
 
-TRUST = "--trust-code"
 # Names of files in the settings of a training, whose content is compared.
 PATHS = ("preset.start.model", "preset.objective.name", "preset.teacher.model")
 TOLERANCE = GateSettings().tolerance
@@ -100,10 +102,9 @@ def replay(request: ReplayRequest) -> ReplayReport:
             trusted.
     """
     manifest = read_bundle(request.bundle)
-    words = {word for command in manifest.commands for word in command.words}
-    code = [name for name in manifest.files if name.startswith(CODE)] + [*words & {TRUST}]
+    code = find_code(request.bundle, manifest)
     if code and not (request.trust_code or request.dry_run):
-        problem = f"the bundle runs code: {format_names(code)}"
+        problem = f"the bundle runs code: {', '.join(code)}"
         raise BenchError(problem, "Read it, then allow it with --trust-code.")
     workspace = open_workspace(request)
     workspace = replace(workspace, offline=workspace.offline or request.dry_run)
@@ -141,12 +142,14 @@ class _Replay:
         if found := self._find_made(command):
             return ReplayedCommand(typed, "found", (found,))
         missing = [*self._missing_weights(command), *self._missing_inputs(command)]
+        missing += [f"there is no program {p}" for p in command.programs if not shutil.which(p)]
         if missing:
             return ReplayedCommand(typed, "missing", tuple(dict.fromkeys(missing)))
+        needs = tuple(command.describe_not_copied())
         if self.request.dry_run:
-            return ReplayedCommand(typed, "would run")
+            return ReplayedCommand(typed, "would run", needs)
         if failed := self._run(command):
-            return ReplayedCommand(typed, "missing", (failed,))
+            return ReplayedCommand(typed, "missing", (failed, *needs))
         if not command.makes:
             return ReplayedCommand(typed, "repeated")
         if command.makes[0].startswith(TRAININGS):
@@ -181,10 +184,13 @@ class _Replay:
         for path, hashes in command.reads.items():
             place = resolve_inside(self.request.out, path)
             found = next(find_folders(self.request.search, hashes), None)
-            if found and not self.request.dry_run and not place.exists():
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.symlink_to(found.resolve())
-            elif not (found or place.exists()) and not (
+            is_there = any((place / name).exists() for name in hashes)
+            if found and not self.request.dry_run and not is_there:
+                is_whole = path.startswith((WEIGHTS, INPUTS))  # not a folder with copies
+                for name in [""] if is_whole else hashes:
+                    (place / name).parent.mkdir(parents=True, exist_ok=True)
+                    (place / name).symlink_to((found / name).resolve())
+            elif not (found or is_there) and not (
                 self.request.dry_run and f"{TRAININGS}{path}" in trained
             ):
                 shown = ", ".join(f"{name} {sha256}" for name, sha256 in hashes.items())
@@ -219,8 +225,9 @@ class _Replay:
         """Run a command in the folder of the replay, and return why it failed, "" if it did not."""
         out, request = self.request.out, self.request
         for name in filter(lambda name: name.startswith(COPIED), self.manifest.files):
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(request.bundle / name, out / name)
+            place = resolve_inside(out, name.removeprefix(PROGRAM))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(request.bundle / name, place)  # with its permissions
         options = ["--cache-dir", str(self.workspace.cache_dir.resolve())]
         options += ["--data-dir", str((request.data_dir or Path.cwd()).resolve())]
         python = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))

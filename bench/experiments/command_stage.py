@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from datasets_cfg.catalogue import expand_names
 from foundation.errors import BenchError, did_you_mean
 from foundation.files import sha256_of_file
 from foundation.records import Record, convert_table
+from foundation.sources import SUFFIX, find_module, find_own_files
 from retrievers.models.card import load_card, replace_fields, write_card
 from retrievers.models.resolve import resolve_model
 from retrievers.models.settings import ModelSettings
@@ -42,7 +44,8 @@ class CommandSettings(Record, kw_only=True):
             writes its checkpoint to, ``{seed}`` for the cell's seed, ``{start}`` for the folder of
             the model to start from, and ``{NAME}`` for the setting ``NAME``.
         inputs: further files and folders that the program reads. If their content changes, or the
-            content of a file that the command or a setting names, the cell is trained again.
+            content of a file that the command or a setting names, or of a module that such a file
+            imports from its folder, the cell is trained again.
         start: card, folder or Hub id to start from; "" for the model of the stage before.
         like: card whose pooling, prompts and lengths the checkpoint uses; "" if its folder states
             them, as a folder of sentence-transformers does.
@@ -109,7 +112,7 @@ class CommandStage(ExperimentStage):
 
     def hash_inputs(self, settings: TomlTable) -> dict[str, str]:
         """Return hashes of the files in ``settings`` and of the initial model."""
-        hashes = {str(path): sha256_of_file(path) for path in _input_files(settings)}
+        hashes = {str(path): sha256_of_file(path) for path in input_files(settings)}
         return hashes | (hash_start(settings[START], "start ") if settings[START] else {})
 
     def run(self, settings: TomlTable, model: str, out: Path) -> Cost:
@@ -152,10 +155,15 @@ def _scalars(settings: TomlTable) -> TomlTable:
     return {name: value for name, value in settings.items() if isinstance(value, str | int | float)}
 
 
-def _input_files(settings: TomlTable) -> Iterator[Path]:
+def input_files(settings: TomlTable) -> Iterator[Path]:
+    """Yield the files in complete ``settings``, with the modules that they import."""
     values = _scalars(settings)
-    named = [*fill_placeholders(settings["command"], values), *map(str, values.values())]
-    yield from map(Path, filter(os.path.isfile, named))
+    words = fill_placeholders(settings["command"], values)
+    for path in map(Path, filter(os.path.isfile, [*words, *map(str, values.values())])):
+        yield from find_own_files(path)[0] if path.suffix == SUFFIX else [path]
+    for option, name in pairwise(words):
+        if option == "-m" and (module := find_module(name, Path())):
+            yield from find_own_files(module, Path())[0]
     for path in map(Path, settings["inputs"]):
         below = sorted(path.rglob("*")) if path.is_dir() else [path]
         yield from filter(Path.is_file, below)

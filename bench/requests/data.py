@@ -147,7 +147,7 @@ class ReplayRequest(FolderFields):
         bundle: Folder written by `bundle`.
         out: Folder of the repeated results and weights.
         search: Folders in which weights are looked for by their hashes.
-        trust_code: Allow the code in the bundle.
+        trust_code: Allow the code and the programs that the bundle names.
         dry_run: Say what would be run and what is missing; run nothing.
 
     Examples:

@@ -127,14 +127,10 @@ def test_missing_collections_are_named(bench, moved):
 def test_a_bundle_that_was_cut_or_edited_is_refused(bench, moved):
     manifest, card = moved / "bundle.json", moved / "cards" / "mine.toml"
     content = manifest.read_text()
-    for damaged, about in (
-        (content[: len(content) // 2], "bundle.json"),
-        (content.replace("--model", "--modle"), "was changed"),
-    ):
-        manifest.write_text(damaged)
-        done = replay(bench, "--dry-run")
-        assert done.code == ExitCode.BAD_INPUT
-        assert about in done.stderr
+    manifest.write_text(content[: len(content) // 2])
+    done = replay(bench, "--dry-run")
+    assert done.code == ExitCode.BAD_INPUT
+    assert "bundle.json" in done.stderr
     manifest.write_text(content)
     card.write_text(card.read_text().replace("16", "17"))
     done = replay(bench, "--dry-run")
@@ -151,53 +147,38 @@ def test_a_bundle_that_was_cut_or_edited_is_refused(bench, moved):
 
 def forge(paper, added, **files):
     """Write a bundle by hand: further words of its first command, and further files."""
-    manifest, readme = paper / "bundle.json", paper / "README.md"
+    manifest = paper / "bundle.json"
     content = json.loads(manifest.read_text())
     content["commands"][0]["words"] += added
-    readme.write_text(" ".join([readme.read_text(), "and", *added]))
-    words = " ".join(["python -m bench", *content["commands"][0]["words"]])
-    readme.write_text(f"{readme.read_text()}\n{words}\n")
     for name, text in files.items():
         (paper / name).parent.mkdir(exist_ok=True)
         (paper / name).write_text(text)
-    for path in (readme, *map(paper.joinpath, files)):
+    for path in map(paper.joinpath, files):
         name = path.relative_to(paper).as_posix()
         content["files"][name] = hashlib.sha256(path.read_bytes()).hexdigest()
     manifest.write_text(json.dumps(content))
 
 
-def test_code_is_not_run_without_consent(bench, project):
-    run(bench, "bm25")
-    assert bundle(bench, "results", "--out", "paper").code == ExitCode.OK
-    forge(project / "paper", ["--trust-code"])
-    done = bench("replay", "paper", "--out", "again")
-    assert done.code == ExitCode.BAD_INPUT
-    assert "the bundle runs code: --trust-code" in done.stderr
-    assert not (project / "again").exists()
-
-
 @pytest.mark.parametrize(
     ("added", "files", "about"),
     [
-        (["--like", "cards/evil.py:made"], {}, "cards/evil.py:made"),
-        (["--like", "code/evil.py:made"], {}, "code/evil.py:made"),  # not in the bundle
-        (["--out", "../elsewhere"], {}, "../elsewhere"),
-        (["--set", "start=/tmp/start"], {}, "/tmp/start"),
+        (["--trust-code"], {}, "--trust-code"),
+        (["--like", "/tmp/evil.py:made"], {}, "/tmp/evil.py:made"),
+        (["--set", "objective.name=evil.py"], {}, "evil.py"),
         ([], {"cards/evil.py": ""}, "cards/evil.py"),
         ([], {"cards/a.toml": 'reranker = "evil.py:made"'}, "evil.py:made"),
         ([], {"grids/a.toml": '[pretrain.objective]\nname = "../evil.py"'}, "../evil.py"),
-        ([], {"grids/a.toml": 'finetune = { command = ["sh", "-c", "evil"] }'}, "sh"),
+        ([], {"grids/a.toml": 'finetune = { command = ["sh", "-c", "evil"] }'}, "sh -c evil"),
     ],
 )
-def test_code_outside_of_the_folder_of_code_is_never_run(bench, project, added, files, about):
-    """Somebody who writes a bundle by hand could hide code elsewhere."""
+def test_code_is_not_run_without_consent(bench, project, added, files, about):
+    """All code is shown, wherever somebody who writes a bundle by hand has hidden it."""
     run(bench, "bm25")
     assert bundle(bench, "results", "--out", "paper").code == ExitCode.OK
     forge(project / "paper", added, **files)
-    for words in ((), ("--dry-run",), ("--trust-code",)):
-        done = bench("replay", "paper", "--out", "again", *words)
-        assert done.code == ExitCode.BAD_INPUT
-        assert f"the bundle names {about}" in done.stderr
+    done = bench("replay", "paper", "--out", "again")
+    assert done.code == ExitCode.BAD_INPUT
+    assert f"the bundle runs code: {about}" in done.stderr
     assert not (project / "again").exists()
 
 
