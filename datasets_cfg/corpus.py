@@ -1,9 +1,9 @@
 """Corpora on disk: memory-mapped Arrow files, built once from a stream of documents.
 
 A corpus is a folder with ``documents.arrow`` (an uncompressed Arrow IPC file, so that reading a
-text means reading its page), ``tie_rank.npy`` (the byte-order rank of each id), ``manifest.json``,
-and ``checksums.json`` with the checksum of every byte. No document is returned before all of them
-were compared with their checksums.
+text means reading its page), ``tie_rank.npy`` (the byte-order rank of each id), and
+``manifest.json`` with the checksums of both. No document is returned before all of them were
+compared with their checksum.
 """
 
 import dataclasses
@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -26,34 +25,18 @@ from datasets_cfg.readers.reader import Document, collect_assumptions
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from foundation.files import add_to_hash, replace_folder, sha256_of_file
-from foundation.records import Record, decode_json, read_json, write_json
+from foundation.records import Record, read_json, write_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DOCUMENTS_FILE = "documents.arrow"
 TIE_RANK_FILE = "tie_rank.npy"
 MANIFEST_FILE = "manifest.json"
-CHECKSUMS_FILE = "checksums.json"
 CHECKED_AT_OPEN = 64 << 20  # bytes of a corpus that is checked at open, in 0.1 s
-BLOCK_BYTES = 16 << 20
 COLUMNS = ("id", "title", "text")
 SCHEMA = pa.schema([pa.field(name, pa.large_string(), nullable=False) for name in COLUMNS])
+BLOCK_BYTES = 16 << 20  # hashed at a time
 BATCH_BYTES = 16 * 2**20
 BATCH_DOCUMENTS = 2**16  # objects of short documents need more memory than their text
-
-
-class Block(Record):
-    """A span of bytes of a file, from the end of the previous block to ``end``."""
-
-    end: int
-    sha256: str
-
-
-class Checksums(Record):
-    """Content of a corpus's files. ``documents`` are consecutive blocks."""
-
-    manifest_sha256: str
-    tie_rank_sha256: str
-    documents: tuple[Block, ...]
 
 
 class DamagedCorpusError(BenchError):
@@ -66,53 +49,38 @@ class DamagedCorpusError(BenchError):
         )
 
 
-class SourceFile(Record):
-    """A file from which a corpus was read: ``size`` in bytes, ``mtime_ns`` since the epoch."""
-
-    path: str
-    size: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> "SourceFile":
-        """Describe the existing file ``path`` by its resolved path."""
-        status = path.stat()
-        return cls(str(path.resolve()), status.st_size, status.st_mtime_ns)
-
-
 class CorpusManifest(Record):
     """The manifest of a corpus folder.
 
     ``sha256`` covers the id, title and text of each document in order, every field preceded by its
     length in bytes. ``empty_documents`` have neither title nor text. ``assumptions`` about the
-    sources have their counts.
+    files that were read have their counts. The last two are of the other files of the corpus.
     """
 
     schema_version: int
     documents: int
     empty_documents: int
     sha256: str
-    sources: tuple[SourceFile, ...]
-    assumptions: dict[str, int] = {}
+    assumptions: dict[str, int]
+    documents_sha256: str
+    tie_rank_sha256: str
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Memory-mapped documents of a collection.
 
-    Documents are compared with their checksums on first use, about a million passages per second.
+    Documents are compared with their checksum on first use, about a million passages per second.
 
     Attributes:
         folder: folder of the corpus.
-        manifest: counts, content hash and sources.
-        checksums: of its files.
+        manifest: counts and content hash.
         mapped: memory-mapped file of the documents.
         tie_rank: int64 ``(n,)``, rank of each document's id in byte order (UTF-8), 0 the lowest.
     """
 
     folder: Path
     manifest: CorpusManifest
-    checksums: Checksums
     mapped: mmap.mmap
     tie_rank: Int64Array
     _table: pa.Table
@@ -124,13 +92,14 @@ class Corpus:
     def table(self) -> pa.Table:
         """Columns ``id``, ``title``, ``text``, each a chunked ``large_string`` array.
 
-        The first use compares them with their checksums. If they are damaged, it removes these, so
-        that the next use of the collection rebuilds the corpus, and raises a `DamagedCorpusError`.
+        The first use compares them with their checksum. If they are damaged, it removes the
+        manifest, so that the next use of the collection rebuilds the corpus, and raises a
+        `DamagedCorpusError`.
         """
-        if damage := _find_damage(self.mapped, self.checksums.documents):
+        if _hash_mapped(self.mapped) != self.manifest.documents_sha256:
             with suppress(OSError):
-                (self.folder / CHECKSUMS_FILE).unlink(missing_ok=True)
-            raise DamagedCorpusError(self.folder, damage)
+                (self.folder / MANIFEST_FILE).unlink(missing_ok=True)
+            raise DamagedCorpusError(self.folder, f"{DOCUMENTS_FILE} has a different checksum")
         return self._table
 
     @property
@@ -219,7 +188,7 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: Path) -> "Corpus":
-        """Open the corpus in ``folder``. A small one is compared with its checksums at once."""
+        """Open the corpus in ``folder``. A small one is compared with its checksum at once."""
         try:
             corpus = _open(folder)
         except (BenchError, OSError, ValueError, EOFError) as error:
@@ -227,6 +196,12 @@ class Corpus:
         if len(corpus.mapped) <= CHECKED_AT_OPEN:
             _ = corpus.table
         return corpus
+
+
+def stamp_files(paths: Sequence[Path]) -> list[tuple[str, str, str]]:
+    """Return the resolved path, size in bytes and time of change of each file."""
+    stats = [(path.resolve(), path.stat()) for path in paths]
+    return [(str(path), str(stat.st_size), str(stat.st_mtime_ns)) for path, stat in stats]
 
 
 def _take_texts(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
@@ -243,53 +218,52 @@ def _take_texts(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
 
 
 def _open(folder: Path) -> Corpus:
-    if not (folder / CHECKSUMS_FILE).is_file():
-        raise ValueError(f"it has no {CHECKSUMS_FILE}, like those of an older version")
-    checksums = read_json(folder / CHECKSUMS_FILE, Checksums)
-    manifest_path, rank_path = folder / MANIFEST_FILE, folder / TIE_RANK_FILE
-    content = _read_checked(manifest_path, checksums.manifest_sha256)
-    manifest = decode_json(content, CorpusManifest, manifest_path)
+    manifest = read_json(folder / MANIFEST_FILE, CorpusManifest)
     if manifest.schema_version != SCHEMA_VERSION:
         raise ValueError(f"its format is version {manifest.schema_version}, not {SCHEMA_VERSION}")
-    _read_checked(rank_path, checksums.tie_rank_sha256)
+    rank_path = folder / TIE_RANK_FILE
+    if sha256_of_file(rank_path) != manifest.tie_rank_sha256:
+        raise ValueError(f"{TIE_RANK_FILE} has a different checksum")
     tie_rank = np.load(rank_path, mmap_mode="r", allow_pickle=False)
     mapped, table = _map_table(folder / DOCUMENTS_FILE)
     if not table.schema.equals(SCHEMA) or not len(table) == len(tie_rank) == manifest.documents:
         raise ValueError("its files belong to different corpora")
-    return Corpus(folder, manifest, checksums, mapped, tie_rank, table)
+    return Corpus(folder, manifest, mapped, tie_rank, table)
 
 
 def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path]) -> None:
-    read_from = tuple(SourceFile.of(path) for path in sources)
+    before = stamp_files(sources)
     path = folder / DOCUMENTS_FILE
     with collect_assumptions() as assumptions:
         count, empty, sha256 = write_documents(documents, path)
     if not count:
         hint = "Check whether the corpus file is empty or its download incomplete."
         raise BenchError("the collection has no documents", hint)
-    mapped, table = _map_table(path)
+    _, table = _map_table(path)
     order, repeated = _sort_ids(table)
     if len(repeated):
         count, empty, sha256 = write_documents(_without(table, repeated), folder / "unique")
         (folder / "unique").replace(path)
-        mapped, table = _map_table(path)
+        _, table = _map_table(path)
         order, _ = _sort_ids(table)
         assumptions["documents that occur twice, with equal texts, are read once"] = len(repeated)
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
-    manifest = CorpusManifest(SCHEMA_VERSION, count, empty, sha256, read_from, dict(assumptions))
-    write_json(folder / MANIFEST_FILE, manifest)
     np.save(folder / TIE_RANK_FILE, rank, allow_pickle=False)
-    checksums = Checksums(
-        manifest_sha256=sha256_of_file(folder / MANIFEST_FILE),
-        tie_rank_sha256=sha256_of_file(folder / TIE_RANK_FILE),
-        documents=_hash_blocks(mapped),
-    )
-    if tuple(SourceFile.of(path) for path in sources) != read_from:
+    if stamp_files(sources) != before:
         raise BenchError(
             "a file of the collection changed while it was read", "Repeat the command."
         )
-    write_json(folder / CHECKSUMS_FILE, checksums)
+    manifest = CorpusManifest(
+        schema_version=SCHEMA_VERSION,
+        documents=count,
+        empty_documents=empty,
+        sha256=sha256,
+        assumptions=dict(assumptions),
+        documents_sha256=sha256_of_file(path),
+        tie_rank_sha256=sha256_of_file(folder / TIE_RANK_FILE),
+    )
+    write_json(folder / MANIFEST_FILE, manifest)
 
 
 def _map_table(path: Path) -> tuple[mmap.mmap, pa.Table]:
@@ -362,36 +336,10 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[bytes, bytes,
         yield batch
 
 
-def _hash_blocks(mapped: mmap.mmap) -> tuple[Block, ...]:
-    ends = [*range(BLOCK_BYTES, len(mapped), BLOCK_BYTES), len(mapped)]
-    return tuple(Block(end, _sha256(mapped, start, end)) for start, end in pairwise([0, *ends]))
-
-
-def _find_damage(mapped: mmap.mmap, blocks: Sequence[Block]) -> str:
-    """Return how a file differs from the checksums of its blocks, or "" if it does not."""
-    expected = blocks[-1].end if blocks else 0
-    if expected != len(mapped):
-        return f"{DOCUMENTS_FILE} has {len(mapped):,} bytes instead of {expected:,}"
-    start = 0
-    for block in blocks:
-        if _sha256(mapped, start, block.end) != block.sha256:
-            span = f"bytes {start:,} to {block.end:,}"
-            return f"{DOCUMENTS_FILE} has a different checksum in {span}"
-        start = block.end
-    return ""
-
-
-def _read_checked(path: Path, sha256: str) -> bytes:
-    """Return the content of the small file ``path``, or raise if its checksum is not ``sha256``."""
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise ValueError(f"{path.name} has a different checksum")
-    return content
-
-
-def _sha256(mapped: mmap.mmap, start: int, end: int) -> str:
-    """Hash a span of a mapped file and release its pages, which count as memory of this process."""
-    with memoryview(mapped) as content, content[start:end] as span:
-        digest = hashlib.sha256(span).hexdigest()
-    mapped.madvise(mmap.MADV_DONTNEED)
-    return digest
+def _hash_mapped(mapped: mmap.mmap) -> str:
+    """Hash a mapped file and release its pages, which count as memory of this process."""
+    digest = hashlib.sha256()
+    for start in range(0, len(mapped), BLOCK_BYTES):
+        digest.update(mapped[start : start + BLOCK_BYTES])
+        mapped.madvise(mmap.MADV_DONTNEED)
+    return digest.hexdigest()

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from datasets_cfg import catalogue
 from datasets_cfg.catalogue import HUB, Counts, Metadata
-from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
+from datasets_cfg.corpus import Corpus, DamagedCorpusError, stamp_files
 from datasets_cfg.download import (
     detect_layout,
     fetch_remote,
@@ -244,9 +244,8 @@ class Dataset:
     def _corpus_key(self, sources: tuple[Path, ...]) -> str:
         """Return the name of the corpus folder, which changes if any source file changes."""
         made_by = (self.metadata.layout, self.metadata.title_track, str(READER_VERSION))
-        files = map(SourceFile.of, sources)
-        stamps = [(file.path, str(file.size), str(file.mtime_ns)) for file in files]
-        return f"{sources[0].resolve().parent.name}-{hash_records([made_by, *stamps])[:16]}"
+        key = hash_records([made_by, *stamp_files(sources)])[:16]
+        return f"{sources[0].resolve().parent.name}-{key}"
 
 
 def open_dataset(

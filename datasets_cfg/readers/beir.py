@@ -65,13 +65,7 @@ class BeirReader(Reader):
     def query_fields(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the id of each query with further columns and the fields of its ``metadata``."""
         for path in self._texts(*_QUERIES):
-            is_table = path.suffix in (".parquet", ".arrow")
-            rows = (
-                reader.read_table(path)
-                if is_table
-                else reader.read_json_lines(path, dict[str, Any], _HINT)
-            )
-            for number, row in rows:
+            for number, row in reader.read_objects(path, _HINT):
                 id_ = row.get("id") if row.get("_id") is None else row["_id"]
                 own = {name: row[name] for name in row.keys() - _QUERY_COLUMNS}
                 if isinstance(own.get("metadata"), dict):

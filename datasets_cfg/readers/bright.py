@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from datasets_cfg.readers import reader
 from datasets_cfg.readers.reader import Document, Judgements, Qrels, Reader
@@ -61,9 +60,7 @@ class BrightReader(Reader):
         rows = [each for path in paths for each in reader.read_records(path, _Example)]
         asked = ((number, row.id, row.query) for number, row in rows)
         queries = reader.collect_queries(asked, paths[0])
-        pairs = list(dict.fromkeys((row.id, gold) for _, row in rows for gold in row.gold_ids))
-        ids, documents = zip(*pairs, strict=True) if pairs else ((), ())
-        qrels = Qrels(ids, documents, np.ones(len(pairs), np.int32))
+        qrels = Qrels.of({(row.id, gold): 1 for _, row in rows for gold in row.gold_ids})
         excluded = {row.id: tuple(set(row.excluded_ids) - {_NONE}) for _, row in rows}
         judged = reader.keep_judged_queries(queries, qrels, paths[0])
         return replace(judged, excluded={q: e for q, e in excluded.items() if e})

@@ -6,7 +6,6 @@ holds the questions to train on, with relevant passages and hard negatives.
 """
 
 import ast
-import csv
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,7 +68,7 @@ class DprReader(Reader):
 
 def read_passages(path: Path) -> Iterator[Document]:
     """Yield the passages in ``path``."""
-    rows = _csv_rows(path, 3)
+    rows = reader.read_csv(path, "\t", 3)
     number, header = next(rows, (1, []))
     if header != _HEADER:
         raise reader.line_error(path, number, f"the header is {header} instead of {_HEADER}")
@@ -83,7 +82,7 @@ def read_questions(path: Path) -> Judgements:
     The typographic apostrophe becomes ``'``, as DPR does before encoding.
     """
     texts, answers = [], {}
-    for row, (number, (question, literal)) in enumerate(_csv_rows(path, 2)):
+    for row, (number, (question, literal)) in enumerate(reader.read_csv(path, "\t", 2)):
         texts.append(question.replace("’", "'"))
         answers[str(row)] = _answers(path, number, literal)
     if not texts:
@@ -100,18 +99,3 @@ def _answers(path: Path, number: int, literal: str) -> tuple[str, ...]:
         message = f"the answers are not a Python list of strings: {literal[:80]!r}"
         raise reader.line_error(path, number, message)
     return tuple(value)
-
-
-def _csv_rows(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
-    lines = (
-        reader.decode_line(path, number, line) + "\n" for number, line in reader.read_lines(path)
-    )
-    rows = csv.reader(lines, delimiter="\t", strict=True)
-    try:
-        for fields in rows:
-            if len(fields) != columns:
-                message = f"{len(fields)} columns instead of {columns}"
-                raise reader.line_error(path, rows.line_num, message)
-            yield rows.line_num, fields
-    except csv.Error as error:
-        raise reader.line_error(path, rows.line_num, str(error)) from error

@@ -221,14 +221,14 @@ def _document(passage: _Passage | str | int, by_id: bool) -> Document:
 
 def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the records of a file with the numbers of their lines or rows, from 1."""
-    if file.suffix in (".parquet", ".arrow"):
+    if file.suffix in reader.TABLES:
         return reader.read_table(file)
     numbered = (each for each in reader.read_lines(file) if each[1].strip())
     number, first = next(numbered, (1, b"\t\t"))
     if first.lstrip().startswith(b"["):
         return _read_array(file)
     if first.lstrip().startswith(b"{"):
-        return reader.read_json_lines(file, dict[str, Any], "Write one JSON object per line.")
+        return reader.read_objects(file)
     columns = first.count(b"\t") + 1
     for scores in ((), TRIPLE_SCORES):
         if columns == len(scores) + len(TRIPLE):
@@ -334,9 +334,7 @@ def judge_examples(examples: Iterable[TrainingExample]) -> Judgements:
     for example in examples:
         queries.setdefault(example.id, example.query)
         pairs |= {(example.id, document.id): 1 for document in example.positives}
-    grades = np.ones(len(pairs), np.int32)
-    qrels = Qrels(tuple(query for query, _ in pairs), tuple(id_ for _, id_ in pairs), grades)
-    return Judgements(Queries(tuple(queries), tuple(queries.values())), qrels)
+    return Judgements(Queries(tuple(queries), tuple(queries.values())), Qrels.of(pairs))
 
 
 def _hash_texts(*texts: str) -> str:

@@ -4,7 +4,6 @@ A table is a CSV, TSV, JSON lines or Parquet file. Another table in the folder m
 documents; without one, only rankings of ids can be scored.
 """
 
-import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -12,8 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from datasets_cfg.readers import reader
 from datasets_cfg.readers.reader import Document, Judgements, Qrels, Queries, Reader
@@ -113,9 +110,7 @@ class GoldenReader(Reader):
         The id of a question is its own or, without a column of ids, the number of its row. Rows
         with the same question are one.
         """
-        table = self._only("is_golden", "questions")
-        question, relevant = table.column(_QUESTION), table.column(_RELEVANT)
-        id_ = table.question_id
+        table, question, relevant, id_ = self._questions()
         roles = _roles(table, id=id_ or "the number of the row", question=question)
         reader.assume(f"{roles}, relevant documents: {relevant}", None)
         split = _Separator(table.path, relevant)
@@ -133,16 +128,12 @@ class GoldenReader(Reader):
         if len({*ids.values()}) < len(ids):
             problem = f"{table.path}: two questions have the same {id_}"
             raise BenchError(problem, "Give each question an id of its own, or remove the column.")
-        grades = np.ones(len(pairs), np.int32)
-        qrels = Qrels(tuple(q for q, _ in pairs), tuple(d for _, d in pairs), grades)
         queries = Queries(tuple(ids.values()), tuple(ids))
-        return reader.keep_judged_queries(queries, qrels, table.path)
+        return reader.keep_judged_queries(queries, Qrels.of(pairs), table.path)
 
     def query_fields(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the id of each question with the other columns of its first row."""
-        table = self._only("is_golden", "questions")
-        question, relevant = table.column(_QUESTION), table.column(_RELEVANT)
-        id_ = table.question_id
+        table, question, relevant, id_ = self._questions()
         seen = set[str]()
         for number, row in _rows(table.path):
             text = str(row.get(question) or "").strip()
@@ -151,6 +142,11 @@ class GoldenReader(Reader):
                 others = {k: v for k, v in row.items() if k not in (question, relevant, id_)}
                 name = row.get(id_) if id_ else str(number)
                 yield reader.read_id(table.path, number, name), others
+
+    def _questions(self) -> tuple[_Table, str, str, str]:
+        """Return the table of questions, and its columns of questions, relevant and own ids."""
+        table = self._only("is_golden", "questions")
+        return table, table.column(_QUESTION), table.column(_RELEVANT), table.question_id
 
     def _only(self, role: str, what: str) -> _Table:
         """Return the only table with a role."""
@@ -231,23 +227,12 @@ def _column_names(path: Path) -> tuple[str, ...]:
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a table with their numbers, from 1."""
-    if path.suffix == ".parquet":
-        yield from reader.read_table(path)
-    elif path.suffix == ".jsonl":
-        hint = "Write one JSON object per line."
-        yield from reader.read_json_lines(path, dict[str, Any], hint)
+    if path.suffix in reader.TEXT_FORMS:
+        yield from reader.read_objects(path)
     else:
-        numbered = reader.read_lines(path)
-        lines = (reader.decode_line(path, number, line) + "\n" for number, line in numbered)
-        header = next(lines, "")
-        delimiter = max(",;\t", key=header.count)
-        names = next(csv.reader([header], delimiter=delimiter), [])
-        rows = csv.reader(lines, delimiter=delimiter, strict=True)
-        try:
-            for number, fields in enumerate(filter(None, rows), start=1):
-                if len(fields) != len(names):
-                    problem = f"{len(fields)} columns instead of {len(names)}"
-                    raise reader.line_error(path, rows.line_num + 1, problem)
-                yield number, dict(zip(names, fields, strict=True))
-        except csv.Error as error:
-            raise reader.line_error(path, rows.line_num + 1, str(error)) from error
+        number, header = next(reader.read_lines(path), (1, b""))
+        delimiter = max(",;\t", key=reader.decode_line(path, number, header).count)
+        rows = reader.read_csv(path, delimiter)
+        _, names = next(rows, (1, list[str]()))
+        for number, (_, fields) in enumerate(rows, start=1):
+            yield number, dict(zip(names, fields, strict=True))

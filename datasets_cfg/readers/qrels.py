@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from datasets_cfg.readers import reader
 from datasets_cfg.readers.reader import Qrels, RepeatedError
 from foundation.errors import BenchError, report_error
@@ -47,11 +45,9 @@ def _read_trec(path: Path) -> Iterator[_Row]:
 def _read_judgements(path: Path, graded: dict[Path, bool]) -> Iterator[_Row]:
     """Yield the rows of one of several files, and note in ``graded`` whether it has grades."""
     plain = path.name.removesuffix(".gz")
-    if plain.endswith((".parquet", ".arrow")):
-        return _by_column(path, reader.read_table(path), graded)
-    if plain.endswith(".jsonl"):
+    if plain.endswith(reader.TEXT_FORMS):
         hint = 'Write {"query-id": "q1", "corpus-id": "d1", "score": 1} in each line.'
-        return _by_column(path, reader.read_json_lines(path, dict[str, Any], hint), graded)
+        return _by_column(path, reader.read_objects(path, hint), graded)
     number, line = next(reader.read_lines(path), (1, b""))
     header = reader.decode_line(path, number, line)
     names = [name.strip() for name in header.split("\t")]
@@ -159,8 +155,4 @@ def _collect_qrels(rows: Iterable[tuple[Path, _Row]]) -> Qrels:
         if known != int(match[1]):
             message = f"document {pair[1]!r} of query {pair[0]!r} has grades {known} and {match[1]}"
             report_error(RepeatedError(f"{path}:{number}: {message}"))
-    return Qrels(
-        query_ids=tuple(query for query, _ in grades),
-        doc_ids=tuple(document for _, document in grades),
-        grades=np.fromiter(grades.values(), dtype=np.int32, count=len(grades)),
-    )
+    return Qrels.of(grades)

@@ -4,6 +4,7 @@ Text files may be gzip-compressed. Errors name the file and the line. What can m
 is read, and counted within `collect_assumptions`.
 """
 
+import csv
 import gzip
 import itertools
 import json
@@ -32,7 +33,8 @@ Line = TypeVar("Line")
 Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 READER_VERSION = 1  # increase it if a reader yields different documents from the same files
-TEXT_FORMS = (".jsonl", ".parquet", ".arrow")  # of documents and queries; the first one is read
+TABLES = (".parquet", ".arrow")
+TEXT_FORMS = (".jsonl", *TABLES)  # of documents and queries; the first one is read
 _SUFFIXES = ("jsonl", "tsv", "csv", "txt", "xml", "trec", "qrels")  # of text files
 OTHER_FORMS = ("csv", "tsv", "txt", "json")  # of files named like a part, but not read as one
 OTHER_TABLES = (".csv", ".tsv")  # in the folder of a part
@@ -105,6 +107,13 @@ class Qrels:
     doc_ids: tuple[str, ...]
     grades: Int32Array
 
+    @classmethod
+    def of(cls, grades: Mapping[tuple[str, str], int]) -> "Qrels":
+        """Return qrels from the grade of each pair of query and document."""
+        queries = tuple(query for query, _ in grades)
+        documents = tuple(document for _, document in grades)
+        return cls(queries, documents, np.fromiter(grades.values(), np.int32, len(grades)))
+
     def __len__(self) -> int:
         return len(self.query_ids)
 
@@ -160,7 +169,7 @@ class Judgements:
     unjudged: int = 0
 
 
-NO_JUDGEMENTS = Judgements(Queries((), ()), Qrels((), (), np.empty(0, np.int32)))
+NO_JUDGEMENTS = Judgements(Queries((), ()), Qrels.of({}))
 
 
 @dataclass(frozen=True)
@@ -292,10 +301,8 @@ def _same_content(one: tuple[Path, ...], other: tuple[Path, ...]) -> bool:
 
 def _content(path: Path) -> Iterator[Any]:
     """Yield the rows of a table or of JSON lines, and the lines of other files."""
-    if path.suffix in (".parquet", ".arrow"):
-        return (row for _, row in read_table(path))
-    if ".jsonl" in path.suffixes:
-        return (row for _, row in read_json_lines(path, dict[str, Any], ""))
+    if path.suffix in TABLES or ".jsonl" in path.suffixes:
+        return (row for _, row in read_objects(path))
     return (line for _, line in read_lines(path))
 
 
@@ -466,7 +473,7 @@ def repair_text(value: Any) -> Any:
 
 def read_records(path: Path, kind: type[Fields], hint: str = "") -> Iterator[tuple[int, Fields]]:
     """Yield ``(number, record)`` of each line or row of a file in a form of `TEXT_FORMS`."""
-    if path.suffix not in (".parquet", ".arrow"):
+    if path.suffix not in TABLES:
         yield from read_json_lines(path, kind, hint)
         return
     fields = {field.encode_name for field in msgspec.structs.fields(kind)}
@@ -475,6 +482,15 @@ def read_records(path: Path, kind: type[Fields], hint: str = "") -> Iterator[tup
             yield number, convert_table(row, kind, f"{path}:{number}")
         except BenchError as error:
             errors.report_error(error)
+
+
+def read_objects(
+    path: Path, hint: str = "Write one JSON object per line."
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield ``(number, fields)`` of each line or row of a file in a form of `TEXT_FORMS`."""
+    if path.suffix in TABLES:
+        return read_table(path)
+    return read_json_lines(path, dict[str, Any], hint)
 
 
 def read_table(path: Path, columns: Collection[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -504,6 +520,23 @@ def read_table(path: Path, columns: Collection[str] = ()) -> Iterator[tuple[int,
                     yield next(numbers), row
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise BenchError(f"{path} cannot be read: {error}") from error
+
+
+def read_csv(path: Path, delimiter: str, columns: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """Yield ``(line number, fields)`` of each row with CSV quoting. 0 columns are as many as the
+    first row has.
+    """
+    lines = (f"{decode_line(path, number, line)}\n" for number, line in read_lines(path))
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    try:
+        for fields in filter(None, rows):
+            columns = columns or len(fields)
+            if len(fields) != columns:
+                problem = f"{len(fields)} columns instead of {columns}"
+                raise line_error(path, rows.line_num, problem)
+            yield rows.line_num, fields
+    except csv.Error as error:
+        raise line_error(path, rows.line_num, str(error)) from error
 
 
 def decode_line(path: Path, number: int, line: bytes) -> str:

@@ -131,9 +131,7 @@ def test_many_processes_may_build_the_same_corpus(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
-@pytest.mark.parametrize(
-    "name", ["documents.arrow", "tie_rank.npy", "manifest.json", "checksums.json"]
-)
+@pytest.mark.parametrize("name", ["documents.arrow", "tie_rank.npy", "manifest.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
 def test_a_damaged_corpus_is_refused(name, damage, tmp_path):
     folder = tmp_path / "corpus"
@@ -149,7 +147,8 @@ def test_a_damaged_corpus_is_refused(name, damage, tmp_path):
 
 def test_a_corpus_of_another_format_version_is_refused(tmp_path):
     Corpus.build(numbered(1), tmp_path / "corpus")
-    rewrite(tmp_path / "corpus", "manifest.json", b'"schema_version": 1', b'"schema_version": 9')
+    manifest = tmp_path / "corpus" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"schema_version": 2', '"schema_version": 9'))
 
     with pytest.raises(BenchError, match="version 9"):
         Corpus.open(tmp_path / "corpus")
@@ -159,7 +158,6 @@ def test_a_corpus_of_another_format_version_is_refused(tmp_path):
 def test_a_large_corpus_is_checked_when_a_document_is_first_asked_for(
     damage, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(corpus_writer, "BLOCK_BYTES", 100)
     folder = tmp_path / "corpus"
     Corpus.build(numbered(10), folder)
     documents = (folder / "documents.arrow").read_bytes()
@@ -174,7 +172,7 @@ def test_a_large_corpus_is_checked_when_a_document_is_first_asked_for(
     ):
         with pytest.raises(DamagedCorpusError, match=r"documents\.arrow has a different checksum"):
             read()
-    with pytest.raises(DamagedCorpusError, match=r"no checksums\.json"):
+    with pytest.raises(DamagedCorpusError, match=r"cannot read .*manifest\.json"):
         Corpus.open(folder)  # what is damaged is not met a second time
 
 
@@ -211,12 +209,3 @@ def mapped_bytes(path: Path) -> int:
         if str(path) in region.partition("\n")[0]:
             found += 1024 * int(re.search(r"Rss:\s+(\d+)", region)[1])
     return found
-
-
-def rewrite(folder: Path, name: str, old: bytes, new: bytes) -> None:
-    """Change a file of a corpus, and its checksum, as another version would have written it."""
-    before = (folder / name).read_bytes()
-    (folder / name).write_bytes(after := before.replace(old, new))
-    checksums = (folder / "checksums.json").read_text()
-    sums = (hashlib.sha256(content).hexdigest() for content in (before, after))
-    (folder / "checksums.json").write_text(checksums.replace(*sums))
