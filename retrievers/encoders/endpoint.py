@@ -74,14 +74,12 @@ class _Habits:
     Attributes:
         accepted: largest number of texts in a request that it accepted.
         refused: smallest number of texts, above 1, in a request that it refused.
-        reads_format: whether it accepts ``encoding_format``; None before the first answer.
         is_unit: whether its vectors have had length 1 so far.
         has_told: whether a zero vector of an empty text was reported.
     """
 
     accepted: int = 0
     refused: int = BATCH_TEXTS + 1
-    reads_format: bool | None = None
     is_unit: bool = False
     has_told: bool = False
 
@@ -206,19 +204,9 @@ class EndpointEncoder(Encoder):
         return np.concatenate([await self._request(part, fields, advance) for part in parts])
 
     async def _send(self, texts: list[str], fields: dict[str, Any]) -> bytes | None:
-        """Return the answer to one request, or None if the server refuses several texts.
-
-        A server that refuses its first request is asked once more without ``encoding_format``.
-        """
-        habits, body = self._habits, {"model": self._model, "input": texts, **fields}
-        with_format = {"encoding_format": "float", **body}
-        answer = await self._post(body if habits.reads_format is False else with_format)
-        if isinstance(answer, str) and habits.reads_format is None:
-            again = await self._post(body)
-            if isinstance(again, bytes):
-                answer, habits.reads_format = again, False
+        """Return the answer to one request, or None if the server refuses several texts."""
+        answer = await self._post({"model": self._model, "input": texts, **fields})
         if isinstance(answer, bytes):
-            habits.reads_format = habits.reads_format is not False
             return answer
         if len(texts) > 1:
             return None

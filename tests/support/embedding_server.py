@@ -26,7 +26,7 @@ class Request:
     Attributes:
         number: from 0, in order of arrival.
         headers: by lower-case name.
-        body: decoded JSON, with ``input``, ``model`` and ``encoding_format``.
+        body: decoded JSON, with ``input`` and ``model``.
         in_flight: requests being answered, with this one.
     """
 

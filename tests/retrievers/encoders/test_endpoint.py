@@ -72,7 +72,7 @@ def test_prompts_titles_and_options_are_sent_by_role(server):
     served.encode_documents(["Title", ""], ["two", "three"])
     sent = [dict(request.body) for request in app.requests]
     assert [body.pop("input") for body in sent] == [["q: one", "q: "], ["d: Title two", "d: three"]]
-    shared = {"model": "m", "encoding_format": "float", "dimensions": 4}
+    shared = {"model": "m", "dimensions": 4}
     assert sent == [{**shared, "input_type": "query"}, {**shared, "input_type": "passage"}]
     assert {request.headers["authorization"] for request in app.requests} == {
         "Bearer secret-of-tests"
@@ -109,19 +109,6 @@ def test_what_a_server_refuses_is_learned_once(server):
     assert np.array_equal(served.for_dataset("x").encode_queries(TEXTS), honest(TEXTS))
     assert {len(request.texts) for request in app.requests[before:]} <= {8, 4}
     assert len(app.requests) - before <= 2 * len(TEXTS) / 8
-
-
-def test_a_server_without_encoding_format_is_asked_again_without_it(server):
-    url, app = server
-    detail = {"detail": [{"loc": ["body", "encoding_format"], "msg": "extra fields not permitted"}]}
-    app.before = lambda request: Reply(422, detail) if "encoding_format" in request.body else None
-    assert np.array_equal(encoder(url).encode_queries(TEXTS), honest(TEXTS))
-    assert sum("encoding_format" in request.body for request in app.requests) <= 10  # in flight
-    served, before = encoder(url), len(app.requests)
-    served.encode_queries(["a"])
-    served.encode_queries(["b"])
-    formats = ["encoding_format" in request.body for request in app.requests[before:]]
-    assert formats == [True, False, False]
 
 
 def test_base64_is_read_as_float32(server):
