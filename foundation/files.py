@@ -194,11 +194,7 @@ def resolve_inside(root: Path, name: str) -> Path:
     path = Path(name)
     if path.is_absolute() or ".." in path.parts:
         raise BenchError(f"{name!r} leads out of {root}")
-    try:
-        longest = max(map(len, os.fsencode(name).split(b"/")))
-    except UnicodeEncodeError:
-        longest = LONGEST_NAME + 1
-    if "\0" in name or longest > LONGEST_NAME:
+    if "\0" in name or max(map(len, path.parts), default=0) > LONGEST_NAME:
         raise BenchError(f"{name[:80]!r} cannot be the name of a file in {root}")
     return root / name
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -36,7 +36,7 @@ def run_preflight(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
         with name_text(dataset, encoder):
             return msgspec.to_builtins(preflight(encoder, titles, texts, queries))
 
-    allowed = " with unknown tokens" if getattr(encoder, "allow_unknown_tokens", False) else ""
+    allowed = " with unknown tokens" if encoder.allow_unknown_tokens else ""
     tokens = store.tokens_sha256(encoder, "document")
     about = f"preflight {dataset.corpus.sha256} {tokens}".rstrip() + allowed
     report = store.remember(encoder.recipe, about, check)
@@ -127,8 +127,8 @@ def truncated_lengths(encoder: Encoder, titles: Sequence[str], texts: Sequence[s
 
     Words are counted if it has no tokenizer.
     """
-    count = getattr(encoder, "count_document_tokens", None)
-    if count is None:  # an encoder without a tokenizer, such as hashing
+    counts = encoder.count_document_tokens(titles, texts)
+    if counts is None:
         return np.array([len(f"{a} {b}".split()) for a, b in zip(titles, texts, strict=True)])
-    lengths = np.array(cast("list[int]", count(titles, texts)), dtype=np.int64)
+    lengths = np.array(counts, dtype=np.int64)
     return np.minimum(lengths, encoder.recipe.max_document_tokens or lengths)

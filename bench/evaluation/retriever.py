@@ -19,7 +19,6 @@ from bench.store.store import VectorStore
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Encoder
-from retrievers.encoders.transformer import SharedNetworks
 from retrievers.encoders.views import View
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import Card, Recipe, replace_fields
@@ -76,13 +75,11 @@ class Resources:
         store: vector store.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         max_memory: memory limit of this process in bytes; None for most of the free memory.
-        networks: loaded bases, which adapters share.
     """
 
     store: VectorStore
     device: str = "auto"
     max_memory: int | None = None
-    networks: SharedNetworks = field(default_factory=SharedNetworks)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class VectorRetriever(Retriever):
     @classmethod
     def open(cls, model: Model, resources: Resources) -> Self:
         """Return the retriever of a resolved model, whose recipe gets its dimension."""
-        encoder = open_encoder(model, resources.device, resources.networks)
+        encoder = open_encoder(model, resources.device)
         return cls.of(model, encoder, resources)
 
     @classmethod
@@ -211,9 +211,9 @@ class VectorRetriever(Retriever):
 
     def find(self, dataset: Dataset, depth: int) -> tuple[Hits, SearchStatistics]:
         """Return hits in canonical order, without documents that the protocol excludes."""
-        before, timer = self._timer.copy(), PhaseTimer()
+        before, timer = self.encoder.timer.copy(), PhaseTimer()
         preflight = run_preflight(dataset, self.encoder, self.store)
-        after_preflight = self._timer.copy()
+        after_preflight = self.encoder.timer.copy()
         with timer.phase("encode_queries_s"):
             queries = encode_queries(dataset, self.encoder, self.store)
         index = self._index_search(dataset, queries, depth) if self.spec.needs_faiss else None
@@ -222,7 +222,7 @@ class VectorRetriever(Retriever):
             with timer.phase("encode_documents_s"):
                 stored = encode_documents(dataset, self.encoder, self.store)
             vectors = self._apply_view(stored)
-        tokens = self._timer.since(after_preflight).counts.get("tokens", 0)
+        tokens = self.encoder.timer.since(after_preflight).counts.get("tokens", 0)
         if index is not None:
             index = replace(index, vectors=vectors)
         find = index.find if index else partial(self._rank, dataset, cast(CorpusVectors, vectors))
@@ -237,7 +237,7 @@ class VectorRetriever(Retriever):
         timings = Timings(
             encoded_documents=stored.encoded if stored else 0,
             encoded_tokens=tokens,
-            busy_s=self._timer.since(before).seconds,
+            busy_s=self.encoder.timer.since(before).seconds,
             **timer.seconds,
         )
         device = "cpu" if self.spec.is_bm25 else search_device(self.resources.device)
@@ -298,10 +298,6 @@ class VectorRetriever(Retriever):
         dim, view = self.encoder.dim, self.view
         return view.width(dim) + (view.similarity == "euclidean") if view else dim
 
-    @cached_property
-    def _timer(self) -> PhaseTimer:
-        return getattr(self.encoder, "timer", None) or PhaseTimer()
-
     @property
     def _loading_bytes(self) -> int:
         """Estimated memory to load the model, with weights in float32, in bytes."""
@@ -328,7 +324,9 @@ class VectorRetriever(Retriever):
 
     def _exact(self, dataset: Dataset) -> ExactSearch:
         budget = self.resources.max_memory or default_budget()
-        return ExactSearch(dataset, search_device(self.resources.device), budget, self._timer)
+        return ExactSearch(
+            dataset, search_device(self.resources.device), budget, self.encoder.timer
+        )
 
     def _rank(
         self, dataset: Dataset, vectors: CorpusVectors, queries: Float32Array, depth: int

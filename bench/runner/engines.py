@@ -33,7 +33,7 @@ from foundation.arrays import Float32Array
 from foundation.errors import BenchError, as_picklable_error, import_package, to_one_line
 from foundation.machine import count_threads, watch_parent
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
-from retrievers.encoders.transformer import SharedNetworks, open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import Model
 
 # Environment variables that Ray's workers need with the values of this process.
@@ -141,12 +141,12 @@ def _encode_all(workspace: Workspace, work: Sequence[EncodingTask]) -> None:
     """Encode the corpora in order. Main function of a child process."""
     watch_parent()
     logging.basicConfig(level=logging.ERROR)  # the parent logs the same warnings
-    networks, loaded = SharedNetworks(), dict[str, Encoder]()
+    loaded = dict[str, Encoder]()
     try:
         for each in work:
             name = each.model.recipe.fingerprint
             if name not in loaded:
-                loaded[name] = open_encoder(each.model, workspace.device, networks=networks)
+                loaded[name] = open_encoder(each.model, workspace.device)
             encoder, corpus = loaded[name].for_dataset(each.collection), Corpus.open(each.corpus)
             workspace.store.encode_documents(encoder, corpus, workspace.store.plan(encoder, corpus))
     except KeyboardInterrupt:
@@ -222,7 +222,7 @@ class RayEncoder:
         """
         self._cluster, self._encoder = cluster, encoder
         self._model, self._collection = model, collection
-        self.timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
+        self.timer = encoder.timer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._encoder, name)
@@ -240,7 +240,7 @@ class RayEncoder:
 
     @cached_property
     def _tokens_sha256(self) -> str:
-        return _hash_tokens(self._encoder)
+        return self._encoder.hash_tokens("document")
 
 
 class RayShard:
@@ -310,12 +310,6 @@ def connect_to_ray(address: str | None, **options: Any) -> Any:
     return ray
 
 
-def _hash_tokens(encoder: Encoder) -> str:
-    """Return a hash of the token ids of fixed documents, or "" without a tokenizer."""
-    hash_tokens: Callable[[str], str] | None = getattr(encoder, "hash_tokens", None)
-    return hash_tokens("document") if hash_tokens else ""
-
-
 _loaded: dict[str, Encoder] = {}  # by fingerprint, in a worker
 _checked: set[tuple[str, str]] = set()  # fingerprints and hashes of token ids
 
@@ -342,17 +336,16 @@ def _encode_in_worker(
             _loaded[name] = open_encoder(model, device)
         encoder = _loaded[name].for_dataset(collection) if collection else _loaded[name]
         check = encoder.recipe.fingerprint, tokens_sha256
-        if check not in _checked and _hash_tokens(encoder) != tokens_sha256:
+        if check not in _checked and encoder.hash_tokens("document") != tokens_sha256:
             raise BenchError(
                 f"{model.card.name}: the worker on {socket.gethostname()} makes other token ids "
                 f"than the coordinator; it has {library_versions(TOKENIZING)}",
                 "Install the same versions of transformers and tokenizers on all machines.",
             )
         _checked.add(check)
-        timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
-        before = timer.copy()
+        before = encoder.timer.copy()
         vectors = encoder.encode_documents(titles, texts)
-        spent = timer.since(before)
+        spent = encoder.timer.since(before)
         return vectors, spent.seconds, spent.counts
     except Exception as error:
         return as_picklable_error(error)

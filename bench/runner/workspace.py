@@ -231,12 +231,7 @@ class Workspace:
             for name, dataset in zip(self.expand_names(typed), self.datasets(typed), strict=True)
         }
 
-    def load(
-        self,
-        name: str,
-        settings: ModelSettings = CARD_DECIDES,
-        resources: Resources | None = None,
-    ) -> Retriever:
+    def load(self, name: str, settings: ModelSettings = CARD_DECIDES) -> Retriever:
         """Load a model. Weights are read at the first text.
 
         The vectors of fixed texts are stored when a server is first used, and compared each time.
@@ -244,7 +239,6 @@ class Workspace:
         Args:
             name: card, folder, Hub repository, or URL of a server.
             settings: replace those of the card.
-            resources: what its searches use, shared by adapters of one base; None for new ones.
 
         Raises:
             BenchError: the model is unknown, or cannot be used.
@@ -253,7 +247,7 @@ class Workspace:
         if name in (*dataset_names(), *suite_names()) and not Path(name).exists():
             problem = f"{name} is a collection or suite, but a model is needed here"
             raise BenchError(problem, "Run `bench list models` for the names of models.")
-        retriever = open_retriever(resolve_model(name, settings), resources or self.resources)
+        retriever = open_retriever(resolve_model(name, settings), self.resources)
         retriever = replace(retriever, asked={"model": name, **settings.changed})
         for each in retriever.encoders:
             if each.recipe.traits.is_remote:
@@ -337,7 +331,7 @@ def open_workspace(request: FolderFields) -> Workspace:
 
 
 def load_models(workspace: Workspace, names: Sequence[Any], fields: Request) -> list[Retriever]:
-    """Load models, which share the network of a common base, or wrap Python objects.
+    """Load models, or wrap Python objects.
 
     ``like`` applies only to models without a card, and ``endpoint_model`` only to URLs, if there
     are such models.
@@ -345,12 +339,12 @@ def load_models(workspace: Workspace, names: Sequence[Any], fields: Request) -> 
     Raises:
         BenchError: a model cannot be used, or a setting applies to none of the models.
     """
-    resources, models = workspace.resources, list[Retriever]()
+    models: list[Retriever] = []
     typed = [str(name) for name in names if isinstance(name, str | Path)]
     only_cards, has_url = all(map(is_card, typed)), any(map(is_url, typed))
     for model in names:
         if not isinstance(model, str | Path):
-            models.append(_wrap_object(model, fields, resources))
+            models.append(_wrap_object(model, fields, workspace.resources))
             continue
         name = str(model)
         settings = ModelSettings.of(fields)
@@ -358,7 +352,7 @@ def load_models(workspace: Workspace, names: Sequence[Any], fields: Request) -> 
             settings = evolve(settings, like=None)
         if has_url and not is_url(name):
             settings = evolve(settings, endpoint_model=None)
-        models.append(workspace.load(name, settings, resources))
+        models.append(workspace.load(name, settings))
     return models
 
 

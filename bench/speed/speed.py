@@ -63,7 +63,7 @@ from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
 from foundation.machine import processor_name
-from retrievers.encoders.protocol import Encoder, PhaseTimer
+from retrievers.encoders.protocol import Encoder
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.index.hits import Hits, recall_at_k, sort_canonically
 from retrievers.models.card import Recipe
@@ -236,7 +236,7 @@ def _compare_encoding(target: BenchmarkedModel) -> Iterator[ToolComparison]:
     model = target.model.for_dataset(target.source.name)
     job = make_job(model, target.device, target.threads)
     tolerance = TOLERANCES[job.dtype]
-    counts_tokens = model.document and hasattr(target.encoder, "count_document_tokens")
+    counts_tokens = model.document and target.encoder.count_document_tokens([], []) is not None
     against = target.request.against
     peers = {tool: load(job, target.texts) for tool, load in ENCODERS.items() if tool in against}
     for name, texts in _make_workloads(target):
@@ -258,10 +258,9 @@ def _compare_encoding(target: BenchmarkedModel) -> Iterator[ToolComparison]:
 
 def encode_once(encoder: Encoder, texts: Sequence[str]) -> TimedPass:
     """Encode ``texts`` in memory with our ``encoder`` and return the time with its phases."""
-    timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
-    earlier, titles = timer.copy(), [""] * len(texts)
+    earlier, titles = encoder.timer.copy(), [""] * len(texts)
     done = time_pass(lambda: encoder.encode_documents(titles, texts))
-    spent = timer.since(earlier).seconds
+    spent = encoder.timer.since(earlier).seconds
     return replace(done, phases_s={name: took for name, took in spent.items() if took})
 
 

@@ -39,7 +39,7 @@ from foundation.arrays import Float16Array, Float32Array, Int64Array, UInt64Arra
 from foundation.errors import BenchError
 from foundation.files import FileLock, replace_file, replace_files, sha256_of_file
 from foundation.records import Record, decode_json
-from retrievers.encoders.protocol import Callback
+from retrievers.encoders.protocol import Callback, EncodeTexts
 from retrievers.models.card import Recipe, Role, StoreDtype
 
 KEY_BYTES = 16
@@ -59,7 +59,6 @@ HALF_SHARD_ROWS = 16_384  # in half precision: a second on a GPU, in many batche
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 StoredArray = Float32Array | Float16Array
-EncodeShard = Callable[[Callback | None], Float32Array]
 
 logger = logging.getLogger(__name__)
 
@@ -468,7 +467,7 @@ def rows_per_shard(recipe: Recipe) -> int:
     return SHARD_ROWS if recipe.dtype == "float32" else HALF_SHARD_ROWS
 
 
-Prepared = tuple[PendingShard, FileLock, EncodeShard]  # its lease, and the rest of the work
+Prepared = tuple[PendingShard, FileLock, EncodeTexts]  # its lease, and the rest of the work
 
 
 @dataclass(frozen=True)
@@ -481,15 +480,14 @@ class ShardEncoder:
     Attributes:
         folder: folder of the shards. The lock file ``NAME.lock`` is the lease of a shard.
         prepare: reads and tokenises the texts of a shard in a thread, and returns a function that
-            encodes them. The function may have an attribute ``launch``, called to begin without
-            waiting, and ``in_flight``, the number of shards to launch ahead.
+            encodes them, see `Encoder.prepare_documents`.
         write: writes a shard, in another thread.
         advance: called with the number of texts encoded, by this or another process.
         overlap: encode a shard while the last one is written.
     """
 
     folder: Path
-    prepare: Callable[[PendingShard], EncodeShard]
+    prepare: Callable[[PendingShard], EncodeTexts]
     write: Callable[[PendingShard, Float32Array], None]
     advance: Callback | None = None
     overlap: bool = True

@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ import msgspec
 import numpy as np
 
 from bench.store.shards import (
-    EncodeShard,
     EncodingPlan,
     PendingShard,
     Planner,
@@ -45,7 +45,7 @@ from foundation.files import replace_file
 from foundation.machine import library_version
 from foundation.records import Record, decode_json, read_json, write_json
 from retrievers.encoders.preflight import BATCH_TOLERANCE, relative_distances
-from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer
+from retrievers.encoders.protocol import Callback, Encoder, EncodeTexts
 from retrievers.encoders.tokens import probe_texts
 from retrievers.models.card import Recipe, Role
 
@@ -104,21 +104,16 @@ class VectorStore:
 
         corpus = texts_for(encoder, corpus)
 
-        def prepare(batch: PendingShard) -> EncodeShard:
-            titles, texts = corpus.documents_at(batch.rows)
-            ahead: Callable[..., EncodeShard] | None = getattr(encoder, "prepare_documents", None)
-            if ahead:  # it tokenises them now
-                return ahead(titles, texts)
-            return lambda advance: encoder.encode_documents(titles, texts, advance)
+        def prepare(batch: PendingShard) -> EncodeTexts:
+            return encoder.prepare_documents(*corpus.documents_at(batch.rows))
 
         return self._encode(encoder, "document", plan, prepare, advance)
 
     def queries(self, encoder: Encoder, texts: Sequence[str]) -> Float32Array:
         """Return the vectors of queries, float32 ``(q, dim)``, encoding missing ones."""
 
-        def prepare(batch: PendingShard) -> EncodeShard:
-            some = [texts[row] for row in batch.rows.tolist()]
-            return lambda advance: encoder.encode_queries(some, advance)
+        def prepare(batch: PendingShard) -> EncodeTexts:
+            return partial(encoder.encode_queries, [texts[row] for row in batch.rows.tolist()])
 
         plan = self._plan(encoder, "query", query_keys(texts))
         encoded = self._encode(encoder, "query", plan, prepare, None)
@@ -129,11 +124,12 @@ class VectorStore:
 
         It is computed once for each version of the libraries.
         """
-        hash_tokens: Callable[[Role], str] | None = getattr(encoder, "hash_tokens", None)
-        if hash_tokens is None:
+        if not encoder.recipe.traits.is_network:
             return ""
         about, side = f"tokens, {library_versions(TOKENIZING)}", encoder.recipe.side(role)
-        return str(self.remember(side, about, lambda: {"sha256": hash_tokens(role)})["sha256"])
+        return str(
+            self.remember(side, about, lambda: {"sha256": encoder.hash_tokens(role)})["sha256"]
+        )
 
     def remember(
         self, recipe: Recipe, about: str, compute: Callable[[], dict[str, Any]]
@@ -167,8 +163,7 @@ class VectorStore:
         if key in self._probed:
             return
         texts, here = probe_texts()[::PROBE_STEP], library_versions()
-        timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
-        before = timer.copy()
+        timer, before = encoder.timer, encoder.timer.copy()
         if role == "query":
             now = encoder.encode_queries(texts)
         else:
@@ -216,7 +211,7 @@ class VectorStore:
         encoder: Encoder,
         role: Role,
         plan: EncodingPlan,
-        prepare: Callable[[PendingShard], EncodeShard],
+        prepare: Callable[[PendingShard], EncodeTexts],
         advance: Callback | None,
     ) -> int:
         """Encode the missing shards of one side, after comparing the model with its first use."""
@@ -224,10 +219,9 @@ class VectorStore:
         folder = self._recipe_folder(side)
         if tokens and plan.missing:
             self.check_drift(encoder, role, tokens)
-        timer: PhaseTimer = getattr(encoder, "timer", None) or PhaseTimer()
 
         def keep(batch: PendingShard, vectors: Float32Array) -> None:
-            with timer.phase("write"):
+            with encoder.timer.phase("write"):
                 write_shard(folder, role, side, batch, vectors)
 
         overlap = not side.traits.is_remote  # so that a kill repeats a single shard of requests

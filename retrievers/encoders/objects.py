@@ -75,12 +75,14 @@ class PythonEncoder(Encoder):
         name: the user's name for the object and its type, for messages.
         queries: function from texts to an array ``(n, dim)``.
         documents: function from titles and texts to an array ``(n, dim)``.
+        tokenizer: counts tokens, so that truncated texts are noticed; None if unknown.
     """
 
     recipe: Recipe
     name: str
     queries: EncodeQueries
     documents: EncodeDocuments
+    tokenizer: Any = None
 
     def for_dataset(self, name: str) -> "PythonEncoder":
         """Return this encoder for the dataset ``name``. An object has no prompts by dataset."""
@@ -116,23 +118,20 @@ class PythonEncoder(Encoder):
                 advance(rows)
         return scale_to_unit(vectors) if self.recipe.similarity == "cos" else vectors
 
-
-@dataclass
-class CountingEncoder(PythonEncoder):
-    """A SentenceTransformer, whose tokenizer counts tokens so that truncated texts are noticed."""
-
-    tokenizer: Any = None
-
-    def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
+    def count_query_tokens(self, texts: Sequence[str]) -> list[int] | None:
         """Count the tokens of each query in ``texts`` before truncation."""
         return self._count([self.recipe.prompts.query + text for text in texts])
 
-    def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
+    def count_document_tokens(
+        self, titles: Sequence[str], texts: Sequence[str]
+    ) -> list[int] | None:
         """Count the tokens of ``titles`` with ``texts`` before truncation."""
         prompt = self.recipe.prompts.document
         return self._count([prompt + text for text in join_titles(titles, texts)])
 
-    def _count(self, texts: list[str]) -> list[int]:
+    def _count(self, texts: list[str]) -> list[int] | None:
+        if self.tokenizer is None:
+            return None
         ids = self.tokenizer(texts, truncation=False, verbose=False)["input_ids"] if texts else []
         return [len(text) for text in ids]
 
@@ -189,9 +188,7 @@ def wrap_encoder(
         similarity=stated,
     )
     tokenizer = _find_tokenizer(encoder) if settings else None
-    if tokenizer is None:
-        return Model(card, recipe), PythonEncoder(recipe, label, queries, documents)
-    return Model(card, recipe), CountingEncoder(recipe, label, queries, documents, tokenizer)
+    return Model(card, recipe), PythonEncoder(recipe, label, queries, documents, tokenizer)
 
 
 def _hash_object(encoder: Any) -> str:

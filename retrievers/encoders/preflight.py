@@ -7,7 +7,7 @@ depends on the rest of its batch. If most tokens are unknown, a batch's vectors 
 than its texts, or those of a server depend on more than the text, the evaluation stops, too.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -76,11 +76,10 @@ def preflight(
     """Encode a sample of documents and queries and report problems of the vectors."""
     recipe = encoder.recipe
     vectors = encoder.encode_documents(titles, texts)
-    cut = _cut_share(encoder, "count_document_tokens", recipe.max_document_tokens, titles, texts)
-    documents = measure_vectors(vectors, cut)
-    cut = _cut_share(encoder, "count_query_tokens", recipe.max_query_tokens, queries)
-    asked = encoder.encode_queries(queries)
-    questions = measure_vectors(asked, cut)
+    counts = encoder.count_document_tokens(titles, texts)
+    documents = measure_vectors(vectors, _cut_share(counts, recipe.max_document_tokens))
+    asked, counts = encoder.encode_queries(queries), encoder.count_query_tokens(queries)
+    questions = measure_vectors(asked, _cut_share(counts, recipe.max_query_tokens))
     joined = [title + text for title, text in zip(titles, texts, strict=True)]
     empty = {"documents": _count_empty(vectors, joined), "queries": _count_empty(asked, queries)}
     difference, mixed_up = _compare_alone(encoder, titles, texts, vectors)
@@ -96,7 +95,7 @@ def preflight(
         if number
     ]
     differ = f"a document alone and in a batch differ by {difference:.1e} of its length"
-    has_state = recipe.kind == "endpoint" and difference > MOST_DIFFERENT and not mixed_up
+    has_state = recipe.traits.is_remote and difference > MOST_DIFFERENT and not mixed_up
     if not has_state and difference > (tolerance := BATCH_TOLERANCE[recipe.dtype]):
         warnings.append(
             f"{differ} (usual for {recipe.dtype}: below {tolerance:.0e}): the other texts of a "
@@ -114,11 +113,10 @@ def preflight(
             f"documents: in a batch, {mixed_up} of {min(ENCODED_ALONE, len(texts))} have the "
             "vector of another one: vectors are returned in another order than the texts"
         )
-    share: Callable[..., float] | None = getattr(encoder, "unknown_share", None)
-    unknown = share(titles, texts) if share else None
+    unknown = encoder.unknown_share(titles, texts)
     if unknown is not None and unknown > MANY_UNKNOWN:
         line = f"documents: {unknown:.0%} of the tokens are unknown to the tokenizer"
-        if unknown <= MOST_UNKNOWN or getattr(encoder, "allow_unknown_tokens", False):
+        if unknown <= MOST_UNKNOWN or encoder.allow_unknown_tokens:
             warnings.append(line)
         else:
             stop.append(f"{line} (--set allow_unknown_tokens=true evaluates it nevertheless)")
@@ -230,12 +228,8 @@ def _compare_alone(
     return float(own.max(initial=0.0)), int(mixed_up.sum())
 
 
-def _cut_share(
-    encoder: Encoder, name: str, limit: int | None, *texts: Sequence[str]
-) -> float | None:
-    """Return the share of texts with more tokens than the limit, or None if either is unknown."""
-    count: Callable[..., Sequence[int]] | None = getattr(encoder, name, None)
-    if count is None or limit is None:
+def _cut_share(counts: Sequence[int] | None, limit: int | None) -> float | None:
+    """Return the share of token counts above the limit, or None if either is unknown."""
+    if counts is None or limit is None:
         return None
-    counts = count(*texts)
     return sum(tokens > limit for tokens in counts) / max(len(counts), 1)

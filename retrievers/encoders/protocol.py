@@ -1,22 +1,25 @@
-"""Interface of every encoder, the timer of its phases, and how a title and a text are joined."""
+"""Base class of encoders, the timer of their phases, and how a title and a text are joined."""
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
 from foundation.arrays import Float32Array
-from retrievers.models.card import Recipe, TitleJoin
+from retrievers.models.card import Recipe, Role, TitleJoin
 
 Callback = Callable[[int], None]
+EncodeTexts = Callable[[Callback | None], Float32Array]
 
 
-class Encoder(Protocol):
-    """Interface of encoders.
+class Encoder(ABC):
+    """Base class of encoders.
 
     The similarity of two vectors is their inner product. Vectors are float32 ``(n, dim)``,
     C-contiguous and finite; row i belongs to text i. If the similarity is cosine, vectors have unit
@@ -25,31 +28,64 @@ class Encoder(Protocol):
 
     Attributes:
         recipe: everything that determines the vectors.
+        allow_unknown_tokens: whether texts may consist mostly of unknown tokens.
 
     Raises:
         BenchError: a vector is NaN or infinite, or the checkpoint cannot be loaded.
     """
 
     recipe: Recipe
+    allow_unknown_tokens: bool = False
+
+    @cached_property
+    def timer(self) -> "PhaseTimer":
+        """Seconds by phase and the number of tokens, if the encoder measures them."""
+        return PhaseTimer()
 
     @property
     def dim(self) -> int:
         """Dimension of the vectors."""
         return self.recipe.dim
 
+    @abstractmethod
     def for_dataset(self, name: str) -> "Encoder":
         """Return this encoder with the prompts of dataset ``name``. Loaded weights are shared."""
-        ...
 
+    @abstractmethod
     def encode_queries(self, texts: Sequence[str], advance: Callback | None = None) -> Float32Array:
         """Encode ``texts`` as queries. ``advance`` gets the number of texts after each batch."""
-        ...
 
+    @abstractmethod
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Callback | None = None
     ) -> Float32Array:
         """Encode documents, each with its title or ``""``. ``advance`` counts documents."""
-        ...
+
+    def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> EncodeTexts:
+        """Return a function that encodes documents. Another thread may prepare the next ones.
+
+        It may have an attribute ``launch``, called to begin without waiting, and ``in_flight``, the
+        number of such functions to launch ahead.
+        """
+        return partial(self.encode_documents, titles, texts)
+
+    def count_query_tokens(self, texts: Sequence[str]) -> list[int] | None:
+        """Count the tokens of each query before truncation. None without a tokenizer."""
+        return None
+
+    def count_document_tokens(
+        self, titles: Sequence[str], texts: Sequence[str]
+    ) -> list[int] | None:
+        """Count the tokens of each document before truncation. None without a tokenizer."""
+        return None
+
+    def unknown_share(self, titles: Sequence[str], texts: Sequence[str]) -> float | None:
+        """Return the share of unknown tokens, 0 to 1. None without a tokenizer."""
+        return None
+
+    def hash_tokens(self, role: Role) -> str:
+        """Return a hash of the token ids of fixed texts in a role, "" if no token ids are known."""
+        return ""
 
 
 class PhaseTimer:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -44,38 +45,34 @@ OF_THE_BASE = (
 ROUTING_QUERIES = 1_000  # queries per domain: a mean needs no more
 
 
-class SharedNetworks:
-    """Loaded networks that the encoders of several adapters share.
+# Networks with adapters, as long as an encoder uses them. Weights must not be changed.
+_bases: WeakValueDictionary[tuple[Path, str, str, bool], Any] = WeakValueDictionary()
 
-    Each encoder gets its own modules with the parameter tensors of the base: an adapter attached to
-    one does not affect the others, and the base is in memory once. Weights must not be changed.
+
+def _load_shared_base(checkpoint: Checkpoint, recipe: Recipe) -> Any:
+    """Return the transformer of ``checkpoint``, whose parameters all adapters of it share.
+
+    Each encoder gets modules of its own, so that an adapter does not affect the others.
     """
+    from retrievers.models.loading import load_network
 
-    def __init__(self) -> None:
-        self._loaded: dict[tuple[Path, str, str, bool], Any] = {}
-
-    def network(self, checkpoint: Checkpoint, recipe: Recipe) -> Any:
-        """Return the transformer of ``checkpoint`` for ``recipe``, with shared parameters."""
-        from retrievers.models.loading import load_network
-
-        pooler = recipe.pooling == "pooler"
-        key = (checkpoint.folder, checkpoint.weights_sha256, recipe.dtype, pooler)
-        if key not in self._loaded:
-            self._loaded[key] = load_network(checkpoint, recipe)
-        network = self._loaded[key]
-        shared = [*network.parameters(), *network.buffers()]
-        return deepcopy(network, {id(tensor): tensor for tensor in shared})
+    pooler = recipe.pooling == "pooler"
+    key = (checkpoint.folder, checkpoint.weights_sha256, recipe.dtype, pooler)
+    base = _bases.get(key)
+    if base is None:
+        base = _bases[key] = load_network(checkpoint, recipe)
+    shared = [*base.parameters(), *base.buffers()]
+    own = deepcopy(base, {id(tensor): tensor for tensor in shared})
+    vars(own)["shared_base"] = base  # not as a submodule
+    return own
 
 
-def open_encoder(
-    model: Model, device: str = "auto", networks: SharedNetworks | None = None
-) -> Encoder:
+def open_encoder(model: Model, device: str = "auto") -> Encoder:
     """Open the encoder of a resolved model. Weights are loaded at its first call.
 
     Args:
         model: result of `resolve_model`.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        networks: loaded bases, so that encoders of several adapters share one.
 
     Raises:
         BenchError: the model has no vectors (BM25), or code of the user cannot be used.
@@ -83,28 +80,27 @@ def open_encoder(
     opener = OPENERS.get(model.recipe.kind)
     if opener is None:
         raise BenchError(f"{model.card.name} makes no vectors", "Use a model that encodes texts.")
-    return opener(replace(model, recipe=model.recipe.uncompressed), device, networks)
+    return opener(replace(model, recipe=model.recipe.uncompressed), device)
 
 
-def _open_transformer(model: Model, device: str, networks: SharedNetworks | None) -> Encoder:
+def _open_transformer(model: Model, device: str) -> Encoder:
     if model.routing is None or model.adapter is None:
-        return TransformerEncoder(model, device, networks)
-    networks, timer = networks or SharedNetworks(), PhaseTimer()
+        return TransformerEncoder(model, device)
+    timer = PhaseTimer()
     folders = [resolve_inside(model.adapter, name) for name in model.routing.adapters]
     base, *parts = (
-        TransformerEncoder(model.with_adapter(part), device, networks, timer)
-        for part in (None, *folders)
+        TransformerEncoder(model.with_adapter(part), device, timer) for part in (None, *folders)
     )
     return RoutedEncoder(model.recipe, base, parts, model.adapter / ROUTER)
 
 
 # By kind of model; a kind without vectors is not listed.
-OPENERS: Mapping[str, Callable[[Model, str, SharedNetworks | None], Encoder]] = {
+OPENERS: Mapping[str, Callable[[Model, str], Encoder]] = {
     "transformer": _open_transformer,
-    "hashing": lambda model, *_: HashingEncoder(model.recipe),
-    "python": lambda model, device, _: open_object(model, device),
-    "endpoint": lambda model, *_: EndpointEncoder(model.recipe, model.card).with_dimension(),
-    "vectors": lambda model, *_: ReadyVectors(
+    "hashing": lambda model, _: HashingEncoder(model.recipe),
+    "python": open_object,
+    "endpoint": lambda model, _: EndpointEncoder(model.recipe, model.card).with_dimension(),
+    "vectors": lambda model, _: ReadyVectors(
         model.recipe, model.checkpoint.files, model.card.title
     ),
 }
@@ -116,7 +112,6 @@ class TransformerEncoder(Encoder):
     Args:
         model: resolved transformer model.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        networks: networks that the encoders of several adapters share.
         timer: timer to share with other encoders; None for a new one.
 
     Attributes:
@@ -124,16 +119,11 @@ class TransformerEncoder(Encoder):
             ``tokens``, shared by all results of ``for_dataset``.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        device: str = "auto",
-        networks: SharedNetworks | None = None,
-        timer: PhaseTimer | None = None,
-    ) -> None:
+    def __init__(self, model: Model, device: str = "auto", timer: PhaseTimer | None = None) -> None:
         self.recipe: Recipe = model.recipe
         self.timer = timer or PhaseTimer()
-        self._towers = _Towers(model, device, self.timer, networks)
+        self.allow_unknown_tokens = model.allow_unknown_tokens
+        self._towers = _Towers(model, device, self.timer)
 
     def for_dataset(self, name: str) -> "TransformerEncoder":
         """Return this encoder with the prompts of dataset ``name``. Loaded weights are shared."""
@@ -170,11 +160,6 @@ class TransformerEncoder(Encoder):
         """Count the tokens of ``titles`` with ``texts`` before truncation, with special tokens."""
         segments = self._document_segments(titles, texts)
         return list(map(int, self._towers.document.tokenize(segments, None).lengths))
-
-    @property
-    def allow_unknown_tokens(self) -> bool:
-        """True if texts may consist mostly of unknown tokens."""
-        return self._towers.model.allow_unknown_tokens
 
     def unknown_share(self, titles: Sequence[str], texts: Sequence[str]) -> float:
         """Return the share of unknown tokens of ``titles`` with ``texts``, 0 to 1."""
@@ -255,7 +240,6 @@ class _Towers:
     model: Model
     device_name: str
     timer: PhaseTimer
-    networks: SharedNetworks | None
 
     @cached_property
     def device(self) -> "torch.device":
@@ -282,7 +266,7 @@ class _Towers:
             from retrievers.encoders.tower import Tower  # importing torch is most of loading
 
             recipe, adapter = self.model.recipe, self.model.adapter
-            load = self.networks.network if self.networks and adapter else None
+            load = _load_shared_base if adapter else None
             return Tower(checkpoint, recipe, adapter, self.device, self.timer, load)
 
 
@@ -331,11 +315,10 @@ class RoutedEncoder(Encoder):
     parts: Sequence[TransformerEncoder]
     rule: Path
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what the base alone determines, such as the timer that all parts share."""
-        if name in OF_THE_BASE:
-            return getattr(self.base, name)
-        raise AttributeError(name)
+    def __post_init__(self) -> None:
+        """Take over what the base alone determines, such as the timer that all parts share."""
+        for name in OF_THE_BASE:
+            setattr(self, name, getattr(self.base, name))
 
     def for_dataset(self, name: str) -> "RoutedEncoder":
         """Return this encoder with the prompts of dataset ``name``, which routing ignores."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from foundation.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
+from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
 
 MAX_RANK = 2**32 - 2
@@ -129,9 +129,7 @@ def exclude_documents(hits: Hits, excluded: Int64Array, k: int) -> Hits:
     excluded = excluded.reshape(len(hits.rows), -1)
     if hits.rows.shape[1] < k + excluded.shape[1]:
         raise ValueError(f"depth {hits.rows.shape[1]} leaves fewer than {k} after exclusion")
-    width = int(max(hits.rows.max(initial=0), excluded.max(initial=0))) + 1
-    query = np.arange(len(hits.rows))[:, None] * width
-    is_excluded = np.isin(hits.rows + query, (excluded + query)[excluded >= 0]) & (hits.rows >= 0)
+    is_excluded = _are_among(hits.rows, excluded)
     kept = np.argsort(is_excluded, axis=1, kind="stable")[:, :k]
     return Hits(
         np.take_along_axis(hits.scores, kept, axis=1), np.take_along_axis(hits.rows, kept, axis=1)
@@ -148,15 +146,18 @@ def recall_at_k(hits: Hits, truth: Hits, k: int) -> Float64Array:
         truth: hits of exact search.
         k: depth of the comparison.
     """
-    true_rows, found_rows = truth.rows[:, :k], hits.rows[:, :k]
-    width = int(max(true_rows.max(initial=0), found_rows.max(initial=0))) + 1
-    query = np.arange(len(true_rows))[:, None] * width
-    present = np.isin(true_rows + query, (found_rows + query)[found_rows >= 0])
-    filled = true_rows >= 0
-    total = filled.sum(axis=1)
+    true_rows = truth.rows[:, :k]
+    found, total = _are_among(true_rows, hits.rows[:, :k]).sum(axis=1), (true_rows >= 0).sum(axis=1)
     shares: Float64Array = np.ones(len(total))
-    np.divide((present & filled).sum(axis=1), total, out=shares, where=total > 0)
+    np.divide(found, total, out=shares, where=total > 0)
     return shares
+
+
+def _are_among(rows: Int64Array, others: Int64Array) -> BoolArray:
+    """Return which ``rows`` of each query, ``(q, k)``, are filled and among its ``others``."""
+    width = int(max(rows.max(initial=0), others.max(initial=0))) + 1
+    query = np.arange(len(rows))[:, None] * width
+    return np.isin(rows + query, (others + query)[others >= 0]) & (rows >= 0)
 
 
 def order_keys(scores: Float32Array, tie_rank: Int64Array) -> UInt64Array:

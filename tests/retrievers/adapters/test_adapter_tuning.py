@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
 from retrievers.adapters.adapter import add_adapter
-from retrievers.encoders.transformer import SharedNetworks, open_encoder
+from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from retrievers.models.settings import ModelSettings
 from retrievers.training.finetune.finetune import finetune
@@ -298,10 +298,7 @@ def test_adapters_with_norms_share_a_base_and_do_not_change_it(tmp_path):
     for seed, folder in enumerate(folders):
         run(tmp_path, f"seed = {seed}\n{table('seq_bn', more=HOULSBY)}", folder.name, start=start)
     alone = [vectors(folder) for folder in folders]
-    networks = SharedNetworks()
-    encoders = [
-        open_encoder(resolve_model(str(folder)), "cpu", networks=networks) for folder in folders
-    ]
+    encoders = [open_encoder(resolve_model(str(folder)), "cpu") for folder in folders]
     for encoder in encoders:
         encoder.encode_documents(TITLES, TEXTS)  # attaches its adapter
     for encoder, expected in zip(encoders, alone, strict=True):

@@ -6,6 +6,7 @@ import pytest
 
 from retrievers.encoders.hashing import HashingEncoder
 from retrievers.encoders.preflight import Preflight, measure_vectors, preflight
+from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.card import Recipe
 from retrievers.models.resolve import resolve_model
@@ -15,13 +16,15 @@ from tests.support import tiny_checkpoints as tiny
 TEXTS = [f"text about {subject}" for subject in ("wings", "heat", "slabs", "flow", "noise", "drag")]
 
 
-class Fake:
+class Fake(Encoder):
     """Vectors by text length and number; ``change`` breaks them."""
 
     def __init__(self, change=lambda vectors: vectors, **fields) -> None:
         self.recipe = Recipe(model="fake", kind="hashing", dim=16, **fields)
-        self.dim = 16
         self._change = change
+
+    def for_dataset(self, name):
+        return self
 
     def encode_queries(self, texts, advance=None):
         seeds = [sum(text.encode()) for text in texts]
