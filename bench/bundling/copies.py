@@ -174,23 +174,22 @@ class Copies:
         if not PYTHON_FILE.fullmatch(path.name):
             return self.list_file(path)
         place = f"{CODE}{sha256_of_file(path)[:HASH_DIGITS]}"
-        for each in self._own_files(path):
+        files, _ = find_own_files(path)
+        self._note_modules(path, files)
+        for each in files:
             if path.name in self.files and sha256_of_file(each) not in self.files.values():
                 raise BenchError(f"{each} has changed since it was evaluated", "Evaluate it again.")
             self.copy(each, f"{place}/{each.relative_to(path.parent)}")
         return f"{place}/{path.name}"
 
-    def _own_files(self, path: Path) -> list[Path]:
-        """Return a file of code with those of its folder that it imports, and note the others."""
-        files, elsewhere = find_own_files(path)
-        self._note_modules(path, elsewhere)
-        return files
-
-    def _note_modules(self, path: Path, modules: Mapping[str, Path]) -> None:
-        for name, other in modules.items():
-            self.command.not_copied.append(
-                f"the module {name} ({other}), which {path.name} imports from another folder"
-            )
+    def _note_modules(self, path: Path, copied: Iterable[Path]) -> None:
+        """Note the modules that a file of code imports and that are not among the copied files."""
+        known = {each.resolve() for each in copied}
+        for name, other in find_own_files(path)[1].items():
+            if other.resolve() not in known:
+                self.command.not_copied.append(
+                    f"the module {name} ({other}), which {path.name} imports from another folder"
+                )
 
     def copy_program(self, settings: TomlTable) -> None:
         """Copy scripts and configuration that the ``command`` of a stage names, and list data."""
@@ -208,10 +207,7 @@ class Copies:
             else:
                 self.copy(path, f"{PROGRAM}{path.as_posix()}")
                 if path.suffix == SUFFIX:
-                    _, modules = find_own_files(path)
-                    known = {file.resolve() for file in files}
-                    others = {n: f for n, f in modules.items() if f.resolve() not in known}
-                    self._note_modules(path, others)
+                    self._note_modules(path, files)
 
     def list_weights(self, path: Path) -> str:
         """List the files of a folder of weights, and return its path in a replay."""
