@@ -225,7 +225,7 @@ class TextInputs:
 def _check_trainable(model: Model) -> None:
     card = model.card
     problems = {
-        "it is not a transformer": model.recipe.kind != "transformer" or bool(card.encoder),
+        "it is not a transformer": not model.recipe.traits.is_network or bool(card.encoder),
         "it has two encoders": model.query is not None,
         "an adapter is attached": model.adapter is not None,
         f"it has {len(card.stages)} stages after pooling": bool(card.stages),
