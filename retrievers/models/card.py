@@ -419,8 +419,9 @@ class Card(Usage, kw_only=True):
     """Everything that is stated about one model.
 
     Attributes:
-        name: name that users type: the file's, or for ``card.toml`` its folder's.
-        title: name in tables.
+        name: name that users type: the file's, or for ``card.toml`` its folder's. It may be left
+            out of a file.
+        title: name in tables; the name if it is left out.
         parameters: approximate number for display, of both encoders of an untied model; 0 if not
             stated. Results contain the number counted in the checkpoint.
         dim: dimension of the vectors for display; 0 if not stated.
@@ -461,8 +462,8 @@ class Card(Usage, kw_only=True):
         missing: information that nobody published; such a card cannot be used.
     """
 
-    name: str
-    title: str
+    name: str = ""
+    title: str = ""
     parameters: int = 0
     dim: int = 0
     dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -585,7 +586,7 @@ class Card(Usage, kw_only=True):
     def _check_fields(self) -> None:
         """Raise if a field is stated that the kind does not have."""
         known = {"encoder"} if self.encoder else self.traits.fields
-        blank = Card(name="", title="", missing="-")
+        blank = Card(missing="-")
         for name in sorted({name for kind in KINDS.values() for name in kind.fields} - known):
             if getattr(self, name) != getattr(blank, name):
                 if self.encoder:
@@ -616,14 +617,15 @@ FILES = TomlFiles("model card", Path(__file__).parent / "cards", Card)
 
 
 def load_card(name_or_path: str | Path) -> Card:
-    """Load a card by its name or ``.toml`` file."""
-    card = FILES.load(name_or_path)
-    file = Path(name_or_path).name
-    name = file.removesuffix(SUFFIX)
-    if card.name != name and file != CARD_FILE:  # which has the name of its folder
-        rename = f'write name = "{name}", or rename the file'
+    """Load a card by its name or ``.toml`` file, and fill in its name and title."""
+    card, path = FILES.load(name_or_path), Path(name_or_path)
+    in_folder = path.name == CARD_FILE
+    name = path.resolve().parent.name if in_folder else path.name.removesuffix(SUFFIX)
+    if card.name not in ("", name) and not in_folder:
+        rename = f'Write name = "{name}", or rename the file.'
         raise BenchError(f"card {name_or_path} is named {card.name!r}", rename)
-    return card
+    named = card.name or name
+    return msgspec.structs.replace(card, name=named, title=card.title or named)
 
 
 def card_names() -> tuple[str, ...]:
@@ -668,7 +670,7 @@ def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:
 
 def format_card(card: Card) -> str:
     """Return the TOML of a card. Fields with default values are omitted."""
-    blank = msgspec.to_builtins(Card(name="", title="", missing="-")) | {"missing": ""}
+    blank = msgspec.to_builtins(Card(missing="-")) | {"missing": ""}
     fields = {"name": card.name, "title": card.title, **msgspec.to_builtins(card)}
     changed = {name: value for name, value in fields.items() if value != blank[name]}
     return format_toml(changed)

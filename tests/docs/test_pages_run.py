@@ -212,12 +212,9 @@ def own_system(folder: Path) -> None:
 
 
 def fusion(folder: Path) -> None:
-    for name, card in zip(
-        ("hybrid", "reranked"), blocks("docs/how-to/pipelines.md", "toml"), strict=True
-    ):
+    hybrid, reranked = blocks("docs/how-to/pipelines.md", "toml")
+    for name, card in (("hybrid", hybrid), ("tuned", hybrid), ("reranked", reranked)):
         Path(f"{name}.toml").write_text(card, encoding="utf-8")
-    tuned = Path("hybrid.toml").read_text(encoding="utf-8").replace('"hybrid"', '"tuned"')
-    Path("tuned.toml").write_text(tuned, encoding="utf-8")
     (code,) = blocks("docs/how-to/pipelines.md", "python")
     Path("rerank.py").write_text(code, encoding="utf-8")
 

@@ -87,6 +87,15 @@ def test_a_wrong_card_is_refused(tmp_path: Path, fields: dict[str, Any], problem
     assert str(path) in str(caught.value)
 
 
+def test_a_card_without_name_and_title_has_those_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path, name in (("mine.toml", "mine"), ("folder/card.toml", "folder")):
+        (tmp_path / path).write_text(cards.format_toml(GOOD), encoding="utf-8")
+        card = load_card(tmp_path / path)
+        assert (card.name, card.title) == (name, name)
+        assert (card.checkpoint, card.pooling) == (GOOD["checkpoint"], GOOD["pooling"])
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 @pytest.mark.parametrize("field", ["value", "tolerance"])
 def test_a_published_score_or_tolerance_is_a_number(tmp_path: Path, field: str, value: str) -> None:
