@@ -54,7 +54,9 @@ def find_card(name: str) -> tuple[Card, Path] | None:
         return replace_fields(load_card(folder / CARD_FILE), {"name": folder.name}), folder
     if is_folder or (name.count("/") == 1 and not name.startswith((".", "~", "/"))):
         return None
-    hint = f"{did_you_mean(name, card_names())} See `python -m bench list models`.".strip()
+    file = f"{name}.toml"
+    meant = f"Did you mean {file}?" if Path(file).is_file() else did_you_mean(name, card_names())
+    hint = f"{meant} See `python -m bench list models`.".strip()
     raise BenchError(f"there is no model card and no folder {name!r}", hint)
 
 

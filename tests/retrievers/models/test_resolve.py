@@ -154,6 +154,16 @@ def test_vectors_of_no_dimension_are_refused(tmp_path: Path) -> None:
         resolve_model(str(tiny.write_card(tmp_path / "own.toml", **fields)))
 
 
+def test_a_card_without_its_ending_is_suggested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny.write_card(tmp_path / "own.toml", kind="hashing", options={"dim": 8})
+    with pytest.raises(BenchError) as caught:
+        resolve_model("own")
+    assert "Did you mean own.toml?" in caught.value.hint
+
+
 @pytest.mark.parametrize("name", ["retromea", "no/such/folder/here", "./retromae"])
 def test_an_unknown_model_gets_a_suggestion(name: str) -> None:
     with pytest.raises(BenchError) as caught:
