@@ -29,6 +29,8 @@ def replay_text(report: ReplayReport) -> str:
     headers = ("result", "measure", "recorded", "replayed", "difference")
     parts = [bullets(lines)]
     parts += [make_table(headers, rows).markdown()] if rows else []
+    if report.code:
+        parts.append(f"Code, run with --trust-code: {escape('; '.join(report.code))}.")
     if report.libraries:
         parts.append(f"Other versions of libraries: {escape('; '.join(report.libraries))}.")
     return "\n\n".join([*parts, *_unrepeated(report.unrepeated)])

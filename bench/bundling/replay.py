@@ -79,11 +79,13 @@ class ReplayReport(Record):
         commands: commands in the order of the bundle.
         libraries: libraries whose versions differ from the recorded ones.
         unrepeated: reason why no command repeats a result, by its folder.
+        code: files and programs that the commands run.
     """
 
     commands: tuple[ReplayedCommand, ...]
     libraries: tuple[str, ...]
     unrepeated: dict[str, str]
+    code: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
@@ -110,7 +112,8 @@ def replay(request: ReplayRequest) -> ReplayReport:
     workspace = replace(workspace, offline=workspace.offline or request.dry_run)
     work = _Replay(request, manifest, workspace)
     done = tuple(work.repeat(number) for number in range(len(manifest.commands)))
-    return ReplayReport(done, tuple(work.differing_libraries()), manifest.unrepeated)
+    libraries = tuple(work.differing_libraries())
+    return ReplayReport(done, libraries, manifest.unrepeated, tuple(code))
 
 
 def find_folders(roots: Iterable[Path], files: Mapping[str, str]) -> Iterator[Path]:

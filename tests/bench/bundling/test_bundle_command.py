@@ -78,6 +78,7 @@ def test_a_moved_bundle_is_repeated_with_the_same_scores(bench, moved):
     planned = replay(bench, "--dry-run")
     assert planned.code == ExitCode.OK, planned.stdout + planned.stderr
     assert planned.stdout.count("would run") == 3
+    assert "run with --trust-code: code/" in planned.stdout.replace("\\", "")
     assert not (moved.parent / "replayed").exists()
     refused = replay(bench)
     assert refused.code == ExitCode.BAD_INPUT
