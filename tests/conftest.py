@@ -41,6 +41,11 @@ class FrozenLibraries:
 libraries = FrozenLibraries()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long ones: begun last, they would leave the other processes without work."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 def pytest_collection_finish() -> None:
     libraries.freeze()
     gc.enable()

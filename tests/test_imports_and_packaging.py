@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bench.requests.outcomes import ExitCode
+from tests.support.collections import COMMAND_LINE, modules_after
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("bench", "datasets_cfg", "foundation", "reports", "retrievers")
@@ -190,24 +191,7 @@ def is_frozen_type(kind: type) -> bool:
     ],
 )
 def test_help_and_lists_load_no_slow_library(arguments):
-    program = (
-        "import runpy, sys\n"
-        "try:\n"
-        "    runpy.run_module('bench', run_name='__main__')\n"
-        "except SystemExit as end:\n"
-        "    print(end.code or 0, *sys.modules, file=sys.stderr)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments.split()],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    code, *modules = done.stderr.split()
-    assert code == "0"
-    assert done.stdout
-    assert SLOW & set(modules) == set()
+    assert SLOW & modules_after(COMMAND_LINE, *arguments.split()) == set()
 
 
 def project() -> dict:

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.slow
 @pytest.mark.types
+@pytest.mark.long
 def test_static_types_are_consistent():
     pytest.importorskip("mypy", reason="needs pip install -e '.[types]'")
     command = [sys.executable, "-m", "mypy"]

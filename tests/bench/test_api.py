@@ -1,27 +1,16 @@
 """The Python API: what is stored, as data frames; `import bench` loads nothing."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import bench
 from foundation.errors import BenchError
+from tests.support.collections import modules_after
 from tests.support.leaderboards import store
 
-ROOT = Path(__file__).parents[2]
 VALUES = {"nDCG@10": [0.5, 0.25], "R@100": [1.0, 0.0]}
-
-
-def modules_after(program: str) -> set[str]:
-    """Modules that a fresh process has loaded when a program has run."""
-    program += "; import sys; print(*sys.modules)"
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
 
 
 def test_importing_the_package_loads_no_heavy_library():

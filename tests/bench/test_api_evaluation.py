@@ -1,7 +1,6 @@
 """The Python API: models that are objects, collections that are dictionaries, decisions."""
 
-import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -251,21 +250,14 @@ def test_a_plot_of_a_comparison_is_a_figure(dataset, cache, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_examples_run(tmp_path, dataset):
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "BENCH_CACHE": str(tmp_path / "cache"),
-        "TQDM_DISABLE": "1",
-    }
+def test_the_examples_run(tmp_path, dataset, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BENCH_CACHE", "cache")
 
     def run(name: str, *arguments: object) -> str:
-        command = [sys.executable, str(ROOT / "examples" / name), *map(str, arguments)]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+        return capsys.readouterr().out
 
     assert "nDCG@10" in run("custom_encoder.py")
     assert "INCONCLUSIVE" in run("new_checkpoint.py", dataset.reader.folder, "hashing", "bm25")

@@ -6,6 +6,7 @@ import bench
 from bench.requests.outcomes import ExitCode
 from foundation.errors import BenchError
 from tests.support.collections import Bench
+from tests.support.experiments import run_stages_in_this_process
 from tests.support.trainable import write_training
 
 GRID = """
@@ -49,7 +50,8 @@ def test_a_training_in_python_is_that_of_the_command_line(places, tmp_path):
     assert "nDCG@10" in bench.evaluate(tuned.folder, "./mine", cache_dir="cache").measures
 
 
-def test_an_ablation_in_python_is_that_of_the_command_line(places, tmp_path):
+def test_an_ablation_in_python_is_that_of_the_command_line(places, tmp_path, monkeypatch):
+    run_stages_in_this_process(monkeypatch)
     report = bench.ablate("grid.toml", out="out", **places)
     assert [row.name for row in report.rows] == ["reference", "max_document_tokens=5"]
     assert report.gaps == 0

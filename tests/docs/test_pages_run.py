@@ -6,6 +6,7 @@ what is printed: without numbers and spacing, for the first run to the letter.
 
 import itertools
 import json
+import os
 import re
 import shlex
 import shutil
@@ -174,9 +175,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("my-collection", "contracts", "manuals"):
         write_collection(tmp_path / "path" / "to" / name, metadata=METADATA.format(name))
     Path("suite.toml").write_text('members = ["scifact", "nfcorpus"]', encoding="utf-8")
-    shutil.copytree(model, "path/to/folder")
+    shutil.copytree(model, "path/to/folder", copy_function=os.symlink)
     plain = shutil.ignore_patterns("modules.json", "*sentence*", "1_Pooling")
-    shutil.copytree(model, "path/to/checkpoint", ignore=plain)
+    shutil.copytree(model, "path/to/checkpoint", ignore=plain, copy_function=os.symlink)
     return tmp_path
 
 
@@ -435,6 +436,7 @@ def database(folder, monkeypatch) -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_first_run_prints_exactly_what_the_readme_and_its_page_show(
     tmp_path, monkeypatch, capsys
 ):

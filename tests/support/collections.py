@@ -183,15 +183,16 @@ def finish(process: subprocess.Popen[str], timeout_s: float = HANGS_S) -> Finish
     return Finished(process.returncode, stdout, stderr)
 
 
-def modules_after(*arguments: object) -> set[str]:
-    """Names of the modules that a command has imported when it ends, in a new process."""
+COMMAND_LINE = "import runpy; runpy.run_module('bench', run_name='__main__')"
+
+
+def modules_after(program: str, *arguments: object) -> set[str]:
+    """Names of the modules that a new process has imported when a line of Python has run."""
     code = (
         "import sys\n"
-        "from bench.__main__ import main\n"
-        "try: code = main(sys.argv[1:])\n"
-        "except SystemExit as stop: code = stop.code\n"
-        "print(*sys.modules, file=sys.stderr)\n"
-        "sys.exit(code)"
+        f"try: {program}\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print(*sys.modules, file=sys.stderr)"
     )
     done = finish(start([sys.executable, "-c", code, *map(str, arguments)]))
     assert done.code == 0, done.stderr

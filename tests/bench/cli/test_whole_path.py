@@ -12,7 +12,13 @@ from bench.evaluation.result_record import Evaluation
 from bench.result_store.result import load
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
-from tests.support.collections import DOCUMENTS, Bench, modules_after, write_collection
+from tests.support.collections import (
+    COMMAND_LINE,
+    DOCUMENTS,
+    Bench,
+    modules_after,
+    write_collection,
+)
 from tests.support.tiny_checkpoints import write_bert, write_card, write_hub
 
 QUERIES = {"q1": "lift of a wing", "q2": "slabs that conduct heat", "q3": "heat conduction"}
@@ -113,7 +119,7 @@ def test_a_second_run_encodes_nothing_and_loads_no_model(bench, collection):
     assert bench(*run).code == 0
     cold = load(bench.results("tiny", "minilm")).record
     places = ("--cache-dir", bench.cache, "--results", bench.out)
-    modules = modules_after(*run, "--recompute", *places)
+    modules = modules_after(COMMAND_LINE, *run, "--recompute", *places)
     warm = load(bench.results("tiny", "minilm")).record
     assert cold.timings.encoded_documents == len(set(DOCUMENTS.values()))
     assert warm.timings.encoded_documents == 0

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from safetensors.torch import save_file as save_torch_file
 from bench.__main__ import main
 from bench.gate import stack_probe
 from bench.gate.check_record import Check
-from bench.gate.stack import Stack, judge_stacks, make_job, read_probe, run_probe
+from bench.gate.stack import PROBE, Stack, judge_stacks, make_job, read_probe
 from bench.requests.outcomes import ExitCode
 from tests.support.collections import write_words
 from tests.support.tiny_checkpoints import (
@@ -177,26 +178,46 @@ def test_what_transformers_5_changes_is_named(bert, llama, tmp_path):
     other = os.environ.get("BENCH_OTHER_PYTHON", "")
     if not other:
         pytest.skip("BENCH_OTHER_PYTHON does not name the Python of another environment")
-
-    def check(model: Path) -> Check:
-        here = probe(model, tmp_path)
-        job = make_job(model, None, [], "cpu") | {"tokens": here.properties["whole"]}
-        return judge_stacks("there", here, run_probe(Path(other), job))
-
-    same = check(bert)
-    assert same.outcome == "OK"
-    assert f"here: transformers {transformers.__version__}" in " ".join(map(str, same.reasons))
     half = shutil.copytree(bert, tmp_path / "half")
     weights = {name: each.bfloat16() for name, each in load_file(half / WEIGHTS).items()}
     save_torch_file(weights, half / WEIGHTS, {"format": "pt"})
     edit("config.json", dtype="bfloat16")(half)  # version 4 loads float32, 5 what is stored
-    assert "dtype: bfloat16 there, float32 here" in map(str, check(half).reasons)
     changed = shutil.copytree(llama, tmp_path / "changed")  # fields that version 4 does not read
     rotary = {"rope_type": "default", "rope_theta": 100.0}
     edit("config.json", rope_parameters=rotary, is_causal=False)(changed)
-    reasons = [str(reason) for reason in check(changed).reasons]
+
+    same, stored, read = check_in(other, [bert, half, changed], tmp_path)
+    assert same.outcome == "OK"
+    assert f"here: transformers {transformers.__version__}" in " ".join(map(str, same.reasons))
+    assert "dtype: bfloat16 there, float32 here" in map(str, stored.reasons)
+    reasons = [str(reason) for reason in read.reasons]
     assert any(reason.startswith("rotary frequencies: ") for reason in reasons)
     assert "attention: bidirectional there, causal here" in reasons
+
+
+# The probe, which has one job in a process, with several: the libraries are imported once.
+PROBES = """
+import sys
+sys.path[0] = sys.argv[1]
+from stack_probe import main
+for folder in sys.argv[2:]:
+    main(f"{folder}/job.json", f"{folder}/arrays.npz")
+"""
+
+
+def check_in(python: str, models: list[Path], tmp_path: Path) -> list[Check]:
+    """Compare this environment with that of ``python``, for each model."""
+    stacks, folders = [], [tmp_path / f"{number} there" for number in range(len(models))]
+    for model, folder in zip(models, folders, strict=True):
+        folder.mkdir()
+        stacks.append(probe(model, tmp_path))
+        job = make_job(model, None, [], "cpu") | {"tokens": stacks[-1].properties["whole"]}
+        write_json(folder / "job.json", job)
+    subprocess.run([python, "-c", PROBES, PROBE.parent, *folders], check=True)
+    return [
+        judge_stacks("there", here, read_probe(folder / "arrays.npz"))
+        for here, folder in zip(stacks, folders, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(

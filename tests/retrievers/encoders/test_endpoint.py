@@ -163,11 +163,11 @@ def test_a_server_that_never_answers_in_time_is_an_error(server, monkeypatch):
     app.delay_s = lambda request: 2.0
     with pytest.raises(BenchError, match="does not answer"):
         encoder(url).encode_queries(["a"])
+    with pytest.raises(BenchError, match="does not answer"):
+        encoder("http://127.0.0.1:9/v1").encode_queries(["a"])
     monkeypatch.setattr(endpoint, "DEADLINE_S", 0.1)
     with pytest.raises(BenchError, match=r"no answer in 0.1 s"):
         encoder(url).encode_queries(["a"])
-    with pytest.raises(BenchError, match="does not answer"):
-        encoder("http://127.0.0.1:9/v1").encode_queries(["a"])
 
 
 @pytest.mark.parametrize(

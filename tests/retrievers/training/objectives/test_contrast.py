@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, distributed
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing import start_processes
 
 from foundation.errors import BenchError
 from retrievers.training.objectives.masked_lm import (
@@ -91,7 +91,7 @@ def one_process(rank: int, folder: str) -> None:
 
 @pytest.mark.slow
 def test_two_processes_use_each_others_spans_as_negatives(tmp_path: Path) -> None:
-    spawn(one_process, (str(tmp_path),), nprocs=2)
+    start_processes(one_process, (str(tmp_path),), nprocs=2, start_method="fork")
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     whole = vectors(8).requires_grad_()
     loss = span_contrast(whole)
