@@ -221,13 +221,18 @@ class Caller:
             self._ended.notify()
 
     def _retry(self, call: _Call, failure: BaseException) -> None:
-        """Put a failed call first, or report it after its last attempt."""
-        if call.attempt + 1 < len(PAUSES_S):
+        """Put a failed call first, or report it: after its last attempt, or if it was answered.
+
+        An answer that cannot be read is a `BenchError`, and would be the same again.
+        """
+        is_answered = isinstance(failure, BenchError)
+        if not is_answered and call.attempt + 1 < len(PAUSES_S):
             self._waiting.appendleft(_Call(call.ids, call.texts, call.attempt + 1))
             return
         own = first_line(failure)
-        own = own if isinstance(failure, BenchError) else f"{type(failure).__name__}: {own}"
-        problem = f"{self._system.name} failed {len(PAUSES_S)} times on {call.label}: "
+        own = own if is_answered else f"{type(failure).__name__}: {own}"
+        times = f" {call.attempt + 1} times" if call.attempt else ""
+        problem = f"{self._system.name} failed{times} on {call.label}: "
         hint = failure.hint if isinstance(failure, BenchError) else ""
         with self._ended:
             self._failure = self._failure or BenchError(problem + own[:LONGEST], hint)

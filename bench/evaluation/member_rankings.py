@@ -1,9 +1,10 @@
 """Stored rankings of members of fusions and rerankings, so that each is searched once.
 
-Any pipeline that combines the same model at the same depth reads its ranking, and a search system
-is not asked again. Reading is faster than every kind of search: rankings of 100 documents of all
-queries of Cranfield and SciFact are read in .06 s, and searched in .2 and .4 s by MiniLM, whose
-vectors are stored, and in 1.3 and 7 s by BM25. The result of a model itself is always searched.
+Every pipeline that combines the same model reads its ranking. Exact search is stored to the depth
+of the collection, or deeper if a pipeline needs it, and cut to what a pipeline uses: the order of a
+ranking is total, so its first k documents are those of a search for k. A search system may answer a
+request for fewer documents differently, so it is asked once for each depth. The result of a model
+itself is always searched.
 """
 
 from pathlib import Path
@@ -29,14 +30,15 @@ def search_member(member: Retriever, dataset: Dataset, depth: int) -> tuple[Run,
 
     Of a stored ranking, the seconds are those of its search, and nothing was encoded.
     """
-    path = _path(member, dataset, depth)
+    searched_depth = deepest(member, dataset, depth)
+    path = _path(member, dataset, searched_depth)
     if path.exists():
         statistics = msgspec.json.decode(
             path.with_suffix(".json").read_bytes(), type=SearchStatistics
         )
-        return read_run_file(path).run, statistics
-    found, statistics = member.search(dataset, depth)
-    run = apply_protocol(found, dataset, depth)
+        return apply_protocol(read_run_file(path).run, dataset, depth), statistics
+    found, statistics = member.search(dataset, searched_depth)
+    run = apply_protocol(found, dataset, searched_depth)
     if member.members:  # which are stored themselves
         return run, statistics
     searched = Timings(search_s=statistics.timings.search_s)
@@ -46,7 +48,12 @@ def search_member(member: Retriever, dataset: Dataset, depth: int) -> tuple[Run,
     with ignore_read_only(), replace_files([path.with_suffix(".json"), path]) as files:
         files[0].write(msgspec.json.encode(stored))
         files[1].write(encode_columnar(run))
-    return run, statistics
+    return apply_protocol(run, dataset, depth), statistics
+
+
+def deepest(member: Retriever, dataset: Dataset, depth: int) -> int:
+    """Return the depth to which a member is searched for its first ``depth`` documents."""
+    return max(depth, dataset.metadata.depth) if member.is_cuttable else depth
 
 
 def _path(member: Retriever, dataset: Dataset, depth: int) -> Path:

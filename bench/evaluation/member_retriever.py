@@ -7,7 +7,7 @@ from typing import Any, Self
 import msgspec
 
 from bench.evaluation.index_search import check_memory
-from bench.evaluation.member_rankings import search_member
+from bench.evaluation.member_rankings import deepest, search_member
 from bench.evaluation.result_record import Timings
 from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, SearchStatistics
 from bench.evaluation.runs import Run
@@ -70,10 +70,11 @@ class MemberRetriever(Retriever):
     def check(self, dataset: Dataset, depth: int) -> int:
         """Estimate the peak memory of a search in bytes, and raise if it exceeds the limit."""
         wanted = self.members_depth(depth)
-        most = max(member.check(dataset, wanted) for member in self.members)
+        depths = [deepest(member, dataset, wanted) for member in self.members]
+        most = max(map(lambda one, k: one.check(dataset, k), self.members, depths))
         documents = len(dataset.corpus) if dataset.has_documents else wanted
-        ranked = len(dataset.queries) * min(wanted, documents)
-        needed = most + ranked * len(self.members) * ROW_BYTES
+        ranked = len(dataset.queries) * sum(min(each, documents) for each in depths)
+        needed = most + ranked * ROW_BYTES
         return check_memory(self.name, needed, self.resources.max_memory, documents)
 
     def search_members(

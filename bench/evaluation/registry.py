@@ -26,6 +26,11 @@ from retrievers.models.resolve import Model
 class BM25Retriever(Retriever):
     """Ranking by words. Its search is exact, without vectors."""
 
+    @property
+    def is_cuttable(self) -> bool:
+        """True: scores do not depend on the depth, and ties are ordered by id."""
+        return True
+
     def check(self, dataset: Dataset, depth: int) -> int:
         """Estimate the peak memory of a search in bytes, and raise if it exceeds the limit."""
         documents = len(dataset.corpus)

@@ -192,6 +192,11 @@ class Retriever(ABC):
         return ""
 
     @property
+    def is_cuttable(self) -> bool:
+        """True if the first k documents of every deeper ranking are what a search for k finds."""
+        return False
+
+    @property
     def tokens_sha256(self) -> str:
         """Digest of the token ids of fixed texts; "" without a tokenizer."""
         return ""

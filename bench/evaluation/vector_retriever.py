@@ -146,6 +146,11 @@ class VectorRetriever(Retriever):
         return trained_on(self.spec, self._index_dim, faiss_device(self.resources.device))
 
     @property
+    def is_cuttable(self) -> bool:
+        """True if search is exact. An index may search more of itself for more documents."""
+        return not self.spec.needs_faiss
+
+    @property
     def bytes_per_document(self) -> int:
         """Bytes that a search reads of each document, on average."""
         return bytes_per_document(self.recipe, self.spec)

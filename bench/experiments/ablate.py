@@ -145,7 +145,7 @@ def make_stages(
         "adapt": AdaptStage(workspace, logs=logs, evaluated=held_out),
         "finetune": FinetuneStage(workspace, logs=logs, evaluated=held_out),
         f"finetune {COMMAND}": CommandStage("finetune", workspace, True, seeds),
-        "evaluate": EvaluateStage(workspace),
+        "evaluate": EvaluateStage(workspace, grid.model),
     }
 
 

@@ -1,7 +1,7 @@
 """The stage ``evaluate``: scores of a checkpoint, or of every checkpoint of a sequence."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,18 +14,21 @@ from bench.evaluation.pipeline import evaluate
 from bench.evaluation.retriever import EvaluationOptions, Retriever
 from bench.evaluation.vector_retriever import VectorRetriever
 from bench.experiments.experiment import MODEL, CellTask, Cost, ExperimentStage
-from bench.experiments.grid import TomlTable
+from bench.experiments.grid import TomlTable, format_label
 from bench.experiments.report import CellScores, CheckpointScores
 from bench.experiments.training_stages import read_sequence
 from bench.result_store.find import find_results
 from bench.result_store.result import save
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
-from foundation.records import Record, convert_table
+from foundation.files import replace_file
+from foundation.records import SUFFIX, Record, convert_table
 from retrievers.encoders.transformer import open_encoder
 from retrievers.encoders.views import View, recipe_with_every_pooling
 from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.card import ModelDtype, StoreDtype
+from retrievers.models.card import Card, ModelDtype, StoreDtype, format_card, replace_fields
+from retrievers.models.locate import anchor_members
+from retrievers.models.resolve import Model, resolve_card, resolve_stated
 from retrievers.models.settings import Count, ModelSettings
 
 RESULTS, VECTORS = "results", "vectors"
@@ -43,6 +46,9 @@ class EvaluateSettings(Record, kw_only=True):
         query_prompt: put before every query, instead of the model's prompts.
         view: how vectors are made after the forward pass, instead of the model's way. Evaluations
             that differ only in their view share one encoding.
+        model: model of a grid that trains none: a name, or a table of its ``name`` and of fields
+            that replace those of its card, if it is a fusion or a reranking. Paths in them are
+            relative to the working directory. None for the model of the grid.
     """
 
     on: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
@@ -55,13 +61,54 @@ class EvaluateSettings(Record, kw_only=True):
     max_document_tokens: Count | None = None
     query_prompt: str | None = None
     view: View | None = None
+    model: str | TomlTable | None = None
+
+    @property
+    def options(self) -> EvaluationOptions:
+        """Settings of the search and of its measures."""
+        return EvaluationOptions(
+            index=IndexSpec.parse(self.index),
+            depth=self.depth,
+            measures=self.measures,
+            view=self.view,
+        )
+
+
+def vary_card(table: TomlTable) -> Card:
+    """Return the card of a model with the fields of ``table``, whose ``name`` is the model's.
+
+    Raises:
+        BenchError: the model has no card, or its kind lacks a field.
+    """
+    card, base = resolve_card(table["name"])
+    if card.traits.has_members and base != Path.cwd():
+        card = anchor_members(card, base)
+    fields = {name: value for name, value in table.items() if name != "name"}
+    if unknown := sorted(fields.keys() - _own_fields(card)):
+        problem = f"{', '.join(unknown)} cannot be set for {card.name}, which {card.traits.title}"
+        known = ", ".join(sorted(_own_fields(card)))
+        raise BenchError(problem, f"Use one of {known}." if known else "Leave it out.")
+    described = f"{card.name}: model"
+    stated = convert_table({"name": "", "title": "", "missing": "-", **fields}, Card, described)
+    return replace_fields(card, {name: getattr(stated, name) for name in fields})
+
+
+def _own_fields(card: Card) -> frozenset[str]:
+    """Return the fields of a card that rows may change: those of its kind, if it has members."""
+    return card.traits.fields if card.traits.has_members else frozenset()
 
 
 @dataclass(frozen=True)
 class EvaluateStage(ExperimentStage):
-    """The stage that encodes, searches and scores."""
+    """The stage that encodes, searches and scores.
+
+    Attributes:
+        workspace: folders, device and rules.
+        model: model of the grid; "" if rows state it, or if it is trained.
+    """
 
     workspace: Workspace
+    model: str = ""
 
     def resolve_settings(self, table: Mapping[str, Any]) -> TomlTable:
         """Return all fields of `EvaluateSettings` for ``table``, after all checks."""
@@ -76,31 +123,45 @@ class EvaluateStage(ExperimentStage):
             resolve_measures(dataset, settings.measures, settings.depth)
             self.workspace.open(dataset)
         resolved: TomlTable = msgspec.to_builtins(settings)
+        if settings.model:
+            resolved["model"] = _complete_model(settings)
+        elif "model" not in table:
+            del resolved["model"]
         return resolved
 
     def with_seed(self, settings: TomlTable, seed: int) -> TomlTable:
-        """Return ``settings``: an evaluation is deterministic."""
-        return settings
+        """Return ``settings`` without the model of the grid: an evaluation is deterministic."""
+        varied = dict(settings)
+        if varied.get("model") == {"name": self.model}:
+            del varied["model"]
+        return varied
 
     def hash_inputs(self, settings: TomlTable) -> dict[str, str]:
         """Return protocol, hashes and measures of each collection in ``settings``."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
-        rules = {}
+        if "model" in settings and not chosen.model:
+            problem = "[evaluate] has no model"
+            raise BenchError(problem, "Set model at the top of the file, or make it a factor.")
+        rules, model = {}, self._fingerprints(chosen)
         for dataset in self.workspace.datasets(chosen.on):
             protocol = self.workspace.open(dataset).protocol(chosen.depth)
             measures = resolve_measures(dataset, chosen.measures, chosen.depth)
-            rules[dataset.name] = msgspec.json.encode([protocol, measures]).decode()
+            rules[dataset.name] = msgspec.json.encode([protocol, measures, *model]).decode()
         return rules
+
+    def _fingerprints(self, chosen: EvaluateSettings) -> list[str]:
+        """Return the fingerprint of the model that a row states, if it does."""
+        if not isinstance(chosen.model, dict):
+            return []
+        trusted = ModelSettings(trust_code=self.workspace.trust_code)
+        model = resolve_stated(vary_card(chosen.model), Path.cwd(), trusted)
+        return [each.recipe.fingerprint for each in _with_all_members(model)]
 
     def run(self, settings: TomlTable, model: str, out: Path) -> Cost:
         """Evaluate ``model``, and delete vectors of checkpoints that this experiment trained."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
-        options = EvaluationOptions(
-            index=IndexSpec.parse(chosen.index),
-            depth=chosen.depth,
-            measures=chosen.measures,
-            view=chosen.view,
-        )
+        if isinstance(chosen.model, dict):
+            model = _write_model(chosen.model, out)
         cost, sequence = Cost(), read_sequence(model)
         models = [sequence.start, *sequence.folders(model)] if sequence else [model]
         for name in models:
@@ -109,7 +170,7 @@ class EvaluateStage(ExperimentStage):
             workspace = replace(self.workspace, vectors=vectors)
             loaded = self._load(name, chosen)
             for dataset in map(workspace.open, workspace.datasets(chosen.on)):
-                done = evaluate(workspace.prepare(dataset, loaded, options))
+                done = evaluate(workspace.prepare(dataset, loaded, chosen.options))
                 save(done, out / RESULTS)
                 tokens = cost.tokens + done.record.timings.encoded_tokens
                 counted = done.record.parameters
@@ -129,6 +190,41 @@ class EvaluateStage(ExperimentStage):
         encoder = open_encoder(replace(loaded.model, recipe=stored), self.workspace.device)
         resources = self.workspace.resources
         return VectorRetriever(model=viewed, encoder=encoder, resources=resources)
+
+
+def _with_all_members(model: Model) -> Iterator[Model]:
+    """Yield a model, its members, and theirs."""
+    yield model
+    for member in model.members:
+        yield from _with_all_members(member)
+
+
+def _complete_model(settings: EvaluateSettings) -> TomlTable:
+    """Return the table of the model of a row with all fields that rows may change.
+
+    Raises:
+        BenchError: the model has no card, or does not honour a field or an option of a search.
+    """
+    stated = settings.model if isinstance(settings.model, dict) else {"name": settings.model}
+    if not isinstance(stated.get("name"), str):
+        raise BenchError(f"model has no name: {format_label(stated)}", "Add the name of a model.")
+    card = vary_card(stated)
+    given = [*ModelSettings.of(settings).changed, *settings.options.given]
+    card.traits.check_options(card.name, given)
+    fields = {name: getattr(card, name) for name in sorted(_own_fields(card))}
+    complete: TomlTable = msgspec.to_builtins({"name": stated["name"], **fields})
+    return complete
+
+
+def _write_model(table: TomlTable, out: Path) -> str:
+    """Return the name of the model of a row: a card in ``out``, if rows may change its fields."""
+    card = vary_card(table)
+    if not _own_fields(card):
+        return str(table["name"])
+    path = out / f"{card.name}{SUFFIX}"
+    with replace_file(path) as file:
+        file.write(format_card(anchor_members(card, Path.cwd())).encode())
+    return str(path)
 
 
 def read_scores(task: CellTask, out: Path) -> CellScores:

@@ -44,7 +44,9 @@ from foundation.records import Name, Record, TomlFiles, convert_table, find_diff
 
 STAGES = ("base", "pretrain", "adapt", "finetune", "evaluate")
 REFERENCE = "reference"
+TRAINING = STAGES[:-1]
 SHARED = ("on", "measures", "depth")  # fields of [evaluate] that rows must share to be compared
+SHARED_FIELDS = tuple(f"evaluate.{name}" for name in SHARED)
 MOST_CELLS = 256  # of the factors of a grid, for each seed
 
 TomlTable = dict[str, Any]
@@ -95,7 +97,7 @@ class Grid(Record, kw_only=True):
         name: folder of the report.
         title: title of the report.
         model: card, folder or Hub id that is adapted, fine-tuned or evaluated; "" if ``base`` or
-            ``pretrain`` trains it.
+            ``pretrain`` trains it, or if a grid without training states it as ``evaluate.model``.
         seeds: seeds that every row is trained with.
         base_per_seed: train a ``base`` for each seed; False to train one for all seeds.
         base, pretrain, adapt, finetune, evaluate: settings of the reference. Leave out a stage to
@@ -121,8 +123,12 @@ class Grid(Record, kw_only=True):
     def __post_init__(self) -> None:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds has the same seed twice")
-        if bool(self.model) == bool(self.base or self.pretrain):
+        is_trained = any(getattr(self, stage) is not None for stage in TRAINING)
+        if is_trained and bool(self.model) == bool(self.base or self.pretrain):
             raise ValueError("set either model or [pretrain]")
+        if (is_trained or self.model) and "model" in self.evaluate:
+            known = "trained by the grid" if is_trained else f"{self.model}, at the top of the file"
+            raise ValueError(f"[evaluate] has a model, but the evaluated one is {known}")
         if any("seed" in table for table in self.stages().values()):
             raise ValueError("a stage has a seed: use seeds, at the top of the file, instead")
         if len({axis.title for axis in self.axes}) < len(self.axes):
@@ -131,9 +137,14 @@ class Grid(Record, kw_only=True):
             raise ValueError("set [factors] or [[axes]]")
 
     def stages(self) -> dict[str, TomlTable]:
-        """Return the settings of the reference by stage, in order, without absent stages."""
-        tables = {stage: getattr(self, stage) for stage in STAGES}
-        return {stage: table for stage, table in tables.items() if table is not None}
+        """Return the settings of the reference by stage, in order, without absent stages.
+
+        If nothing is trained, ``evaluate`` has the model.
+        """
+        tables = {stage: getattr(self, stage) for stage in TRAINING}
+        found = {stage: table for stage, table in tables.items() if table is not None}
+        model = {} if found else {"model": self.model or None}
+        return {**found, "evaluate": model | self.evaluate}
 
 
 FILES = TomlFiles("grid", Path(__file__).parent / "grids", Grid)
@@ -150,8 +161,8 @@ def format_label(value: Any) -> str:
     if isinstance(value, Mapping):
         named = value.get("name")
         return str(named) if named else msgspec.json.encode(value).decode()
-    if isinstance(value, list):
-        return ", ".join(format_label(each) for each in value)
+    if isinstance(value, list | tuple):
+        return ", ".join(format_label(each) for each in value) or "none"
     return str(value).lower() if isinstance(value, bool) else str(value) or '""'
 
 
@@ -242,6 +253,8 @@ def _read_factor(grid: Grid, name: str, levels: Any, fields: Sequence[str]) -> A
             f"Give a list of two or more, such as {name} = [LEVEL, LEVEL].",
         )
     found = [each for each in fields if f".{each}".endswith(f".{name}")]
+    if len(found) > 1:
+        found = [each for each in found if each not in SHARED_FIELDS]
     if len(found) != 1:
         problem = f"is one of {', '.join(found)}" if found else "is not a field of this grid"
         ends = [each.rpartition(".")[2] for each in fields]
@@ -250,7 +263,7 @@ def _read_factor(grid: Grid, name: str, levels: Any, fields: Sequence[str]) -> A
     stage, _, path = found[0].partition(".")
     fixed: Any = grid.stages()[stage]
     for key in path.split("."):
-        fixed = fixed.get(key) if isinstance(fixed, Mapping) else fixed
+        fixed = fixed.get(key) if isinstance(fixed, Mapping) else None
     required = path == "on" and fixed == levels[0]
     if path and fixed is not None and not required:
         raise BenchError(
@@ -312,7 +325,7 @@ def _change_row(against: GridRow, axis: Axis, label: str, resolve: Resolve) -> G
     fixed = SHARED if stage == "evaluate" else ("seed",)
     if not {path, *(value if is_stage else ())}.isdisjoint(fixed):
         problem = f"{name}: {axis.field} is the same for all rows"
-        raise BenchError(problem, "Change seeds or [evaluate]")
+        raise BenchError(problem, "Change seeds or [evaluate].")
     old = against.settings[stage]
     table = value if is_stage else set_field(old, path, value, f"{name}: {stage}")
     new = _resolve_stage(resolve, stage, table, name)

@@ -46,7 +46,7 @@ from foundation.errors import BenchError
 from foundation.files import replace_file
 from foundation.records import SUFFIX
 from retrievers.models.card import Fusion, format_card, load_card, make_card
-from retrievers.models.locate import anchor_path, member_names
+from retrievers.models.locate import anchor_members, anchor_path
 
 DEPTH = 100  # documents of each ranking that are fused, unless the measure reads more
 CONSTANTS = (10, 60)  # of reciprocal ranks
@@ -354,6 +354,5 @@ def _fusion_card(setting: TunedSetting, name: str) -> str:
     if setting.fusion is None:
         return ""
     about = {"name": name, "title": setting.name, "kind": "fusion", "models": setting.models}
-    fields = about | msgspec.structs.asdict(setting.fusion)
-    models = tuple(member_names(make_card(fields), Path.cwd()))
-    return format_card(make_card(fields | {"models": models}))
+    card = make_card(about | msgspec.structs.asdict(setting.fusion))
+    return format_card(anchor_members(card, Path.cwd()))

@@ -36,6 +36,9 @@ StoreDtype = Literal["float32", "float16"]
 # Of searched documents, as sentence-transformers names them.
 Precision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 Role = Literal["document", "query"]
+Normalization = Literal["min-max", "z-score", "raw"]
+RRF_K: Literal[60] = 60  # of reciprocal ranks, as in their paper
+MIN_MAX: Normalization = "min-max"
 # Later additions, which are part of a fingerprint only if they differ from their defaults.
 USAGE_ADDED_LATER = ("truncation_side", "lower_case")
 ADDED_LATER = (*USAGE_ADDED_LATER, "compression")
@@ -381,24 +384,24 @@ class Fusion(Record, kw_only=True):
     Attributes:
         method: ``rrf`` adds ``1 / (k + rank)`` (Cormack, Clarke and Büttcher, SIGIR 2009), and
             ``weighted`` adds normalised scores.
-        k: constant of ``rrf``, 60 by default.
-        normalization: of the scores of each query, by the least and greatest one, by mean and
-            standard deviation, or none. Default of ``weighted``: ``min-max``.
-        weights: factor of each ranking, 1 by default.
+        k: constant of ``rrf``.
+        normalization: of ``weighted``, of the scores of each query: by the least and greatest one,
+            by mean and standard deviation, or none.
+        weights: of ``weighted``, factor of each ranking, 1 by default.
         depth: number of documents that are used of each ranking.
     """
 
     method: Literal["rrf", "weighted"] = "rrf"
-    k: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    normalization: Literal["min-max", "z-score", "raw"] | None = None
+    k: Annotated[int, msgspec.Meta(ge=0)] = RRF_K
+    normalization: Normalization = MIN_MAX
     weights: tuple[float, ...] = ()
     depth: Annotated[int, msgspec.Meta(ge=1)] = 100
 
     def check(self, rankings: int) -> None:
         """Raise a `ValueError` unless the fields fit the method and the number of rankings."""
-        if self.method == "rrf" and (self.normalization or self.weights):
+        if self.method == "rrf" and (self.normalization != MIN_MAX or self.weights):
             raise ValueError('normalization and weights belong to method = "weighted"')
-        if self.method == "weighted" and self.k is not None:
+        if self.method == "weighted" and self.k != RRF_K:
             raise ValueError('k belongs to method = "rrf"')
         if self.weights and len(self.weights) != rankings:
             raise ValueError(f"{len(self.weights)} weights for {rankings} models")
@@ -407,12 +410,12 @@ class Fusion(Record, kw_only=True):
 
     @property
     def options(self) -> dict[str, Option]:
-        """Settings with their defaults filled in, as options of a recipe."""
+        """Settings that its method reads, as options of a recipe."""
         common: dict[str, Option] = {"method": self.method, "depth": self.depth}
         if self.method == "rrf":
-            return {**common, "k": 60 if self.k is None else self.k}
+            return {**common, "k": self.k}
         weights = " ".join(map(repr, self.weights))
-        return {**common, "normalization": self.normalization or "min-max", "weights": weights}
+        return {**common, "normalization": self.normalization, "weights": weights}
 
 
 class Card(Usage, kw_only=True):
@@ -485,8 +488,8 @@ class Card(Usage, kw_only=True):
     options: dict[str, Option] = {}
     models: tuple[str, ...] = ()
     method: Literal["rrf", "weighted"] = "rrf"
-    k: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    normalization: Literal["min-max", "z-score", "raw"] | None = None
+    k: Annotated[int, msgspec.Meta(ge=0)] = RRF_K
+    normalization: Normalization = MIN_MAX
     weights: tuple[float, ...] = ()
     model: str = ""
     reranker: str = ""

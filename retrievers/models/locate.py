@@ -97,13 +97,19 @@ def _path_in(name: str) -> str:
     return found[1] if found else name
 
 
-def member_names(card: Card, base: Path) -> list[str]:
-    """Return the models that a card combines. Its relative paths are those next to its file."""
-    return [anchor_path(name, base) for name in card.models or (card.model,)]
+def anchor_members(card: Card, base: Path) -> Card:
+    """Return a pipeline's card with the paths in its models and reranker below ``base``."""
+    anchored = {
+        "models": tuple(anchor_path(name, base) for name in card.models),
+        **{name: anchor_path(getattr(card, name), base) for name in ("model", "reranker")},
+    }
+    return replace_fields(card, anchored)
 
 
 def anchor_path(name: str, base: Path) -> str:
-    """Return ``name`` with the paths in it below ``base``, if they exist."""
+    """Return ``name`` with the paths in it below ``base``, if they exist; "" stays ""."""
+    if not name:
+        return ""
     file = _path_in(name)
     path = base / Path(file).expanduser()
     if path.exists():

@@ -34,12 +34,12 @@ from retrievers.models.card import (
 from retrievers.models.kinds import TEXTS
 from retrievers.models.locate import (
     PYTHON_FILE,
+    anchor_members,
     find_card,
     is_card,
     is_url,
     locate_card,
     locate_checkpoint,
-    member_names,
 )
 from retrievers.models.read_checkpoint import (
     ADAPTER_CONFIG,
@@ -144,7 +144,16 @@ def resolve_model(
         BenchError: there is no such model or dtype, a plain checkpoint is named without ``like``, a
             checkpoint is damaged, has its own code or does not fit the card, or int8 cannot run it.
     """
+    if model in fused_in:
+        raise BenchError(f"{model} is a member of itself: {' > '.join((*fused_in, model))}")
     card, base = resolve_card(model, settings.like, settings.endpoint_model)
+    return resolve_stated(card, base, settings, (*fused_in, model))
+
+
+def resolve_stated(
+    card: Card, base: Path, settings: ModelSettings = CARD_DECIDES, fused_in: tuple[str, ...] = ()
+) -> Model:
+    """Resolve a card, whose paths are relative to ``base``, as `resolve_model` does a name."""
     if card.missing:
         raise BenchError(f"{card.name} cannot be used: {card.missing}", card.source)
     card = _apply_settings(card, settings)
@@ -164,13 +173,12 @@ def resolve_model(
     )
     if not card.traits.has_members:
         return resolved
-    if model in fused_in:
-        raise BenchError(f"{model} is a member of itself: {' > '.join((*fused_in, model))}")
     within = ModelSettings(
         allow_unknown_tokens=settings.allow_unknown_tokens, trust_code=settings.trust_code
     )
-    names = member_names(card, base)
-    members = [resolve_model(name, within, (*fused_in, model)) for name in names]
+    anchored = anchor_members(card, base)
+    names = anchored.models or (anchored.model,)
+    members = [resolve_model(name, within, fused_in) for name in names]
     return _with_members(resolved, members)
 
 

@@ -213,7 +213,8 @@ def own_system(folder: Path) -> None:
 
 
 def fusion(folder: Path) -> None:
-    hybrid, reranked = blocks("docs/how-to/pipelines.md", "toml")
+    hybrid, reranked, grid = blocks("docs/how-to/pipelines.md", "toml")
+    Path("reranking.toml").write_text(grid, encoding="utf-8")
     for name, card in (("hybrid", hybrid), ("tuned", hybrid), ("reranked", reranked)):
         Path(f"{name}.toml").write_text(card, encoding="utf-8")
     (code,) = blocks("docs/how-to/pipelines.md", "python")

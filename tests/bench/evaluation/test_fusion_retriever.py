@@ -15,7 +15,7 @@ from bench.evaluation.runs import Run
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
 from retrievers.models.card import Card, Fusion
-from retrievers.models.locate import member_names
+from retrievers.models.locate import anchor_members
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import write_collection
 
@@ -248,10 +248,10 @@ def test_members_of_a_card_are_relative_to_its_file(tmp_path):
     )
     for name in ("one.toml", "code.py", "ready"):
         (tmp_path / name).touch()
-    assert member_names(card, tmp_path) == [
+    assert anchor_members(card, tmp_path).models == (
         f"{tmp_path}/one.toml",
         f"{tmp_path}/code.py:made",
         f"vectors:{tmp_path}/ready:dot",
         f"vectors:{tmp_path}/ready",
         f"bm25+{tmp_path}/one.toml",
-    ]
+    )

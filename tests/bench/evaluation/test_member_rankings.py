@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.evaluation.member_rankings import RANKINGS
+from bench.evaluation.judging import apply_protocol
+from bench.evaluation.member_rankings import RANKINGS, search_member
 from bench.evaluation.pipeline import evaluate
 from bench.evaluation.retriever import EvaluationOptions
 from bench.evaluation.runs import Run
@@ -79,6 +80,29 @@ def test_members_are_searched_once_for_fusions_and_rerankings(folder):
     )
 
 
+@pytest.mark.parametrize("model", ["bm25", "hashing"])
+def test_a_ranking_that_is_cut_is_that_of_a_search_for_fewer_documents(folder, model):
+    workspace = Workspace(folder / "cache", device="cpu")
+    dataset = workspace.open(str(folder / "mine")).dataset
+    member = workspace.load(model).for_dataset(dataset.name)
+    depths = (3, 20, 1001)
+    cut = [search_member(member, dataset, depth)[0] for depth in depths]
+    files = list((folder / "cache" / RANKINGS).glob("*.arrow"))
+    assert len(files) == 2  # of 1,000 documents, and of 1,001
+    for depth, run in zip(depths, cut, strict=True):
+        alone = apply_protocol(member.search(dataset, depth)[0], dataset, depth)
+        assert run.doc_ids.to_pylist() == alone.doc_ids.to_pylist()
+        assert run.scores.tolist() == alone.scores.tolist()
+
+
+def test_a_search_system_is_asked_again_for_fewer_documents(folder):
+    models = 'models = ["search.py:prod", "bm25"]\n'
+    for depth in (5, 4):
+        card = write_fusion(folder / f"f{depth}.toml", f"{models}depth = {depth}\n")
+        _, asked = search(folder, card)
+        assert asked == 60 + PROBED
+
+
 @pytest.mark.parametrize("change", ["depth", "member", "document"])
 def test_what_changes_a_ranking_is_searched_again(folder, change):
     models = 'models = ["hashing", "bm25"]\n'
@@ -86,7 +110,7 @@ def test_what_changes_a_ranking_is_searched_again(folder, change):
     before = len(list((folder / "cache" / RANKINGS).glob("*.arrow")))
     more = 2
     if change == "depth":
-        card = write_fusion(folder / "deeper.toml", f"{models}depth = 5\n")
+        card = write_fusion(folder / "deeper.toml", f"{models}depth = 1001\n")
     elif change == "member":
         (folder / "other.toml").write_text(
             'name = "other"\ntitle = "t"\nkind = "bm25"\n[options]\nk1 = 1.5\n', encoding="utf-8"

@@ -267,7 +267,7 @@ def test_weights_and_depth_identify_a_reranking_and_its_place_does_not(workspace
         ({"depth": 0}, "depth is 0"),
         ({"pooling": "cls"}, "pooling does not apply to kind"),
         ({"title_join": "sep"}, "title_join of a reranker is space or none"),
-        ({"k": 60}, 'k does not apply .* but to kind = "fusion"'),
+        ({"k": 10}, 'k does not apply .* but to kind = "fusion"'),
         ({"models": ["bm25", "hashing"]}, 'models does not apply .* but to kind = "fusion"'),
     ],
 )

@@ -450,6 +450,20 @@ def test_a_system_that_answers_differently_each_time_has_a_warning(evaluate):
     assert "its responses to 10 queries differ each time" in warnings(found)
 
 
+def test_an_answer_that_cannot_be_read_is_not_asked_for_again(evaluate):
+    class Html(Words):
+        calls = 0
+
+        def search(self, queries, k):
+            self.calls += 1
+            return "<html>502 Bad Gateway</html>"
+
+    system = Html()
+    with pytest.raises(BenchError, match=r"prod failed on query '.*': prod returned a str"):
+        evaluate(system)
+    assert system.calls == 1
+
+
 def test_after_an_error_only_the_other_queries_are_asked(evaluate):
     class Fails(Words):
         broken = True
