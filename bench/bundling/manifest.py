@@ -101,15 +101,21 @@ def read_bundle(folder: Path) -> BundleManifest:
 
 
 def find_code(folder: Path, manifest: BundleManifest) -> list[str]:
-    """Return the code that the commands of a bundle run, each once, wherever it is named."""
+    """Return the code that a bundle runs, and paths out of its folder, wherever they are named."""
     found = [name for name in manifest.files if name.startswith(CODE) or SUFFIX in name]
     for command in manifest.commands:
-        found += filter(TRUST.__eq__, command.words)
+        found += (word for word in command.words if word == TRUST or _leads_out(word))
         found += _code_in(list(command.words))
     for name in manifest.files:
         if name.endswith(TOML):
             found += _code_in(read_toml(folder / name, dict[str, Any]))
     return list(dict.fromkeys(found))
+
+
+def _leads_out(word: str) -> bool:
+    """Return True if a word of a command has a path that is not below the folder of a replay."""
+    path = word.rpartition("=")[2]
+    return path.startswith(("/", "~")) or ".." in Path(path).parts
 
 
 def _code_in(value: Any) -> Iterator[str]:

@@ -164,6 +164,8 @@ def forge(paper, added, **files):
     ("added", "files", "about"),
     [
         (["--trust-code"], {}, "--trust-code"),
+        (["--results", "../elsewhere"], {}, "../elsewhere"),
+        (["--set", "start=/tmp/start"], {}, "start=/tmp/start"),
         (["--like", "/tmp/evil.py:made"], {}, "/tmp/evil.py:made"),
         (["--set", "objective.name=evil.py"], {}, "evil.py"),
         ([], {"cards/evil.py": ""}, "cards/evil.py"),
