@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 from contextlib import suppress
@@ -18,6 +17,7 @@ from retrievers.encoders import token_workers
 from retrievers.encoders.token_workers import TokenWorkers
 from retrievers.encoders.tokens import TextTokenizer, Tokens, probe_texts
 from retrievers.models.card import TruncationSide
+from tests.support.collections import start
 from tests.support.processes import wait_until
 
 TEXTS = [*probe_texts(), "", "[SEP] a [MASK]", "İß ﬁ 😀 中が", "long " * 20]
@@ -148,14 +148,7 @@ def test_scripts_without_a_guard_and_daemonic_processes_have_workers_which_end_s
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(WITHOUT_GUARD))
-    parent = subprocess.Popen(
-        [sys.executable, script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    )
-    with parent:
+    with start([sys.executable, str(script)], process_group=0) as parent:
         assert parent.stdout
         assert parent.stderr
         lines = [parent.stdout.readline().strip() for _ in range(4)]
