@@ -196,9 +196,10 @@ def describe_code(conditions: Conditions) -> str:
 
 
 def _describe_progress(experiment: Experiment, outcome: ExperimentOutcome) -> str:
-    rows, seeds = len(experiment.rows), len(experiment.grid.seeds)
-    cells = f"{len(experiment.cells)} cells: {rows} rows, {seeds} seeds"
-    return f"{cells}; {outcome.describe_remaining(experiment)}"
+    cells = format_count(len(experiment.cells), "cell", "cells")
+    rows = format_count(len(experiment.rows), "row", "rows")
+    seeds = format_count(len(experiment.grid.seeds), "seed", "seeds")
+    return f"{cells}: {rows}, {seeds}; {outcome.describe_remaining(experiment)}"
 
 
 def _print_line(text: str) -> None:

@@ -24,6 +24,7 @@ from foundation.errors import (
     WorkerError,
     as_picklable_error,
     first_line,
+    format_count,
     is_disk_full,
     is_out_of_memory,
 )
@@ -245,7 +246,9 @@ class ExperimentOutcome:
     def describe_remaining(self, experiment: Experiment) -> str:
         """Return how many tasks of ``experiment`` are left."""
         unfinished = sum(task.key not in self.finished for task in experiment.tasks())
-        return f"{unfinished} tasks left" if unfinished else "all are finished"
+        if not unfinished:
+            return "all are finished"
+        return f"{format_count(unfinished, 'task', 'tasks')} left"
 
 
 def load_outcome(experiment: Experiment, out: Path) -> ExperimentOutcome:
