@@ -323,12 +323,8 @@ def write_repaired(open_collection: Callable[[], Dataset], folder: Path) -> list
             raise BenchError(f"{problem}, which the copy cannot have", "Omit --fix.")
     with collect_errors():  # again, since a dataset holds only its judged queries
         unjudged = dataset.reader.judgements().unjudged
-    split, asked, known = (
-        dataset.metadata.split,
-        set(map(_check_id, dataset.queries.ids)),
-        set[str](),
-    )
-    repeated = 0
+    split, asked = dataset.metadata.split, set(map(_check_id, dataset.queries.ids))
+    known, repeated = set[str](), 0
 
     def documents() -> Iterator[Document]:
         nonlocal repeated

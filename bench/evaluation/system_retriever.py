@@ -98,7 +98,7 @@ class SystemRetriever(Retriever):
         return super().configured(options, resources)._with_options(settings)
 
     def _with_options(self, settings: Mapping[str, str]) -> Self:
-        """Return this system with ``settings`` in its recipe, without those that are ""."""
+        """Return this system with the ``settings`` in its recipe that are not empty."""
         known = {**self.recipe.options, **settings}
         options = {name: value for name, value in known.items() if value}
         recipe = msgspec.structs.replace(self.recipe, options=options)

@@ -60,7 +60,7 @@ WIRING = ("module_input_name", "module_output_name", "modality_config")  # of a 
 
 @dataclass(frozen=True)
 class Stack:
-    """What vectors depend on, and arrays of states and vectors, from one interpreter."""
+    """Properties that vectors depend on, hidden states and vectors, from one interpreter."""
 
     properties: Mapping[str, Any]
     arrays: Mapping[str, Any]

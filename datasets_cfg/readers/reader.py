@@ -523,8 +523,9 @@ def read_table(path: Path, columns: Collection[str] = ()) -> Iterator[tuple[int,
 
 
 def read_csv(path: Path, delimiter: str, columns: int = 0) -> Iterator[tuple[int, list[str]]]:
-    """Yield ``(line number, fields)`` of each row with CSV quoting. 0 columns are as many as the
-    first row has.
+    """Yield ``(line number, fields)`` of each row of a file with CSV quoting.
+
+    All rows have as many ``columns``; with 0, as many as the first row.
     """
     lines = (f"{decode_line(path, number, line)}\n" for number, line in read_lines(path))
     rows = csv.reader(lines, delimiter=delimiter, strict=True)

@@ -107,7 +107,7 @@ def anchor_members(card: Card, base: Path) -> Card:
 
 
 def anchor_path(name: str, base: Path) -> str:
-    """Return ``name`` with the paths in it below ``base``, if they exist; "" stays ""."""
+    """Return ``name`` with each path in it that exists below ``base`` written in full."""
     if not name:
         return ""
     file = _path_in(name)

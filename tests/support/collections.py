@@ -196,6 +196,7 @@ def modules_after(program: str, *arguments: object) -> set[str]:
     )
     done = finish(start([sys.executable, "-c", code, *map(str, arguments)]))
     assert done.code == 0, done.stderr
+    assert done.stdout or program != COMMAND_LINE
     return set(done.stderr.splitlines()[-1].split())
 
 

@@ -40,26 +40,6 @@ ROOT = Path(__file__).parents[2]
 HANGS_S = 900  # a busy machine takes minutes to import what a quiet one does in seconds
 
 
-# Does what torchrun does, but imports libraries once, and forks.
-LAUNCHER = """
-import os, runpy, socket, sys
-import datasets, sentence_transformers, torch, transformers
-with socket.create_server(("127.0.0.1", 0)) as free:
-    port = free.getsockname()[1]
-children = []
-for rank in (0, 1):
-    if not (child := os.fork()):
-        shared = dict(WORLD_SIZE=2, LOCAL_WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-        for name, value in dict(shared, RANK=rank, LOCAL_RANK=rank).items():
-            os.environ[name] = str(value)
-        sys.argv = sys.argv[1:]
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        sys.exit()
-    children.append(child)
-sys.exit(any(os.waitpid(child, 0)[1] for child in children))
-"""
-
-
 def run_in_two(program: str, folder: Path, *arguments: str) -> list[str]:
     """What both print, word by word; the program is kept in ``folder``.
 
@@ -68,8 +48,9 @@ def run_in_two(program: str, folder: Path, *arguments: str) -> list[str]:
     """
     file = folder / "program.py"
     file.write_text(program)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run(
-        [sys.executable, "-c", LAUNCHER, str(file), *arguments],
+        [sys.executable, *launcher, str(file), *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         check=True,
         timeout=HANGS_S,
