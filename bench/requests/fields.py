@@ -78,10 +78,10 @@ def check_range(name: str, value: float) -> None:
     least, most = RANGES.get(name, (1, MOST))
     if not least <= value <= most:
         option = f"--{name.replace('_', '-')}"
-        bounds = f"from {_plain(least)}" + (f" to {_plain(most)}" if most < MOST else "")
-        raise BenchError(
-            f"{option} {value} is not {bounds}", f"Use {option} with a value {bounds}."
-        )
+        bounds = f"at least {_plain(least)}"
+        if most < MOST:
+            bounds = f"between {_plain(least)} and {_plain(most)}"
+        raise BenchError(f"{option} must be {bounds}, not {value}", f"Give a value {bounds}.")
 
 
 def _plain(number: float) -> str:

@@ -380,7 +380,7 @@ def _check_sizes(factory: str) -> None:
         limit = f"{MAX_FACTORY_LENGTH} ASCII characters"
         raise BenchError(f"{factory[:40]!a}... is not a FAISS factory string of at most {limit}")
     if any(not 1 <= int(number) <= MAX_SIZE for number in _NUMBER.findall(factory)):
-        raise BenchError(f"{factory} has a size that is not from 1 to {MAX_SIZE:,}")
+        raise BenchError(f"{factory}: its sizes must be between 1 and {MAX_SIZE:,}")
     if any(int(bits) > MAX_CODE_BITS for bits in _CODE_BITS.findall(factory)):
         raise BenchError(f"{factory} has codes of more than {MAX_CODE_BITS} bits", "Use 8 bits.")
 

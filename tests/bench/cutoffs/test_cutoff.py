@@ -304,5 +304,5 @@ def test_a_run_that_has_no_cutoff_is_refused(bench, sixty, tmp_path, options, me
 
 
 def test_python_refuses_a_number_of_documents_below_1(sixty):
-    with pytest.raises(BenchError, match="--at 0 is not from 1"):
+    with pytest.raises(BenchError, match="--at must be at least 1, not 0"):
         api.cutoff("bm25", sixty, at=0)
