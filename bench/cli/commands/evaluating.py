@@ -122,7 +122,7 @@ def speed(request: evaluating.SpeedRequest, output: OutputOptions) -> int:
 def watch(request: training.WatchRequest, output: OutputOptions) -> int:
     """Write the curve after each evaluation, and print it at the end."""
     if can_plot():  # an import that Ctrl-C interrupts cannot be repeated for the last curve
-        import_module("matplotlib.backends.backend_agg")
+        import_module("matplotlib.figure")
     done = watch_case.watch(request, _write_curve)
     text = curve_markdown(done.curve) if done.curve else ""
     print_result(output.json, {"out": str(done.out), "curve": done.curve}, text)

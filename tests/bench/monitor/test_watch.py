@@ -19,12 +19,32 @@ from bench.requests.training import WatchRequest
 from bench.result_store.find import find_results
 from bench.runner.workspace import Workspace
 from foundation.files import FileLock
-from tests.support.collections import ROOT, Bench, Finished, finish, write_words
+from tests.support.collections import ROOT, Bench, Finished, finish, start, write_words
 from tests.support.processes import HANGS_S, wait_until
 from tests.support.tiny_checkpoints import write_card
 from tests.support.training import train
 
 STEPS = (2, 4, 6)
+# Ctrl-C arrives while this module of matplotlib is imported.
+INTERRUPTED_IMPORT = """
+import importlib.machinery, runpy, sys
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name != "matplotlib.figure":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+        def execute_and_interrupt(module):
+            execute(module)
+            raise KeyboardInterrupt
+        spec.loader.exec_module = execute_and_interrupt
+        return spec
+
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("bench", run_name="__main__")
+"""
 
 
 @dataclass(frozen=True)
@@ -153,6 +173,16 @@ def test_two_processes_do_not_watch_one_training(place):
         done = place.watch()
     assert done.code == ExitCode.BAD_INPUT
     assert "another watch" in done.stderr
+
+
+@pytest.mark.slow
+def test_matplotlib_is_imported_before_anything_is_evaluated(place):
+    """An import that Ctrl-C interrupts cannot be repeated, and the last curve is drawn after it."""
+    pytest.importorskip("matplotlib")
+    words = map(str, (*place.words(), "--once"))
+    done = finish(start([sys.executable, "-c", INTERRUPTED_IMPORT, *words]))
+    assert done.code == ExitCode.INTERRUPTED, done.stderr
+    assert "evaluating" not in done.stderr
 
 
 @pytest.mark.slow
