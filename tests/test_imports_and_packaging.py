@@ -296,7 +296,7 @@ def test_the_installed_package_knows_its_collections_and_cards_in_any_folder(ins
 def test_the_first_command_of_the_readme_runs_from_the_wheel(installed, tmp_path):
     """On few queries, in another folder: a file that is not packaged is missed here."""
     (command,) = re.findall(r"&& (python -m bench run stdlib-code [^\n]*)$", readme(), re.MULTILINE)
-    few = ["--limit", "20", "--cache-dir", "cache", "--results", "results"]
+    few = ["--limit", "3", "--cache-dir", "cache", "--results", "results"]
     done = run_installed(installed, tmp_path, [sys.executable, *command.split()[1:], *few])
     assert "stdlib-code" in done.stdout, done.stderr
 
