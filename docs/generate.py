@@ -317,7 +317,7 @@ def commands() -> str:
 
 
 def _options(command: Command) -> Iterator[tuple[str, ...]]:
-    for option in command.options().parameters.values():
+    for option in command.options.parameters.values():
         kind = option.annotation
         default = "required" if is_required(option) else code(format_default(option.default) or "")
         value = "" if get_args(kind)[0] is bool else type_name(kind)

@@ -9,6 +9,7 @@ import threading
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def keep_freed_memory() -> None:
         mallopt(TRIM_THRESHOLD, KEPT_BYTES)
 
 
+@cache
 def library_version(name: str) -> str:
     """Return the version of the installed library ``name``, or "" if it is not installed."""
     try:

@@ -8,6 +8,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
@@ -214,8 +215,9 @@ class Command:
         found = (read for kind, read in readers.items() if issubclass(self.request, kind))
         return next(found, None)
 
+    @cached_property
     def options(self) -> inspect.Signature:
-        """Return positional arguments, then options in the order of ``--help``."""
+        """Positional arguments, then options in the order of ``--help``."""
         options = [*self._fields(), *self._output()]
         if self.to_fields is parse.read_compared_models:
             empty = inspect.Parameter.empty

@@ -136,8 +136,10 @@ def build_app(words: Sequence[str]) -> App:
         print_error=False,
         suppress_keyboard_interrupt=False,
     )
-    for name, command in COMMANDS.items():
-        is_typed = name in words
+    # A command that is named first needs none of the others.
+    first = [name for name in words[:1] if name in COMMANDS]
+    for name in first or COMMANDS:
+        command, is_typed = COMMANDS[name], name in words
         top.command(
             _make_function(name, command, words) if is_typed else lambda: None,
             name=name,
@@ -150,7 +152,7 @@ def build_app(words: Sequence[str]) -> App:
 
 def _make_function(name: str, command: Command, words: Sequence[str]) -> Any:
     """Return a function with the options of a command, which imports the command when called."""
-    options = command.options()
+    options = command.options
 
     def function(*positional: Any, **named: Any) -> ParsedCommand:
         typed = options.bind(*positional, **named)
@@ -194,7 +196,7 @@ def refuse_ignored_options(
 
 def check_outputs(command: Command, values: Mapping[str, Any]) -> None:
     """Check that each output in ``values`` can be written and that the device exists."""
-    for name, option in command.options().parameters.items():
+    for name, option in command.options.parameters.items():
         value = values.get(name)
         if value is None:
             continue
@@ -208,7 +210,7 @@ def check_outputs(command: Command, values: Mapping[str, Any]) -> None:
 
 def usage_line(name: str) -> str:
     """Return the command ``name`` with its arguments, in an order that works."""
-    options = COMMANDS[name].options().parameters.values()
+    options = COMMANDS[name].options.parameters.values()
     words = [_placeholder(each) for each in options if is_positional(each) or is_required(each)]
     return " ".join((program_name(), name, *words, "[OPTIONS]"))
 
@@ -241,7 +243,7 @@ def _as_bench_error(error: CycloptsError) -> BenchError:
     known = name and not isinstance(error, UnknownCommandError)
     hint = f"Run `python -m bench {name} --help`." if known else "Run `python -m bench --help`."
     if isinstance(error, MissingArgumentError) and error.argument and name in COMMANDS:
-        option = COMMANDS[name].options().parameters[error.argument.field_info.name]
+        option = COMMANDS[name].options.parameters[error.argument.field_info.name]
         return BenchError(f"{name} needs {typed_name(option)}", f"Run `{usage_line(name)}`.")
     if isinstance(error, UnusedCliTokensError) and name in COMMANDS:
         problem = f"{name} takes no further argument: {' '.join(error.unused_tokens or ())}"

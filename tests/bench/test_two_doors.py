@@ -89,7 +89,7 @@ def test_run_and_evaluate_differ_only_in_the_number_of_models_and_collections():
     assert (parsed.request.names, parsed.request.model) == (("x",), ("m",))
     python_only = {"fingerprint", "similarity", "offline"}
     extra = {"names", "limit", "workers", "engine", "address"}
-    options = {*COMMANDS["run"].options().parameters} - {"json", "dry_run", "set"}
+    options = {*COMMANDS["run"].options.parameters} - {"json", "dry_run", "set"}
     settings = {*CARD_FIELDS}
     assert options | python_only | settings == shared | extra | {"model"}
     assert isinstance(parsed.request, RunRequest)
@@ -151,6 +151,8 @@ def test_leaderboard_gives_one_record(place):
     printed = pd.read_csv(io.StringIO(typed)).set_index("model")
     assert called.index.tolist() == printed.index.tolist()
     assert called["group"].tolist() == printed["group"].tolist()
+    scores = [name for name in called.columns if name.endswith("nDCG@10")]
+    assert called[scores].values.tolist() == printed[scores].values.tolist() != []
 
 
 def test_check_gives_one_record(place):

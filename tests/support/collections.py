@@ -54,6 +54,13 @@ SIXTY_QUERIES = {f"q{i:02}": f"{word} text" for i, word in enumerate(OWN_WORDS)}
 SIXTY_QRELS = {(f"q{i:02}", f"d{i:02}"): 1 for i in range(len(OWN_WORDS))}
 SIXTY = (SIXTY_DOCUMENTS, SIXTY_QUERIES, SIXTY_QRELS)
 
+# Three hundred documents that share words, with white space in their ids, and twenty queries.
+NUMBERED = (
+    {f"x {n}": ("", f"w{n % 7} w{n % 11} w{n} w{n // 3}") for n in range(300)},
+    {f"q{n}": f"w{n % 7} w{n} w{n // 3}" for n in range(20)},
+    {(f"q{n}", f"x {n}"): 1 for n in range(20)},
+)
+
 
 def write_collection(
     folder: Path,

@@ -11,6 +11,7 @@ from bench.evaluation.retriever import Retriever
 from bench.runner.engines import EncodingTask
 from bench.runner.workspace import Workspace
 from bench.store.shards import SHARD_ROWS
+from retrievers.models.settings import ModelSettings
 from tests.support.collections import write_collection
 from tests.support.tiny_checkpoints import WORDS, write_bert, write_card
 
@@ -31,7 +32,7 @@ def several_shards(folder: Path) -> Path:
 
 def tiny_bert(folder: Path) -> Path:
     """The card of a checkpoint with random weights, in ``folder``."""
-    write_bert(folder / "checkpoint", num_hidden_layers=6)  # a shard takes long enough to be met
+    write_bert(folder / "checkpoint", num_hidden_layers=2)
     return write_card(
         folder / "tiny.toml",
         name="tiny",
@@ -49,7 +50,7 @@ class Bed:
     def __init__(self, folder: Path, collection: Path, model: str) -> None:
         self.workspace = Workspace(cache_dir=folder / "cache", device="cpu")
         self.opened: OpenDataset = self.workspace.open(str(collection))
-        self.model: Retriever = self.workspace.load(model)
+        self.model: Retriever = self.workspace.load(model, ModelSettings(trust_code=True))
         self.encoder = self.model.for_dataset(self.opened.name).encoder
         assert self.encoder is not None
         self.corpus = self.opened.dataset.corpus

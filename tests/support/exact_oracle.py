@@ -56,6 +56,14 @@ def assert_same(hits: Hits, other: Hits) -> None:
     np.testing.assert_array_equal(hits.scores, other.scores)
 
 
+def assert_filled_as(hits: Hits, truth: Hits) -> None:
+    """The hits of a corpus that may be smaller than the depth, and then unfilled ranks."""
+    filled = truth.rows.shape[1]
+    assert_same(Hits(hits.scores[:, :filled], hits.rows[:, :filled]), truth)
+    assert (hits.rows[:, filled:] == -1).all()
+    assert (hits.scores[:, filled:] == -np.inf).all()
+
+
 @st.composite
 def corpora(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Vectors of random floats, many of them twice or more, in a random or the worst order."""

@@ -18,7 +18,7 @@ from bench.comparing.statistics import (
 )
 from bench.evaluation.result_record import Timings
 from bench.requests.deciding import LeaderboardRequest
-from datasets_cfg.catalogue import expand_names, suite_for
+from datasets_cfg.catalogue import expand_names
 from foundation.errors import BenchError
 from retrievers.models.card import Card, Prompts
 from tests.support.examples import with_examples
@@ -42,20 +42,6 @@ def row_of(board: Leaderboard, name: str):
 
 def names(board: Leaderboard) -> list[str]:
     return [row.name for row in board.rows]
-
-
-def test_a_suite_mean_is_the_mean_of_its_members_with_an_inner_suite_counted_once(tmp_path):
-    members = suite_for("beir").members
-    plain = [name for name in members if name != "beir/cqadupstack"]
-    for number, name in enumerate(plain):
-        store(tmp_path, "a", name, [number / 20])
-    for number, name in enumerate(FORUMS):
-        store(tmp_path, "a", name, [number / 12])
-    mean = row_of(board_of(tmp_path), "a").means["beir"][MEASURE]
-    forums = sum(range(12)) / 12 / 12
-    expected = (sum(range(13)) / 20 + forums) / 14
-    assert mean.score.value == pytest.approx(expected, abs=1e-12)
-    assert mean.missing == ()
 
 
 def test_an_unofficial_collection_counts_in_no_mean(tmp_path):

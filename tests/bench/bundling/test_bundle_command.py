@@ -8,11 +8,10 @@ import sys
 import pytest
 
 from bench.requests.outcomes import ExitCode
-from tests.bench.evaluation.test_rerank_retriever import write_card as write_reranking
-from tests.bench.evaluation.test_rerank_retriever import write_cross_encoder
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import write_collection, write_hashing_card, write_words
 from tests.support.experiments import run_stages_in_this_process
+from tests.support.pipelines import write_cross_encoder, write_rerank
 from tests.support.trainable import write_training
 
 SYSTEM = """
@@ -321,7 +320,7 @@ def test_rerankings_fusions_judgements_and_exported_indexes_are_repeated(
     (project / "own.py").write_text("def count(query, texts):\n    return [*map(len, texts)]\n")
     write_cross_encoder(project / "cross")
     for name, reranker in (("by-code", "own.py:count"), ("by-cross", "cross")):
-        write_reranking(project, reranker, name, model="mine.toml")
+        write_rerank(project, reranker, name, model="mine.toml")
     fused = 'name = "fused"\ntitle = "t"\nkind = "fusion"\nmodels = ["bm25", "mine.toml"]\n'
     (project / "fused.toml").write_text(fused)
     places = ("--cache-dir", bench.cache, "--data-dir", "data")

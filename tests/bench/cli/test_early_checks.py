@@ -42,7 +42,7 @@ def test_every_option_that_is_written_is_checked():
     """Their names are those of today: a new one must be marked, too."""
     written = {"out", "junit", "figure", "write", "log_dir"}
     for name, command in COMMANDS.items():
-        options = command.options().parameters
+        options = command.options.parameters
         kinds = {name: option.annotation for name, option in options.items()}
         marked = {option for option, kind in kinds.items() if list(output_marks(kind))}
         assert kinds.keys() & written == marked - {"results"}, name

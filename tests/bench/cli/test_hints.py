@@ -10,7 +10,7 @@ from bench.cli.command_table import COMMANDS, typed_name
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("bench", "datasets_cfg", "foundation", "reports", "retrievers")
 OPTIONS = {
-    name: {*map(typed_name, command.options().parameters.values())}
+    name: {*map(typed_name, command.options.parameters.values())}
     for name, command in COMMANDS.items()
 }
 EVERY = set().union(*OPTIONS.values())

@@ -52,14 +52,14 @@ def test_a_word_after_set_that_is_a_setting_or_a_path_is_refused(tmp_path, monke
 @pytest.mark.parametrize("name", COMMANDS)
 def test_conditions_are_about_existing_options(name):
     command = COMMANDS[name]
-    names = command.options().parameters.keys()
+    names = command.options.parameters.keys()
     conditions = command.only_if
     assert {*conditions, *(other for needs in conditions.values() for other in needs)} <= names
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_description_of_each_option_is_whole_and_says_nothing_of_python_values(name):
-    for option in COMMANDS[name].options().parameters.values():
+    for option in COMMANDS[name].options.parameters.values():
         text = option.annotation.__metadata__[-1].help
         assert text.endswith(".")
         assert "in python" not in text.lower()

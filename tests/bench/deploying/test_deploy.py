@@ -22,9 +22,8 @@ from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import Compression, Recipe
 from retrievers.models.settings import ModelSettings
 from tests.bench.evaluation.test_kinds import ENCODER
-from tests.bench.evaluation.test_rerank_retriever import write_card as write_rerank_card
-from tests.bench.evaluation.test_rerank_retriever import write_reranker
 from tests.support.collections import write_collection, write_hashing_card
+from tests.support.pipelines import write_rerank, write_reranker
 
 COUNT = 150
 TEXTS = {f"d{n:03}": ("", f"w{n % 7} w{n % 11} w{n} w{n // 3}") for n in range(COUNT)}
@@ -177,7 +176,7 @@ def write_pipeline(folder, first, depth=20):
         "f'{query} | {text}\\n' for text in texts)\n"
         "    return [len({*query.split()} & {*text.split()}) + len(text) / 99 for text in texts]",
     )
-    return write_rerank_card(folder, own, model=first, depth=depth)
+    return write_rerank(folder, own, model=first, depth=depth)
 
 
 def test_a_pipeline_scores_what_it_scores_with_an_encoder_of_that_setting(bench, words, tmp_path):

@@ -20,11 +20,9 @@ from retrievers.encoders.transformer import open_encoder
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import Compression, Recipe
 from retrievers.models.resolve import resolve_model
-from tests.support.collections import write_collection
+from tests.support.collections import NUMBERED, write_collection
 
-TEXTS = {f"x {n}": ("", f"w{n % 7} w{n % 11} w{n} w{n // 3}") for n in range(300)}
-QUERIES = {f"q{n}": f"w{n % 7} w{n} w{n // 3}" for n in range(20)}
-QRELS = {(f"q{n}", f"x {n}"): 1 for n in range(20)}
+TEXTS, QUERIES, QRELS = NUMBERED
 COMMON = ("--model", "hashing", "--depth", 20, "--measure", "R@10", "--recompute")
 IDS = list(TEXTS)
 
@@ -222,12 +220,6 @@ def test_an_index_of_an_earlier_version_is_still_read(bench, folder):
     path.write_text(path.read_text().replace("words", "wordy"))
     with pytest.raises(BenchError, match="is damaged"):
         IndexFolder(path.parent).manifest()
-
-
-def test_bm25_has_nothing_to_compress(bench, folder):
-    done = bench("run", folder, "--model", "bm25", "--precision", "int8")
-    assert done.code == 2
-    assert "--precision cannot be set for bm25" in done.stderr
 
 
 @pytest.mark.slow

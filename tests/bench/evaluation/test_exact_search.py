@@ -4,8 +4,6 @@ Whatever the tiles, blocks or storage, with ties and duplicated vectors; PyTorch
 and on a GPU where there is one.
 """
 
-import math
-import struct
 from functools import partial
 
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from bench.evaluation import certificate, device_search, exact
 from bench.evaluation.certificate import exact_scores, float32_error, float64_error
@@ -29,6 +26,7 @@ from retrievers.encoders.protocol import PhaseTimer
 from retrievers.index.hits import Hits
 from retrievers.models.card import Recipe
 from tests.support.exact_oracle import (
+    assert_filled_as,
     assert_same,
     brute_force,
     corpora,
@@ -50,67 +48,6 @@ def search(request):
     return SEARCHES[request.param]
 
 
-def float32_bits(score: float) -> float:
-    """A Python float rounded to float32, through its bytes."""
-    return struct.unpack("f", struct.pack("f", score))[0]
-
-
-def sorted_by_python(
-    vectors: np.ndarray, queries: np.ndarray, k: int, ids: list[bytes]
-) -> tuple[list[list[float]], list[list[bytes]]]:
-    """Scores and ids of the k best by Python sort; math.fsum is the correctly rounded sum."""
-    all_scores, all_ids = [], []
-    for query in queries:
-        scores = [
-            float32_bits(math.fsum(float(a) * float(b) for a, b in zip(query, row, strict=True)))
-            for row in vectors
-        ]
-        ranking = sorted(zip(scores, ids, strict=True), reverse=True)[:k]
-        all_scores.append([score for score, _ in ranking])
-        all_ids.append([name for _, name in ranking])
-    return all_scores, all_ids
-
-
-@st.composite
-def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[bytes], int, int]:
-    """Few distinct vectors drawn many times: duplicates, ties at the cut, zero vectors.
-
-    Components are eighths, so that float64 sums are exact and equal to math.fsum.
-    """
-    dim = draw(st.integers(1, 48))
-    eighths = st.integers(-24, 24).map(lambda value: value / 8)
-    distinct = draw(hnp.arrays(np.float32, (draw(st.integers(1, 6)), dim), elements=eighths))
-    chosen = draw(st.lists(st.integers(0, len(distinct) - 1), min_size=1, max_size=40))
-    queries = draw(hnp.arrays(np.float32, (draw(st.integers(1, 4)), dim), elements=eighths))
-    zero = draw(st.booleans())
-    vectors = np.concatenate([distinct[chosen], np.zeros((2 * zero, dim), np.float32)])
-    count = len(vectors)
-    ids = draw(st.lists(st.binary(max_size=3), min_size=count, max_size=count, unique=True))
-    return vectors, queries, ids, draw(st.integers(1, count + 3)), draw(st.integers(1, count))
-
-
-@with_examples(60)
-@given(
-    problem=problems(),
-    slack=st.integers(1, 3),
-    block_bytes=st.integers(1, 20_000),
-    search=st.sampled_from([*SEARCHES.values()]),
-)
-def test_exact_search_is_a_sort_in_python(problem, slack, block_bytes, search):
-    vectors, queries, ids, k, tile_rows = problem
-    tie_rank = np.argsort(np.argsort(np.array(ids, object)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certificate, "SLACK", slack)
-        patch.setattr(exact, "BLOCK_BYTES", block_bytes)
-        hits = search(ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows)
-    scores, names = sorted_by_python(vectors, queries, k, ids)
-    filled = min(k, len(vectors))
-    assert hits.scores[:, :filled].tolist() == scores
-    assert [[ids[row] for row in row_list] for row_list in hits.rows[:, :filled]] == names
-    assert (hits.rows[:, filled:] == -1).all()
-    assert (hits.scores[:, filled:] == -INF).all()
-
-
 @with_examples(75)
 @given(
     corpus=corpora(),
@@ -128,7 +65,6 @@ def test_no_tile_block_product_or_storage_changes_ids_order_or_scores(
 ):
     vectors, queries, tie_rank = corpus
     vectors = vectors.astype(np.float16) if halves else vectors * np.float32(scale)
-    k = min(k, len(vectors))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "PRODUCT_ROWS", product_rows)
         patch.setattr(device_search, "MAX_SCORES", product_rows * len(queries))
@@ -136,14 +72,14 @@ def test_no_tile_block_product_or_storage_changes_ids_order_or_scores(
         patch.setattr(certificate, "SLACK", slack)
         patch.setattr(exact, "BLOCK_BYTES", block_bytes)
         hits = search(ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows)
-    assert_same(hits, brute_force(vectors, queries, k, tie_rank))
+    assert_filled_as(hits, brute_force(vectors, queries, k, tie_rank))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("k", [10, 1000, 3000])
+@pytest.mark.parametrize("k", [10, 3000])
 def test_planted_neighbours_duplicates_and_ties(k, dtype, search):
-    vectors, queries, tie_rank = planted(8000, 40, 12)
-    small, _ = ties(8000)
+    vectors, queries, tie_rank = planted(4000, 40, 12)
+    small, _ = ties(4000)
     for corpus, asked in ((vectors, queries), (small, small[:12])):
         stored = ArrayVectors(corpus.astype(dtype))
         hits = search(stored, asked, k, tie_rank, tile_rows=1999)

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from bench.evaluation.fusion_retriever import fuse
-from bench.evaluation.pipeline import evaluate
-from bench.evaluation.retriever import EvaluationOptions
 from bench.evaluation.runs import Run
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
@@ -18,6 +16,7 @@ from retrievers.models.card import Card, Fusion
 from retrievers.models.locate import anchor_members
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import write_collection
+from tests.support.pipelines import run_of, write_fusion
 
 Rankings = dict[str, dict[str, float]]
 
@@ -116,18 +115,6 @@ def make_workspace(tmp_path: Path) -> Workspace:
     return Workspace(tmp_path / "cache", device="cpu")
 
 
-def run_of(workspace: Workspace, model: str, folder: Path, depth: int) -> Run:
-    options = EvaluationOptions(depth=depth, measures=(f"RR@{depth}",))
-    job = workspace.prepare(workspace.open(str(folder)), workspace.load(model), options)
-    return evaluate(job).run
-
-
-def write_fusion(path: Path, fields: str) -> str:
-    named = f'name = "{path.stem}"\ntitle = "t"\nkind = "fusion"\n'
-    path.write_text(named + fields, encoding="utf-8")
-    return str(path)
-
-
 @pytest.mark.parametrize(
     ("fields", "fusion"),
     [
@@ -167,24 +154,16 @@ def test_fusions_of_fusions_fuse_and_paths_are_relative_to_the_card(workspace, t
     assert found.doc_ids.to_pylist() == expected.doc_ids.to_pylist()
 
 
-@pytest.mark.parametrize("change", ["k = 61", "depth = 99", 'method = "weighted"'])
-def test_every_setting_changes_the_fingerprint(workspace, tmp_path, change):
-    plain = write_fusion(tmp_path / "plain.toml", 'models = ["hashing", "bm25"]\n')
-    other = write_fusion(tmp_path / "other.toml", f'models = ["hashing", "bm25"]\n{change}\n')
-    first, second = (workspace.load(each).recipe.fingerprint for each in (plain, other))
-    assert first != second
-
-
-def test_a_changed_member_changes_the_fingerprint(workspace, tmp_path):
-    hashing = (
-        'name = "words"\ntitle = "t"\nkind = "hashing"\nnormalize = true\n[options]\ndim = {}\n'
-    )
-    fusion = write_fusion(tmp_path / "both.toml", 'models = ["words.toml", "bm25"]\n')
-    prints = set()
-    for dim in (32, 64):
+def test_every_setting_and_every_member_changes_the_fingerprint(workspace, tmp_path):
+    hashing = 'name = "words"\ntitle = "t"\nkind = "hashing"\nnormalize = true\noptions.dim = {}\n'
+    members, prints = 'models = ["words.toml", "bm25"]\n', []
+    for dim, setting in ((32, ""), (64, ""), (64, "k = 61"), (64, "depth = 99")):
         (tmp_path / "words.toml").write_text(hashing.format(dim), encoding="utf-8")
-        prints.add(workspace.load(fusion).recipe.fingerprint)
-    assert len(prints) == 2
+        fusion = write_fusion(tmp_path / "both.toml", f"{members}{setting}\n")
+        prints.append(workspace.load(fusion).recipe.fingerprint)
+    fusion = write_fusion(tmp_path / "both.toml", f'{members}method = "weighted"\n')
+    prints.append(workspace.load(fusion).recipe.fingerprint)
+    assert len(set(prints)) == len(prints)
 
 
 @pytest.mark.parametrize(
@@ -211,21 +190,6 @@ def test_a_card_that_cannot_be_fused_is_one_error(tmp_path, fields, problem):
     card = write_fusion(tmp_path / "wrong.toml", fields + "\n")
     with pytest.raises(BenchError, match=problem):
         resolve_model(card)
-
-
-@pytest.mark.parametrize(
-    ("field", "problem"),
-    [
-        ("k = 3", 'k does not apply .* but to kind = "fusion"'),
-        ("depth = 3", 'depth does not apply .* but to kind = "fusion" or "rerank"'),
-        ('pooling = "cls"', 'pooling does not apply to kind = "bm25", which ranks by words'),
-    ],
-)
-def test_a_card_states_only_fields_of_its_kind(tmp_path, field, problem):
-    card = tmp_path / "words.toml"
-    card.write_text(f'name = "words"\ntitle = "t"\nkind = "bm25"\n{field}\n', encoding="utf-8")
-    with pytest.raises(BenchError, match=problem):
-        resolve_model(str(card))
 
 
 @pytest.mark.parametrize("name", ["bm25+", "+bm25", "bm25++hashing"])

@@ -67,50 +67,46 @@ def test_self_matches_go_before_the_cut_so_that_the_depth_stays(found, exclude_s
     assert cut.query_ids == run.query_ids
 
 
-def test_a_query_that_found_only_itself_keeps_no_documents():
-    cut = apply_protocol(run_of([("a", "a", 1.0)]), dataset_of(exclude_self=True), 10)
-    assert list(cut.offsets) == [0, 0]
-    assert cut.query_ids == ("a",)
-
-
-def test_the_main_measure_comes_first_then_those_of_the_collection():
-    dataset = dataset_of(main_measure="RR@10", measures=("R@1000", "RR@10", "nDCG@10"))
-    assert resolve_measures(dataset, None, None) == ("RR@10", "R@1000", "nDCG@10")
-
-
-def test_one_measure_under_two_names_is_shown_once():
-    assert resolve_measures(dataset_of(), ["MRR@10", "RR@10"], None) == ("nDCG@10", "RR@10")
+OWN = {"main_measure": "nDCG@10", "measures": ("R@100",)}
+SHALLOW = {"main_measure": "RR@10", "depth": 10}
 
 
 @pytest.mark.parametrize(
-    ("depth", "wanted", "beyond", "deepest"),
+    ("collection", "wanted", "depth", "measures"),
     [
-        (5, None, "R@100", 100),
-        (5, [], "nDCG@10", 10),
-        (50, ["P@20", "AP(rel=2)@60"], "AP(rel=2)@60", 60),
+        ({**OWN, "measures": ("R@5", "nDCG@10")}, None, None, ("nDCG@10", "R@5")),
+        (OWN, ["MRR@10", "RR@10"], None, ("nDCG@10", "RR@10")),  # two names of one
+        (OWN, ["AP", "RR", "R@100"], 100, ("nDCG@10", "AP", "RR", "R@100")),
+        (OWN, ["P@9", "AP"], 9, ("P@9", "AP")),  # the main measure is beyond the depth
+        (OWN, ["P@9", "AP"], 10, ("nDCG@10", "P@9", "AP")),
+        (SHALLOW, ["P@10"], None, ("RR@10", "P@10")),
     ],
 )
-def test_a_measure_of_more_documents_than_are_retrieved_is_refused(depth, wanted, beyond, deepest):
-    dataset = dataset_of(main_measure="nDCG@10", measures=("R@100",))
+def test_the_main_measure_comes_first_where_the_depth_allows_it(
+    collection, wanted, depth, measures
+):
+    assert resolve_measures(dataset_of(**collection), wanted, depth) == measures
+
+
+@pytest.mark.parametrize(
+    ("collection", "wanted", "depth", "beyond", "deepest"),
+    [
+        (OWN, None, 5, "R@100", 100),
+        (OWN, [], 5, "nDCG@10", 10),
+        (OWN, ["P@20", "AP(rel=2)@60"], 50, "AP(rel=2)@60", 60),
+        (SHALLOW, ["P@11"], None, "P@11", 11),
+    ],
+)
+def test_a_measure_of_more_documents_than_are_retrieved_is_refused(
+    collection, wanted, depth, beyond, deepest
+):
     with pytest.raises(BenchError) as error:
-        resolve_measures(dataset, wanted, depth)
+        resolve_measures(dataset_of(**collection), wanted, depth)
     assert f"{beyond} on " in str(error.value)
-    assert f"needs {deepest} documents per query, and the depth is {depth}" in str(error.value)
+    assert f"needs {deepest} documents per query, and the depth is {depth or 10}" in str(
+        error.value
+    )
     assert f"--depth {deepest}," in error.value.hint
-
-
-def test_measures_within_the_depth_or_without_a_cutoff_pass():
-    dataset = dataset_of(main_measure="nDCG@10", measures=("R@100",))
-    assert resolve_measures(dataset, ["AP", "RR", "R@100"], 100) == ("nDCG@10", "AP", "RR", "R@100")
-    assert resolve_measures(dataset_of(depth=10, main_measure="RR@10"), ["P@10"], None)
-    with pytest.raises(BenchError, match="the depth is 10"):
-        resolve_measures(dataset_of(depth=10, main_measure="RR@10"), ["P@11"], None)
-
-
-def test_the_first_measure_replaces_a_main_measure_beyond_the_depth():
-    dataset = dataset_of(main_measure="nDCG@10")
-    assert resolve_measures(dataset, ["P@9", "AP"], 9) == ("P@9", "AP")
-    assert resolve_measures(dataset, ["P@9", "AP"], 10) == ("nDCG@10", "P@9", "AP")
 
 
 def test_the_first_measure_replaces_a_main_measure_that_needs_judgements(questions):
@@ -159,12 +155,6 @@ def test_answers_judge_what_was_retrieved(questions):
     assert scores.values["Success@1"].tolist() == [0.0, 0.0]
     assert scores.values["RR@20"].tolist() == [0.5, 0.0]
     assert quality["judged_at_10"] is None
-
-
-def test_a_question_without_documents_counts_in_the_denominator(questions):
-    scores, _ = score_run(questions, run_of([("0", "2", 1.0)]), ["Success@20"], depth=100)
-    assert scores.mean("Success@20") == 0.5
-    assert scores.unanswered == 1
 
 
 def test_a_document_missing_from_the_corpus_is_named_when_answers_are_judged(questions):

@@ -7,19 +7,15 @@ import pytest
 
 from bench.evaluation.judging import apply_protocol
 from bench.evaluation.member_rankings import RANKINGS, search_member
-from bench.evaluation.pipeline import evaluate
-from bench.evaluation.retriever import EvaluationOptions
 from bench.evaluation.runs import Run
 from bench.evaluation.system_retriever import PROBED
 from bench.runner.workspace import Workspace
 from foundation.errors import DriftError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
-from retrievers.models.settings import ModelSettings
-from tests.bench.evaluation.test_fusion_retriever import write_fusion
-from tests.bench.evaluation.test_rerank_retriever import write_card, write_reranker
 from tests.support.collections import SIXTY, write_collection
 from tests.support.embedding_server import serve_model, serving
+from tests.support.pipelines import run_of, write_fusion, write_rerank, write_reranker
 
 ASKED = "asked.txt"
 SYSTEM = """
@@ -54,9 +50,7 @@ def search(folder: Path, card: str, depth: int = 20) -> tuple[Run, int]:
     workspace = Workspace(folder / "cache", device="cpu")
     asked = folder / ASKED
     before = len(asked.read_text("utf-8").splitlines()) if asked.exists() else 0
-    model = workspace.load(card, ModelSettings(trust_code=True))
-    options = EvaluationOptions(depth=depth, measures=(f"RR@{depth}",))
-    run = evaluate(workspace.prepare(workspace.open(str(folder / "mine")), model, options)).run
+    run = run_of(workspace, card, folder / "mine", depth)
     after = len(asked.read_text("utf-8").splitlines()) if asked.exists() else 0
     return run, after - before
 
@@ -65,7 +59,7 @@ def test_members_are_searched_once_for_fusions_and_rerankings(folder):
     members = 'models = ["search.py:prod", "bm25", "hashing"]\n'
     first = write_fusion(folder / "first.toml", members)
     other = write_fusion(folder / "other.toml", f'{members}method = "weighted"\n')
-    reranked = write_card(folder, "own.py:score", model="first.toml", depth=3)
+    reranked = write_rerank(folder, "own.py:score", model="first.toml", depth=3)
     found, asked = search(folder, first)
     files = {path: path.read_bytes() for path in (folder / "cache" / RANKINGS).glob("*.arrow")}
     assert len(files) == 3
@@ -133,7 +127,7 @@ def test_a_server_that_changed_is_found_however_deep_it_is_in_a_pipeline(folder)
         card = f'name = "served"\ntitle = "t"\nkind = "endpoint"\nurl = "{url}"\n'
         (folder / "served.toml").write_text(f'{card}endpoint_model = "m"\n', encoding="utf-8")
         write_fusion(folder / "fused.toml", 'models = ["served.toml", "bm25"]\n')
-        reranked = write_card(folder, "own.py:score", model="fused.toml", depth=3)
+        reranked = write_rerank(folder, "own.py:score", model="fused.toml", depth=3)
         search(folder, reranked)
         app.encode = lambda texts: encode(texts)[:, ::-1].copy()
         with pytest.raises(DriftError, match="the server of served changed"):

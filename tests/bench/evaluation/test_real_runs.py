@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluation.fusion_retriever import fuse
 from bench.evaluation.run_files import read_run_file
 from bench.evaluation.scoring import score
 from datasets_cfg.readers.reader import Qrels
-from retrievers.models.card import Fusion
 
 QRELS = {
     "dl19": "msmarco-sample/qrels.dl19-passage.txt",
@@ -53,35 +51,3 @@ def test_a_published_run_gives_its_figures(name, bench_data):
     *expected, queries = next(row[1:] for row in FIGURES if row[0] == name)
     assert len(scores.query_ids) == queries
     assert [scores.mean(measure) for measure in measures] == pytest.approx(expected, abs=5e-7)
-
-
-@pytest.mark.parametrize(
-    ("names", "pairs"),
-    [
-        (("dl19.bm25", "dl19.tas-b"), 7_192),
-        (("dl20.bm25", "dl20.tas-b"), 9_171),
-        (("dl19.tas-b", "dl19.repllama"), 6_329),
-    ],
-)
-def test_reciprocal_ranks_of_tied_documents_follow_the_order_of_trec_eval(names, pairs, bench_data):
-    """pyserini.fusion (August 2026) gives these scores if the rank column has this order."""
-    paths, expected = [files_of(name, bench_data)[0] for name in names], dict[object, float]()
-    for path in paths:
-        ranks = dict[str, int]()
-        rows = [line.split() for line in path.read_text().splitlines()]
-        for query, _, document, *_ in sorted(
-            rows, key=lambda row: (np.float32(row[4]), row[2].encode()), reverse=True
-        ):
-            ranks[query] = ranks.get(query, 0) + 1
-            if ranks[query] <= 100:
-                pair = query, document
-                expected[pair] = expected.get(pair, 0.0) + 1 / (60 + ranks[query])
-    runs = [read_run_file(path).run for path in paths]
-    fused = fuse(runs, runs[0].query_ids, Fusion(k=60, depth=100))
-    found = {
-        (query, document): score
-        for query, ids, scores in fused.rankings()
-        for document, score in zip(ids, scores.tolist(), strict=True)
-    }
-    assert len(found) == pairs
-    assert found == {pair: float(np.float32(value)) for pair, value in expected.items()}

@@ -4,51 +4,34 @@ import json
 import random
 import signal
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers import CrossEncoder
 
 from bench.evaluation.asking import Response
-from bench.evaluation.pipeline import evaluate
 from bench.evaluation.rerank_retriever import PAIRS, rerank
-from bench.evaluation.retriever import EvaluationOptions
 from bench.evaluation.runs import Run
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
 from retrievers.models.resolve import resolve_model
-from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import WORDS, Bench, write_collection
+from tests.support.pipelines import (
+    TRUSTED,
+    ranked,
+    run_of,
+    write_cross_encoder,
+    write_rerank,
+    write_reranker,
+)
 from tests.support.processes import wait_until
 
-TRUSTED = ModelSettings(trust_code=True)
 SCORE = st.floats(-(2.0**100), 2.0**100, width=32)
-
-
-def write_card(folder: Path, reranker: str, name: str = "reranked", **fields: object) -> str:
-    stated = {"name": name, "title": "t", "kind": "rerank", "model": "bm25", "reranker": reranker}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in {**stated, **fields}.items()]
-    (folder / f"{name}.toml").write_text("\n".join(lines), encoding="utf-8")
-    return str(folder / f"{name}.toml")
-
-
-def write_reranker(folder: Path, body: str) -> str:
-    (folder / "own.py").write_text(f"def score(query, texts):\n    {body}\n", encoding="utf-8")
-    return "own.py:score"
-
-
-def write_cross_encoder(folder: Path, labels: int = 1, seed: int = 0) -> Path:
-    config = tiny.bert_config(num_labels=labels)
-    model = tiny.seeded(lambda: transformers.BertForSequenceClassification(config), seed)
-    model.classifier.weight.data *= 3  # so that scores differ
-    model.save_pretrained(str(folder))
-    tiny.write_tokenizer(folder)
-    return folder
 
 
 @pytest.fixture(name="mine", scope="module")
@@ -72,21 +55,11 @@ def make_workspace(tmp_path: Path) -> Workspace:
     return Workspace(tmp_path / "cache", device="cpu")
 
 
-def run_of(workspace: Workspace, model: str, mine: Path, depth: int = 30) -> Run:
-    options = EvaluationOptions(depth=depth, measures=(f"RR@{depth}",))
-    loaded = workspace.load(model, TRUSTED)
-    return evaluate(workspace.prepare(workspace.open(str(mine)), loaded, options)).run
-
-
-def ranked(run: Run) -> dict[str, list[str]]:
-    return {query: ids for query, ids, _ in run.rankings()}
-
-
 @pytest.mark.parametrize("title_join", ["space", "none"])
 @pytest.mark.parametrize("depth", [7, 40])
 def test_a_folder_ranks_as_cross_encoder_rank_does(workspace, tmp_path, mine, depth, title_join):
     folder = write_cross_encoder(tmp_path / "cross")
-    card = write_card(tmp_path, "cross", depth=depth, title_join=title_join)
+    card = write_rerank(tmp_path, "cross", depth=depth, title_join=title_join)
     first, found = (ranked(run_of(workspace, model, mine, 40)) for model in ("bm25", card))
     library = CrossEncoder(str(folder), device="cpu")
     dataset = workspace.open(str(mine)).dataset
@@ -152,7 +125,7 @@ def test_a_pair_is_scored_once_for_all_depths_and_models(workspace, tmp_path, mi
         "nine": {"depth": 9},
         "fused": {"depth": 9, "model": "bm25+hashing"},
     }.items():
-        run_of(workspace, write_card(tmp_path, "own.py:score", name, **fields), mine)
+        run_of(workspace, write_rerank(tmp_path, "own.py:score", name, **fields), mine)
     lines = seen.read_text("utf-8").splitlines()
     pairs = stored_pairs(workspace)
     assert len(lines) == len(pairs) == len(set(pairs)) > 6 * 9
@@ -160,7 +133,7 @@ def test_a_pair_is_scored_once_for_all_depths_and_models(workspace, tmp_path, mi
 
 def test_the_text_of_a_document_is_part_of_its_score(workspace, tmp_path, mine):
     write_reranker(tmp_path, "return [float(len(text)) for text in texts]")
-    card = write_card(tmp_path, "own.py:score", depth=5)
+    card = write_rerank(tmp_path, "own.py:score", depth=5)
     run_of(workspace, card, mine)
     write_collection(
         tmp_path / "mine", {"d01": ("", "alpha stone")}, {"q0": "alpha"}, {("q0", "d01"): 1}
@@ -169,16 +142,6 @@ def test_the_text_of_a_document_is_part_of_its_score(workspace, tmp_path, mine):
     write_reranker(tmp_path, "return [1.0 for text in texts]")
     run_of(workspace, card, mine)
     assert len(list((workspace.cache_dir / PAIRS).glob("*.jsonl"))) == 3
-
-
-def test_a_deeper_ranking_keeps_the_documents_that_are_not_reranked(workspace, tmp_path, mine):
-    write_reranker(tmp_path, "return [float(len(text)) for text in texts]")
-    card = write_card(tmp_path, "own.py:score", depth=5)
-    first, found = (ranked(run_of(workspace, model, mine)) for model in ("bm25", card))
-    assert first.keys() == found.keys()
-    for query, ids in first.items():
-        assert sorted(found[query][:5]) == sorted(ids[:5])
-        assert found[query][5:] == ids[5:]
 
 
 @pytest.mark.parametrize(
@@ -199,14 +162,14 @@ def test_a_reranker_that_fails_is_one_error_with_the_query(
 ):
     write_reranker(tmp_path, body)
     with pytest.raises(BenchError, match=problem) as raised:
-        run_of(workspace, write_card(tmp_path, "own.py:score", depth=4), mine)
+        run_of(workspace, write_rerank(tmp_path, "own.py:score", depth=4), mine)
     assert "own.py:score on query 'q0'" in str(raised.value)
 
 
 def test_pairs_before_a_failure_are_kept(workspace, tmp_path, mine):
     queries = workspace.open(str(mine)).dataset.queries
     body = f"assert query != {queries.texts[3]!r}; return [1.0] * len(texts)"
-    card = write_card(tmp_path, write_reranker(tmp_path, body), depth=4)
+    card = write_rerank(tmp_path, write_reranker(tmp_path, body), depth=4)
     with pytest.raises(BenchError, match="query 'q3'"):
         run_of(workspace, card, mine)
     assert len(stored_pairs(workspace)) == 3 * 4
@@ -218,7 +181,7 @@ def test_a_killed_command_loses_no_pair(tmp_path, mine):
     path = tmp_path / "own.py"
     source = path.read_text("utf-8")
     path.write_text(f"import time\n{source.replace('return', 'time.sleep(.5); return')}", "utf-8")
-    card = write_card(tmp_path, "own.py:score", depth=5)
+    card = write_rerank(tmp_path, "own.py:score", depth=5)
     bench = Bench(tmp_path)
     command = ("run", str(mine), "--model", card, "--trust-code")
     process = bench.start(*command)
@@ -233,23 +196,22 @@ def test_a_killed_command_loses_no_pair(tmp_path, mine):
     assert asked_twice <= 5  # the query in flight
 
 
-def test_a_folder_without_a_head_is_refused(workspace, tmp_path, mine):
-    tiny.write_bert(tmp_path / "plain")
-    with pytest.raises(BenchError, match="lacks weights"):
-        run_of(workspace, write_card(tmp_path, "plain"), mine)
-
-
-def test_a_classifier_with_several_scores_is_refused(workspace, tmp_path, mine):
-    write_cross_encoder(tmp_path / "cross", labels=3)
-    with pytest.raises(BenchError, match="has 3 scores for a pair"):
-        run_of(workspace, write_card(tmp_path, "cross"), mine)
+@pytest.mark.parametrize(
+    ("write", "problem"),
+    [(tiny.write_bert, "lacks weights"), (partial(write_cross_encoder, labels=3), "has 3 scores")],
+    ids=["no head", "several scores"],
+)
+def test_a_folder_that_is_no_cross_encoder_is_refused(workspace, tmp_path, mine, write, problem):
+    write(tmp_path / "cross")
+    with pytest.raises(BenchError, match=problem):
+        run_of(workspace, write_rerank(tmp_path, "cross"), mine)
 
 
 def test_weights_and_depth_identify_a_reranking_and_its_place_does_not(workspace, tmp_path):
     prints = []
     for name, seed, depth in (("a", 0, 9), ("b", 0, 9), ("c", 1, 9), ("d", 0, 8)):
         write_cross_encoder(tmp_path / name, seed=seed)
-        card = write_card(tmp_path, name, f"card{name}", depth=depth)
+        card = write_rerank(tmp_path, name, f"card{name}", depth=depth)
         prints.append(workspace.load(card).recipe.fingerprint)
     assert prints[0] == prints[1]
     assert len({*prints}) == 3
@@ -274,32 +236,30 @@ def test_weights_and_depth_identify_a_reranking_and_its_place_does_not(workspace
 def test_a_card_that_cannot_rerank_is_one_error(tmp_path, fields, problem):
     write_reranker(tmp_path, "return texts")
     stated = {"reranker": "own.py:score", **fields}
-    card = write_card(tmp_path, str(stated.pop("reranker")), **stated)
+    card = write_rerank(tmp_path, str(stated.pop("reranker")), **stated)
     with pytest.raises(BenchError, match=problem):
         resolve_model(card, TRUSTED)
 
 
 def test_code_runs_only_if_it_is_allowed(tmp_path):
-    card = write_card(tmp_path, write_reranker(tmp_path, "return texts"))
+    card = write_rerank(tmp_path, write_reranker(tmp_path, "return texts"))
     with pytest.raises(BenchError, match="reranked runs own"):
         resolve_model(card)
 
 
-def test_a_name_that_its_file_lacks_is_told(workspace, tmp_path, mine):
-    write_reranker(tmp_path, "return texts")
-    with pytest.raises(BenchError, match="does not define missing"):
-        run_of(workspace, write_card(tmp_path, "own.py:missing"), mine)
-
-
 @pytest.mark.parametrize(
-    "definition",
-    ["class Own:\n    name = 'x'", "score = 3", "class Own:\n    rerank = None\nscore = Own()"],
+    ("definition", "problem"),
+    [
+        ("other = 3", "does not define Own"),
+        ("class Own:\n    name = 'x'", r"has no rerank\(query, texts\)"),
+        ("Own = 3", r"has no rerank\(query, texts\)"),
+        ("class One:\n    rerank = None\nOwn = One()", r"has no rerank\(query, texts\)"),
+    ],
 )
-def test_an_object_that_does_not_rerank_is_refused(workspace, tmp_path, mine, definition):
+def test_what_does_not_rerank_is_refused(workspace, tmp_path, mine, definition, problem):
     (tmp_path / "own.py").write_text(definition, encoding="utf-8")
-    name = "score" if "score" in definition else "Own"
-    with pytest.raises(BenchError, match=r"has no rerank\(query, texts\)"):
-        run_of(workspace, write_card(tmp_path, f"own.py:{name}", depth=4), mine)
+    with pytest.raises(BenchError, match=problem):
+        run_of(workspace, write_rerank(tmp_path, "own.py:Own", depth=4), mine)
 
 
 def test_an_object_with_rerank_and_a_column_of_scores_is_read(workspace, tmp_path, mine):
@@ -308,6 +268,6 @@ def test_an_object_with_rerank_and_a_column_of_scores_is_read(workspace, tmp_pat
     (tmp_path / "own.py").write_text(code, encoding="utf-8")
     (tmp_path / "other").mkdir()
     write_reranker(tmp_path / "other", "return [-len(t) for t in texts]")
-    found = run_of(workspace, write_card(tmp_path, "own.py:Own", depth=9), mine)
-    expected = run_of(workspace, write_card(tmp_path, "other/own.py:score", "other", depth=9), mine)
-    assert ranked(found) == ranked(expected)
+    found = run_of(workspace, write_rerank(tmp_path, "own.py:Own", depth=9), mine)
+    other = write_rerank(tmp_path, "other/own.py:score", "other", depth=9)
+    assert ranked(found) == ranked(run_of(workspace, other, mine))

@@ -117,9 +117,7 @@ def test_pairs_ids_and_scores_by_id_are_read(returned, ids, scores):
         ([("a", 0.5)], "neither text nor whole numbers"),
         ([[("a", "high")]], "not pairs of id and score"),
         ([[("a", 1, 2)]], "not pairs of id and score"),
-        ([[(0.5, "d1"), (0.4, "d2")]], "pairs of score and id instead of id and score"),
         ([[[np.float32(0.5), "12"]]], "pairs of score and id instead of id and score"),
-        ([[(0.5, 12)]], "pairs of score and id instead of id and score"),
         ([[(1, "d1")]], "pairs of score and id instead of id and score"),
         ([[(0.5, 0.25)]], "neither text nor whole numbers"),
         ([[None]], "neither text nor whole numbers"),
@@ -132,39 +130,44 @@ def test_anything_else_is_refused_with_what_was_found(returned, problem):
     assert "pairs of document id and score" in refused.value.hint
 
 
-def test_a_system_gives_the_scores_of_a_run_file_of_its_rows(evaluate, sixty, tmp_path):
-    system = Words()
-    rows = {query: dict(system.rank(text)[:10]) for query, text in SIXTY_QUERIES.items()}
+def test_a_system_gives_the_run_of_its_rows_whatever_its_batches_and_threads(
+    evaluate, sixty, tmp_path
+):
+    rows = {query: dict(Words().rank(text)[:10]) for query, text in SIXTY_QUERIES.items()}
     scored = bench.score(rows, sixty, cache_dir=tmp_path / "cache")
-    found = evaluate(system)
-    assert found.measures == scored.measures
-    assert list(map(str, found.run.rankings())) == list(map(str, scored.run.rankings()))
+    batched = Words()
+    batched.batch = 7
+    for system, name, threads in (
+        (Words(), "alone", None),
+        (batched, "batched", None),
+        (Words(), "threads", 4),
+    ):
+        found = evaluate(system, name, concurrency=threads)
+        assert found.measures == scored.measures
+        assert list(map(str, found.run.rankings())) == list(map(str, scored.run.rankings()))
 
 
-def test_ids_alone_rank_by_their_order(evaluate):
-    pairs = evaluate(Words(), name="pairs")
-    ids = evaluate(changed(lambda rows: [name for name, _ in rows]), name="ids")
-    assert ids.measures == pairs.measures
-    assert {query: names for query, names, _ in ids.run.rankings()} == {
-        query: names for query, names, _ in pairs.run.rankings()
-    }
+UNORDERED = "rise, or are not finite, for 60 of 60 queries"
+RANKED_ALIKE = {
+    "ids alone": (lambda rows: [name for name, _ in rows], ""),
+    "rising scores": (lambda rows: [(name, -score) for name, score in rows], UNORDERED),
+    "no numbers": (lambda rows: [(name, float("nan")) for name, _ in rows], UNORDERED),
+    "beyond float32": (lambda rows: [(name, 1e39) for name, _ in rows], UNORDERED),
+    "an id twice": (
+        lambda rows: rows[:2] + rows,
+        "an id twice for 60 of 60 queries, such as 'q00'",
+    ),
+}
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e39])
-def test_the_order_counts_if_scores_rise_or_are_not_finite(bad, evaluate):
-    expected = evaluate(Words()).measures
-    rising = evaluate(changed(lambda rows: [(name, -score) for name, score in rows]), "rising")
-    infinite = evaluate(changed(lambda rows: [(name, bad) for name, _ in rows]), "infinite")
-    for found in (rising, infinite):
-        assert found.measures == expected
-        assert "rise, or are not finite, for 60 of 60 queries" in warnings(found)
-
-
-def test_a_repeated_id_counts_at_its_first_rank(evaluate):
-    expected = evaluate(Words()).measures
-    twice = evaluate(changed(lambda rows: rows[:2] + rows), "twice")
-    assert twice.measures == expected
-    assert "an id twice for 60 of 60 queries, such as 'q00'" in warnings(twice)
+@pytest.mark.parametrize("case", RANKED_ALIKE)
+def test_the_order_of_a_response_counts_and_what_is_wrong_with_its_scores_is_told(case, evaluate):
+    change, told = RANKED_ALIKE[case]
+    expected, found = evaluate(Words(), "plain"), evaluate(changed(change), "changed")
+    assert found.measures == expected.measures
+    ranked = [[ids[:8] for _, ids, _ in each.run.rankings()] for each in (found, expected)]
+    assert ranked[0] == ranked[1]
+    assert told in warnings(found)
 
 
 def test_measures_beyond_the_returned_documents_are_marked(evaluate):
@@ -245,24 +248,18 @@ class Two(One):
     name = "second"
     def search(self, queries, k):
         return [["d2", "d3"] for _ in queries]
-
-class Broken(One):
-    name = "broken-system"
-    def search(self, queries, k):
-        return "<html>502 Bad Gateway</html>"
 """
 
 
 def test_a_golden_set_is_named_by_its_table_and_systems_are_fused_without_documents(
-    tmp_path, capsys, monkeypatch
+    tmp_path, capsys
 ):
-    monkeypatch.setattr(asking, "PAUSES_S", (0.0,))
     golden = tmp_path / "golden/golden.csv"
     golden.parent.mkdir()
     golden.write_text("question,expected_doc_ids\nfirst,d1;d3\nsecond,d2\n", encoding="utf-8")
     systems = tmp_path / "systems.py"
     systems.write_text(SYSTEMS, encoding="utf-8")
-    one, two, broken = (f"{systems}:{name}" for name in ("One", "Two", "Broken"))
+    one, two = (f"{systems}:{name}" for name in ("One", "Two"))
     places = ["--results", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")]
     places += ["--trust-code"]
     assert main(["run", str(golden), "--model", f"{one}+{two}", one, *places]) == ExitCode.OK
@@ -278,8 +275,6 @@ def test_a_golden_set_is_named_by_its_table_and_systems_are_fused_without_docume
     )
     checked = ["check", two, "--baseline", "first", "--on", str(golden)]
     assert main([*checked, *places]) == ExitCode.INCONCLUSIVE
-    assert main(["run", str(golden), "--model", broken, *places]) == ExitCode.BAD_INPUT
-    assert "broken-system returned a str" in capsys.readouterr().err
     assert main(["run", str(golden), "--model", f"{one}+bm25", *places]) == ExitCode.BAD_INPUT
     assert "has no documents" in capsys.readouterr().err
 
@@ -287,14 +282,10 @@ def test_a_golden_set_is_named_by_its_table_and_systems_are_fused_without_docume
 def test_documents_of_a_golden_set_come_from_the_system_itself(tmp_path):
     golden = tmp_path / "golden"
     golden.mkdir()
-    documents, queries, qrels = SIXTY
+    _, queries, qrels = SIXTY
     asked = "".join(f"{queries[query]},{document}\n" for query, document in qrels)
     (golden / "golden.csv").write_text("question,doc_id\n" + asked, encoding="utf-8")
     places = {"cache_dir": tmp_path / "cache", "results": tmp_path / "out"}
-
-    class Holding(Words):
-        def documents(self):
-            return [{"id": name, "text": text} for name, (_, text) in documents.items()]
 
     (tmp_path / "held.py").write_text(
         "from tests.bench.evaluation import test_systems\n"
@@ -305,8 +296,6 @@ def test_documents_of_a_golden_set_come_from_the_system_itself(tmp_path):
         "prod = Held()\n",
         encoding="utf-8",
     )
-    alone = bench.evaluate(Holding(), golden, name="prod", **places)
-    assert alone.record.protocol.corpus_sha256
     words = ["run", str(golden), "--model", f"{tmp_path / 'held.py'}:prod", "bm25", "--trust-code"]
     folders = ["--results", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")]
     assert main([*words, *folders]) == ExitCode.OK
@@ -334,11 +323,8 @@ def test_a_few_unknown_documents_are_told_and_many_are_refused(evaluate):
         BenchError, match=r"not in sixty: many has 'x-d0.', .*, the collection 'd00'"
     ):
         evaluate(changed(lambda rows: [(f"x-{name}", s) for name, s in rows]), "many")
-
-
-def test_ids_of_passages_are_recognised_in_the_hint(evaluate):
     with pytest.raises(BenchError) as refused:
-        evaluate(changed(lambda rows: [(f"{name}#0", score) for name, score in rows]))
+        evaluate(changed(lambda rows: [(f"{name}#0", score) for name, score in rows]), "passages")
     assert refused.value.hint == "Add --passages '#' if they are passages of documents."
 
 
@@ -500,28 +486,6 @@ def test_a_query_that_fails_twice_is_answered_at_the_third_attempt(evaluate):
     assert evaluate(Shaky()).measures == evaluate(Words(), "sound").measures
 
 
-@pytest.mark.slow
-def test_a_query_without_an_answer_in_time_fails(evaluate):
-    class Hangs(Words):
-        def search(self, queries, k):
-            if "wordba" in queries[0]:
-                time.sleep(4)
-            return super().search(queries, k)
-
-    with pytest.raises(BenchError, match=r"on query 'q10': TimeoutError: no response in 2 s"):
-        evaluate(Hangs(), timeout=2.0)
-
-
-def test_batches_and_threads_give_the_same_run(evaluate):
-    expected = evaluate(Words(), "alone")
-    batched = Words()
-    batched.batch = 7
-    for system, name, threads in ((batched, "batched", None), (Words(), "threads", 4)):
-        found = evaluate(system, name, concurrency=threads)
-        assert found.measures == expected.measures
-        assert list(map(str, found.run.rankings())) == list(map(str, expected.run.rankings()))
-
-
 def test_so_many_queries_are_asked_at_once_and_latencies_are_theirs(evaluate):
     lock, running, seen = threading.Lock(), [], []
 
@@ -560,45 +524,3 @@ def test_a_torn_or_damaged_line_is_asked_again(tmp_path):
         kept.add(Response("q3", 2, 0.1, ["b"], [1.0]))
     with open_responses(path) as kept:
         assert kept.responses["q3"].ids == ["b"]
-
-
-def test_settings_of_encoders_are_refused_by_name(sixty, tmp_path):
-    for settings, name in (
-        ({"dimensions": 4}, "dimensions"),
-        ({"fingerprint": "x"}, "fingerprint"),
-        ({"index": "HNSW8"}, "index"),
-    ):
-        with pytest.raises(BenchError, match=f"--{name} cannot be set for prod, which is a search"):
-            bench.evaluate(Words(), sixty, name="prod", cache_dir=tmp_path / "cache", **settings)
-    with pytest.raises(
-        BenchError, match="--concurrency cannot be set for bm25, which ranks by words"
-    ):
-        bench.evaluate("bm25", sixty, cache_dir=tmp_path / "cache", concurrency=2)
-
-
-@pytest.mark.slow
-def test_a_system_of_the_vectors_of_a_model_has_the_run_of_the_model(bench_data, tmp_path):
-    """Hashed words on Cranfield, ranked by NumPy."""
-    from bench.evaluation.encoding import encode_documents
-    from bench.runner.workspace import Workspace
-
-    folder = bench_data / "classic" / "cranfield"
-    work = Workspace(tmp_path / "cache")
-    dataset, encoder = work.dataset(str(folder)), work.load("hashing").require_encoder()
-    vectors = encode_documents(dataset, encoder, work.store).rows(np.arange(len(dataset.corpus)))
-    ids = dataset.corpus.ids.to_pylist()
-
-    def search(queries, k):
-        asked = encoder.encode_queries(queries).astype(np.float64)
-        products = asked @ vectors.T.astype(np.float64)
-        return [
-            sorted(zip(ids, row, strict=True), key=lambda pair: (pair[1], pair[0]), reverse=True)[
-                :k
-            ]
-            for row in products.astype(np.float32)
-        ]
-
-    found = bench.evaluate(search, folder, name="search", cache_dir=tmp_path / "cache")
-    model = bench.evaluate("hashing", folder, cache_dir=tmp_path / "cache")
-    assert found.measures == model.measures
-    assert list(map(str, found.run.rankings())) == list(map(str, model.run.rankings()))

@@ -1,8 +1,8 @@
-"""A collection of five shards, a tiny model, and what one process makes of them."""
+"""A collection of three shards, and a tiny model."""
 
 import pytest
 
-from tests.support.engines import Bed, several_shards, tiny_bert
+from tests.support.engines import several_shards, tiny_bert
 
 
 @pytest.fixture(scope="session")
@@ -13,11 +13,3 @@ def collection(tmp_path_factory):
 @pytest.fixture(scope="session")
 def card(tmp_path_factory):
     return str(tiny_bert(tmp_path_factory.mktemp("model")))
-
-
-@pytest.fixture(scope="session")
-def undisturbed(collection, card, tmp_path_factory):
-    """Encoded by this process alone, on one thread."""
-    bed = Bed(tmp_path_factory.mktemp("undisturbed"), collection, card)
-    bed.encode_on_one_thread()
-    return bed

@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster: the vectors of one process, and clusters, nodes and workers that go."""
+"""Tasks on a Ray cluster: the vectors and errors of one process, and a missing cluster."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,34 +14,24 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install '.[ray]'"),
 ]
 
-SMALL = {"num_cpus": 1, "object_store_memory": 100 * 2**20}  # a node
 
-
-def encode_with(ray_cluster, bed, advance=None):
+def test_tasks_return_the_vectors_and_the_error_of_one_process(collection, card, tmp_path):
+    bed, advanced = Bed(tmp_path / "cluster", collection, card), []
+    shards, weights = bed.missing(), Path(card).parent / "checkpoint" / "model.safetensors"
+    ray_cluster = RayCluster(None, 2, "cpu", num_cpus=2, object_store_memory=100 * 2**20)
     with ray_cluster.encoding(bed.workspace, bed.work) as spread:
         bed.encoder = spread(bed.model).for_dataset(bed.opened.name).encoder
-        return bed.encode(advance)
-
-
-def test_tasks_return_the_vectors_of_one_process_byte_by_byte(
-    undisturbed, collection, card, tmp_path
-):
-    bed, advanced = Bed(tmp_path, collection, card), []
-    shards = bed.missing()
-    ray_cluster = RayCluster(None, 2, "cpu", **{**SMALL, "num_cpus": 2})
-    assert encode_with(ray_cluster, bed, advanced.append).encoded == len(bed.corpus)
+        weights.rename(tmp_path / "weights")
+        with pytest.raises(BenchError, match=r"model\.safetensors"):
+            bed.encode()
+        (tmp_path / "weights").rename(weights)
+        assert bed.encode(advanced.append).encoded == len(bed.corpus)
     assert sum(advanced) == len(bed.corpus) < bed.encoder.timer.counts["tokens"]
     files = files_of(shards, bed.workspace.vectors_dir)
     assert len(files) == 3 * SHARDS
-    assert files == files_of(shards, undisturbed.workspace.vectors_dir)
-
-
-def test_a_failed_task_is_reported_as_in_this_process(collection, card, tmp_path):
-    bed = Bed(tmp_path, collection, card)
-    (Path(card).parent / "checkpoint" / "model.safetensors").rename(tmp_path / "weights")
-    with pytest.raises(BenchError, match=r"model\.safetensors"):
-        encode_with(RayCluster(None, 1, "cpu", **SMALL), bed)
-    (tmp_path / "weights").rename(Path(card).parent / "checkpoint" / "model.safetensors")
+    alone = Bed(tmp_path / "alone", collection, card)
+    alone.encode_on_one_thread()
+    assert files == files_of(shards, alone.workspace.vectors_dir)
 
 
 def test_a_missing_cluster_is_reported_with_what_to_type():

@@ -1,8 +1,8 @@
 """Children that are killed or out of space: all is encoded, almost none of it twice."""
 
 import re
-from contextlib import contextmanager, suppress
-from functools import partial
+import resource
+from contextlib import contextmanager
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -11,47 +11,81 @@ import pytest
 
 from bench.runner.engines import WorkerProcesses, _encode_in_worker, worker_count
 from bench.runner.workspace import Workspace
+from bench.store import shards
 from bench.store.shards import SHARD_ROWS
 from foundation.errors import BenchError
-from tests.bench.cli.test_full_disk import limited
-from tests.support.collections import Bench, finish
+from tests.support.collections import Bench
 from tests.support.engines import SHARDS, Bed, files_of
 from tests.support.processes import HANGS_S, wait_until
 
+DIM = 32
+# A shard takes long enough to be met, and no library is imported for it. Each process that loads
+# the file has shards of the same size.
+ENCODER = f"""
+import hashlib, time
+import numpy as np
+from bench.store import shards
 
-@pytest.fixture
-def two_threads(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+shards.HALF_SHARD_ROWS = {SHARD_ROWS}
+
+def encode(texts):
+    time.sleep(len(texts) / 8000)
+    digests = [hashlib.shake_128(text.encode()).digest({DIM}) for text in texts]
+    return np.array([list(digest) for digest in digests], float)
+"""
 
 
-@contextmanager
-def encoding_child(bed):
-    """A child that has written a shard and has others in hand; this process has done nothing."""
-    with WorkerProcesses(2, "cpu").encoding(bed.workspace, bed.work):
-        (child,) = active_children()
-        wait_until(lambda: len(bed.missing()) < SHARDS)
-        yield child
+@pytest.fixture(scope="module", autouse=True)
+def own_shards():
+    """The size ends with these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "HALF_SHARD_ROWS", SHARD_ROWS)
+        yield
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "slow.py"
+    path.write_text(ENCODER)
+    return f"{path}:encode"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(collection, slow, tmp_path_factory):
+    """The files that this process writes alone."""
+    bed = Bed(tmp_path_factory.mktemp("undisturbed"), collection, slow)
+    names = bed.missing()
+    bed.encode()
+    files = files_of(names, bed.workspace.vectors_dir)
+    assert len(files) == 3 * SHARDS
+    return files
+
+
+def files_in(bed, undisturbed):
+    return files_of({Path(name).stem for name in undisturbed}, bed.workspace.vectors_dir)
 
 
 @pytest.mark.slow
 def test_a_lost_child_repeats_only_its_current_shard_and_changes_no_byte(
-    two_threads, undisturbed, collection, card, tmp_path
+    undisturbed, collection, slow, tmp_path
 ):
-    bed = Bed(tmp_path, collection, card)
-    with encoding_child(bed) as child:
+    bed = Bed(tmp_path, collection, slow)
+    with WorkerProcesses(2, "cpu").encoding(bed.workspace, bed.work):
+        (child,) = active_children()
+        wait_until(lambda: len(bed.missing()) < SHARDS)
         child.kill()
         child.join()
         left = bed.plan().missing_rows
         assert 0 < left < len(bed.corpus)
         assert bed.encode().encoded == left
-    same_as(undisturbed, bed.workspace.vectors_dir)
+    assert files_in(bed, undisturbed) == undisturbed
 
 
 @pytest.mark.slow
 def test_a_child_that_cannot_work_is_reported_and_the_others_go_on(
-    two_threads, collection, card, tmp_path, capfd
+    collection, slow, tmp_path, capfd
 ):
-    bed = Bed(tmp_path, collection, card)
+    bed = Bed(tmp_path, collection, slow)
     with WorkerProcesses(2, "cpu").encoding(bed.workspace, bed.work):
         (child,) = active_children()
         bed.corpus.folder.rename(tmp_path / "moved")
@@ -61,49 +95,51 @@ def test_a_child_that_cannot_work_is_reported_and_the_others_go_on(
     assert "warning: a worker failed: " in capfd.readouterr().err
 
 
-def start(bench, collection, card, **popen):
-    words = ("run", collection, "--model", card, "--workers", 2, "--device", "cpu")
-    return bench.start(*words, **popen)
+@contextmanager
+def full_at(most_bytes: int):
+    """Let no file of this process and of its children grow beyond this, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def run_with_two_workers(collection, slow):
+    return ("run", collection, "--model", slow, "--trust-code", "--workers", 2, "--device", "cpu")
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_reported_and_encoding_continues(collection, card, tmp_path, undisturbed):
-    bench, bed = Bench(tmp_path), Bed(tmp_path, collection, card)  # the corpus is built
-    shard_bytes = SHARD_ROWS * 32 * 4
-    full = finish(start(bench, collection, card, preexec_fn=partial(limited, shard_bytes - 1)))
+def test_a_full_disk_is_reported_and_encoding_continues(
+    undisturbed, collection, slow, tmp_path, monkeypatch
+):
+    # Python would leave modules cut off in its caches, and every later process would fail.
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    bed = Bed(tmp_path, collection, slow)  # the corpus is built
+    with full_at(SHARD_ROWS * DIM * 4 - 1):
+        full = Bench(tmp_path)(*run_with_two_workers(collection, slow))
     assert full.code == 2
-    assert "Traceback" not in full.stderr
     assert re.search(r"error: \S*\.f32: File too large\n  Free some space", full.stderr)
-    bed.encode_on_one_thread()
-    same_as(undisturbed, bench.cache / "vectors")
+    bed.encode()
+    assert files_in(bed, undisturbed) == undisturbed
 
 
 @pytest.mark.slow
 def test_children_of_a_killed_command_end_and_encoding_continues(
-    collection, card, tmp_path, undisturbed
+    undisturbed, collection, slow, tmp_path
 ):
     bench = Bench(tmp_path)
-    killed = start(bench, collection, card)
-    children = psutil.Process(killed.pid).children
-    wait_until(lambda: any(is_encoding(child) for child in children()), killed)
-    started = children(recursive=True)
+    killed = bench.start(*run_with_two_workers(collection, slow))
+    wait_until(lambda: list(bench.cache.glob("vectors/*/*.lock")), killed)
+    started = psutil.Process(killed.pid).children(recursive=True)
     killed.kill()
     killed.communicate()
+    assert started
     assert psutil.wait_procs(started, timeout=HANGS_S)[1] == []
-    Bed(tmp_path, collection, card).encode_on_one_thread()
-    same_as(undisturbed, bench.cache / "vectors")
-
-
-def is_encoding(process):
-    with suppress(psutil.NoSuchProcess):  # or a zombie: another child, which has just ended
-        return "spawn_main" in " ".join(process.cmdline())
-    return False
-
-
-def same_as(undisturbed, vectors):
-    theirs = undisturbed.workspace.vectors_dir
-    names = [path.stem for path in theirs.glob("*/*.f32")]
-    assert files_of(names, vectors) == files_of(names, theirs)
+    bed = Bed(tmp_path, collection, slow)
+    bed.encode()
+    assert files_in(bed, undisturbed) == undisturbed
 
 
 @pytest.mark.parametrize(

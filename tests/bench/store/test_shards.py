@@ -21,7 +21,6 @@ from bench.store.shards import (
     StoredVectors,
     document_keys,
     find_rows,
-    first_occurrences,
     query_keys,
     read_shard,
     write_shard,
@@ -65,12 +64,6 @@ def test_find_gives_the_first_row_of_a_key(keys, among, at_once):
         assert find_rows(as_keys(keys), as_keys(among)).tolist() == expected
 
 
-@given(keys=few_keys)
-def test_first_rows_are_those_of_a_dictionary(keys):
-    expected = list({key: keys.index(key) for key in keys}.values())
-    assert first_occurrences(as_keys(keys)).tolist() == expected
-
-
 def pending(keys):
     return PendingShard(keys, np.arange(len(keys)))
 
@@ -103,15 +96,6 @@ def test_values_beyond_float16_are_refused_and_its_largest_is_kept(largest, tmp_
     vectors[0, 3] = -largest
     with pytest.raises(BenchError, match="is too large for float16"):
         write_shard(tmp_path, "query", HALVES, pending(keys), vectors)
-
-
-def test_every_finite_half_is_read_as_the_same_number(tmp_path):
-    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    vectors = halves[np.isfinite(halves)].astype(np.float32).reshape(8, -1)
-    batch = pending(query_keys(texts(8)))
-    shard, _ = read_shard(write_shard(tmp_path, "query", HALVES, batch, vectors))
-    stored = StoredVectors((shard,), np.arange(8), vectors.shape[1])
-    assert stored.rows(np.arange(8)).tobytes() == vectors.tobytes()
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from retrievers.models.card import Fusion
 from retrievers.models.resolve import resolve_model
 from tests.bench.comparing.test_groups import with_metadata
 from tests.bench.cutoffs.test_cutoff import write_run
-from tests.bench.evaluation.test_rerank_retriever import write_card, write_reranker
 from tests.support.collections import SIXTY, SIXTY_QRELS, write_collection
+from tests.support.pipelines import write_rerank, write_reranker
 
 METADATA = 'name = "{}"\nmain_measure = "RR@10"\n'
 
@@ -131,7 +131,7 @@ def test_settings_over_a_limit_of_milliseconds_are_not_tested(bench, sixty):
 
 def test_the_time_of_a_reranker_counts_also_where_its_scores_are_stored(bench, sixty, tmp_path):
     own = write_reranker(tmp_path, "import time; time.sleep(.002); return [1.0] * len(texts)")
-    card = write_card(tmp_path, own, depth=5)
+    card = write_rerank(tmp_path, own, depth=5)
     for _ in range(2):
         bench.out.rename(tmp_path / "old") if bench.out.exists() else None
         found, _ = tune(bench, "bm25", card, "--on", sixty, "--trust-code")

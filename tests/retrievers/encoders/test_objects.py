@@ -34,6 +34,7 @@ base = pytest.importorskip("sentence_transformers.base.modules")
 TEXTS = [*tiny.SENTENCES, "the river of stone " * 30, "x"]
 PROMPTS = {"query": "alpha beta ", "document": "gamma "}
 WIDTH = tiny.SIZES["hidden_size"]
+SETTINGS = "config_sentence_transformers.json"
 
 
 def transformer(plain: Path) -> Any:
@@ -63,31 +64,76 @@ MODULES: dict[str, Callable[[Path], list[Any]]] = {
     "prompt-left-out": lambda plain: [transformer(plain), pooling(include_prompt=False)],
     "convolution": lambda plain: [transformer(plain), parts.CNN(WIDTH, 8), parts.Pooling(24)],
 }
+# Mean pooling is read here, and does not go to the library.
+READ: dict[str, Callable[[Path], list[Any]]] = {
+    "mean": lambda plain: [transformer(plain), pooling()],
+    "dropout": lambda plain: [transformer(plain), pooling(), parts.Dropout()],
+    "unit": lambda plain: [transformer(plain), pooling(), parts.Normalize()],
+}
+
+
+def save(plain: Path, folder: Path, name: str, **settings: Any) -> Path:
+    """Save modules; a similarity of products does not hide lengths."""
+    torch.manual_seed(1)
+    settings = {"prompts": PROMPTS, "similarity_fn_name": "dot", **settings}
+    modules = (MODULES | READ)[name](plain)
+    model = sentence_transformers.SentenceTransformer(modules=modules, device="cpu", **settings)
+    model.save(str(folder), create_model_card=False)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")
     tiny.write_bert(folder)
     return folder
 
 
-def save(plain: Path, folder: Path, name: str = "weighted-mean", **settings: Any) -> Path:
-    torch.manual_seed(1)
-    settings = {"prompts": PROMPTS, **settings}
-    model = sentence_transformers.SentenceTransformer(
-        modules=MODULES[name](plain), device="cpu", **settings
-    )
-    model.save(str(folder), create_model_card=False)
-    return folder
+@pytest.fixture(scope="module")
+def saved(plain, tmp_path_factory):
+    """Folders of all modules; only weighted means are compared by cosine."""
+    place = tmp_path_factory.mktemp("saved")
+    for name in MODULES | READ:
+        similarity = "cosine" if name == "weighted-mean" else "dot"
+        save(plain, place / name, name, similarity_fn_name=similarity)
+    return place
+
+
+@pytest.fixture
+def copied(saved, tmp_path):
+    return lambda name: shutil.copytree(saved / name, tmp_path / name)
+
+
+@pytest.fixture
+def folder(copied):
+    """A copy of a folder that the library encodes."""
+    return copied("weighted-mean")
+
+
+@pytest.fixture(scope="module")
+def sixty(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("collections") / "sixty"
+    return write_collection(folder, *SIXTY, metadata='name = "sixty"\n')
 
 
 def change(path: Path, **changes: Any) -> None:
     tiny.write_json(path, {**json.loads(path.read_text()), **changes})
 
 
+def resolved(name: object, **settings: Any) -> Any:
+    return resolve_model(str(name), ModelSettings(**settings))
+
+
+def opened(name: object, **settings: Any) -> Any:
+    return open_encoder(resolved(name, **settings), "cpu")
+
+
+def loaded(folder: Path) -> Any:
+    return sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+
+
 def oracle(folder: Path) -> tuple[Any, Any]:
-    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    model = loaded(folder)
     sides = [model.encode_query(TEXTS), model.encode_document(TEXTS)]
     if model.similarity_fn_name == "cosine":
         sides = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides]
@@ -95,7 +141,7 @@ def oracle(folder: Path) -> tuple[Any, Any]:
 
 
 def assert_agrees(folder: Path) -> Any:
-    encoder = open_encoder(resolve_model(str(folder)), "cpu")
+    encoder = opened(folder)
     queries, documents = oracle(folder)
     np.testing.assert_allclose(encoder.encode_queries(TEXTS), queries, atol=1e-6)
     found = encoder.encode_documents([""] * len(TEXTS), TEXTS)
@@ -105,71 +151,40 @@ def assert_agrees(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_vectors_of_other_modules_are_those_of_sentence_transformers(
-    plain: Path, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    similarity = "dot" if name in ("static", "router") else "cosine"
-    folder = save(plain, tmp_path / name, name, similarity_fn_name=similarity)
-    recipe = assert_agrees(folder)
-    assert (recipe.kind, recipe.similarity) == ("python", similarity[:3])
+def test_vectors_of_other_modules_are_those_of_sentence_transformers(saved, name, caplog):
+    recipe = assert_agrees(saved / name)
+    similarity = "cos" if name == "weighted-mean" else "dot"
+    assert (recipe.kind, recipe.similarity) == ("python", similarity)
     (warning,) = [line for line in caplog.messages if "encodes it, since" in line]
     assert sentence_transformers.__version__ in warning
 
 
-def test_settings_that_are_not_known_here_go_to_sentence_transformers(
-    plain: Path, tmp_path: Path
-) -> None:
-    settings = {
-        "length": ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 5}}}),
-        "padding": ("tokenizer_config.json", {"padding_side": "left"}),
-        "new": ("config_sentence_transformers.json", {"pooled_twice": False}),
-    }
-    for name, (file, changes) in settings.items():
-        folder = save(plain, tmp_path / name)
-        change(folder / file, **changes)
-        assert assert_agrees(folder).dim == WIDTH
-
-
-def save_mean(plain: Path, folder: Path, *more: Any) -> Path:
-    """Mean pooling, which is read here, and a similarity that does not hide lengths."""
-    modules = [transformer(plain), pooling(), *more]
-    model = sentence_transformers.SentenceTransformer(
-        modules=modules, device="cpu", prompts=PROMPTS, similarity_fn_name="dot"
-    )
-    model.save(str(folder))
-    return folder
-
-
-def test_texts_of_a_model_with_a_chat_template_are_read_through_it(
-    plain: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_texts_of_a_model_with_a_chat_template_are_read_through_it(plain, tmp_path, caplog):
     shutil.copytree(plain, tmp_path / "chat")
     template = "{% for each in messages %}river {{ each['content'] }} stone{% endfor %}"
     change(tmp_path / "chat" / "tokenizer_config.json", chat_template=template)
-    folder = save_mean(tmp_path / "chat", tmp_path / "st")
+    folder = save(tmp_path / "chat", tmp_path / "st", "mean")
     assert assert_agrees(folder).kind == "python"
     assert "sentence_bert_config.json: unknown field 'message' in modality_config" in caplog.text
 
 
-UNKNOWN: dict[str, Any] = {
+TEXT_LENGTH = {"processing_kwargs": {"text": {"max_length": 5}}}
+UNKNOWN: dict[str, Callable[[Any], None]] = {
     "modules.json": lambda modules: modules[1].update(kwargs=["task"]),
-    "config_sentence_transformers.json": lambda settings: settings.update(pooled_twice=True),
-    "sentence_bert_config.json": lambda settings: settings.update(processor_kwargs={}),
+    SETTINGS: lambda settings: settings.update(pooled_twice=True),
+    "sentence_bert_config.json": lambda settings: settings.update(TEXT_LENGTH),
     "2_Dropout/config.json": lambda settings: settings.update(dropout="half"),
 }
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_no_key_or_value_of_a_configuration_is_dropped(
-    plain: Path, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = save_mean(plain, tmp_path / "st", parts.Dropout())
-    ordinary = resolve_model(str(folder)).recipe
-    assert ordinary.kind == "transformer"
+def test_no_key_or_value_of_a_configuration_is_dropped(copied, name, caplog):
+    folder = copied("dropout")
+    assert resolved(folder).recipe.kind == "transformer"
     content = json.loads((folder / name).read_text())
     UNKNOWN[name](content)
     (folder / name).write_text(json.dumps(content))
-    assert resolve_model(str(folder)).recipe.kind == "python"
+    assert resolved(folder).recipe.kind == "python"
     assert f"encodes it, since {folder / name}" in caplog.text
     if name != "2_Dropout/config.json":  # which no version could read
         assert_agrees(folder)
@@ -182,31 +197,27 @@ NAMES: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("names", NAMES, ids=str)
-def test_a_normalize_that_leaves_the_sentence_embedding_changes_no_length(
-    plain: Path, tmp_path: Path, names: dict[str, str]
-) -> None:
+def test_a_normalize_that_leaves_the_sentence_embedding_changes_no_length(copied, names):
     """Version 6 writes the names, and version 5 would ignore them."""
-    folder, path = save_mean(plain, tmp_path / "st", parts.Normalize()), "2_Normalize/config.json"
-    before = resolve_model(str(folder)).recipe
+    folder = copied("unit")
+    before = resolved(folder).recipe
     both = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
-    tiny.write_json(folder / path, both)
-    assert resolve_model(str(folder)).recipe.fingerprint == before.fingerprint
-    tiny.write_json(folder / path, names)
+    tiny.write_json(folder / "2_Normalize/config.json", both)
+    assert resolved(folder).recipe.fingerprint == before.fingerprint
+    tiny.write_json(folder / "2_Normalize/config.json", names)
     if sentence_transformers.__version__ >= "6":
         assert assert_agrees(folder).kind == "python"
         lengths = np.linalg.norm(oracle(folder)[0], axis=1)
         assert (lengths > 2).all()
         return
     with pytest.raises(BenchError, match=r"does not read module_input_name.*2_Normalize") as caught:
-        open_encoder(resolve_model(str(folder)), "cpu")
+        opened(folder)
     assert "Install the version" in caught.value.hint
 
 
-def test_the_transformer_is_read_in_the_folder_that_modules_name(
-    plain: Path, tmp_path: Path
-) -> None:
+def test_the_transformer_is_read_in_the_folder_that_modules_name(copied):
     """A folder that holds a second network in its main folder."""
-    folder = save_mean(plain, tmp_path / "st")
+    folder = copied("mean")
     shutil.copytree(
         folder, folder / "0_Transformer", ignore=shutil.ignore_patterns("1_*", "modules.json")
     )
@@ -217,188 +228,133 @@ def test_the_transformer_is_read_in_the_folder_that_modules_name(
     assert assert_agrees(folder).kind == "transformer"
 
 
-def test_scores_are_those_of_the_object_in_python(plain: Path, tmp_path: Path) -> None:
+def test_scores_are_those_of_the_object_in_python(plain, sixty, tmp_path):
     """Queries and documents with equal texts have different vectors, also in the store."""
-    folder = save(plain, tmp_path / "router", "router", prompts={})
-    data = write_collection(tmp_path / "sixty", *SIXTY, metadata='name = "sixty"\n')
-    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    cache = tmp_path / "cache"
-    theirs = bench.evaluate(model, data, name="object", cache_dir=cache)
+    folder, cache = save(plain, tmp_path / "router", "router", prompts={}), tmp_path / "cache"
+    theirs = bench.evaluate(loaded(folder), sixty, name="object", cache_dir=cache)
     for _ in range(2):
-        ours = bench.evaluate(folder, data, cache_dir=cache, results=tmp_path / "results")
+        ours = bench.evaluate(folder, sixty, cache_dir=cache, results=tmp_path / "results")
         assert ours.measures == theirs.measures
     assert ours.record.parameters is not None
     assert ours.record.recipe.options["sentence-transformers"] == sentence_transformers.__version__
 
 
 def test_the_fingerprint_depends_on_all_files_and_on_the_libraries(
-    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = save(plain, tmp_path / "one")
-    first = resolve_model(str(folder)).recipe.fingerprint
+    saved, folder, copied, tmp_path, monkeypatch
+):
+    first = resolved(saved / "weighted-mean").recipe
     (folder / "README.md").write_text("no part of it")
-    copy = save(plain, tmp_path / "copy")
-    assert resolve_model(str(copy)).recipe.fingerprint == first
-    own, whole = (
-        resolve_model(str(copy), ModelSettings(query_prompt=each)).recipe
-        for each in ("beta ", None)
-    )
-    assert own.fingerprint != first
-    assert own.side("document").fingerprint == whole.side("document").fingerprint
-    assert resolve_model(str(folder), ModelSettings(dtype="bfloat16")).recipe.fingerprint != first
-    change(copy / "1_Pooling" / "config.json", include_prompt=False)
-    assert resolve_model(str(copy)).recipe.fingerprint != first
+    assert resolved(folder).recipe.fingerprint == first.fingerprint
+    own = resolved(folder, query_prompt="beta ").recipe
+    assert own.fingerprint != first.fingerprint
+    assert own.side("document").fingerprint == first.side("document").fingerprint
+    assert resolved(folder, dtype="bfloat16").recipe.fingerprint != first.fingerprint
+    change(folder / "1_Pooling" / "config.json", include_prompt=False)
+    assert resolved(folder).recipe.fingerprint != first.fingerprint
     monkeypatch.setattr(resolve, "library_version", lambda name: "9.9")
-    assert resolve_model(str(folder)).recipe.fingerprint != first
+    assert resolved(saved / "weighted-mean").recipe.fingerprint != first.fingerprint
 
 
-def changed_weight(model: Any) -> None:
-    next(model.parameters()).data[0, 0] += 1
+HELD: dict[str, Callable[[Any], object]] = {
+    "weight": lambda model: next(model.parameters()).data.add_(1),
+    "buffer": lambda model: next(model.buffers()).data.add_(1),
+    "prompt": lambda model: model.prompts.update(query="other: "),
+    "length": lambda model: setattr(model, "max_seq_length", 7),
+    "tokenizer": lambda model: model.tokenizer.backend_tokenizer.add_tokens(["zzz"]),
+    "configuration": lambda model: setattr(model[0].auto_model.config, "layer_norm_eps", 0.1),
+}
+NOT_HELD: dict[str, Callable[[Any], object]] = {
+    "hook": lambda model: model[0].register_forward_hook(lambda *_: None),
+    "method": lambda model: setattr(
+        model, "encode_query", lambda texts, **_: np.ones((len(texts), 3))
+    ),
+}
 
 
-def changed_buffer(model: Any) -> None:
-    next(model.buffers()).data += 1
+def test_an_object_of_the_library_is_identified_by_what_it_holds_unless_code_is_replaced(saved):
+    def recipe_of(change: Callable[[Any], object]) -> Any:
+        model = loaded(saved / "mean")
+        change(model)
+        return wrap_encoder(model, "object")[0].recipe
+
+    same = [recipe_of(lambda model: None) for _ in range(2)]
+    assert same[0].options["fingerprint"] == same[1].options["fingerprint"]
+    changed = {name: recipe_of(change) for name, change in HELD.items()}
+    assert all(recipe.is_identified for recipe in (*same, *changed.values()))
+    assert len({each.options["fingerprint"] for each in (*same, *changed.values())}) == 7
+    for name, change in NOT_HELD.items():
+        assert not recipe_of(change).is_identified, name
 
 
-def changed_prompt(model: Any) -> None:
-    model.prompts = {**model.prompts, "query": "other: "}
-
-
-def changed_length(model: Any) -> None:
-    model.max_seq_length = 7
-
-
-def changed_tokenizer(model: Any) -> None:
-    model.tokenizer.backend_tokenizer.add_tokens(["zzz"])
-
-
-def changed_configuration(model: Any) -> None:
-    model[0].auto_model.config.layer_norm_eps = 0.1
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        changed_weight,
-        changed_buffer,
-        changed_prompt,
-        changed_length,
-        changed_tokenizer,
-        changed_configuration,
-    ],
-)
-def test_an_object_of_the_library_is_identified_by_what_it_holds(plain, tmp_path, change):
-    folder = save_mean(plain, tmp_path / "saved")
-    first, second = (
-        sentence_transformers.SentenceTransformer(str(folder), device="cpu") for _ in range(2)
-    )
-
-    def identity(model: Any) -> str:
-        return str(wrap_encoder(model, "object")[0].recipe.options["fingerprint"])
-
-    before = identity(first)
-    assert identity(second) == before
-    change(second)
-    assert identity(second) not in (before, "")
-    assert wrap_encoder(second, "object")[0].recipe.is_identified
-
-
-def test_an_object_with_a_hook_or_a_replaced_method_is_not_identified(plain, tmp_path):
-    folder = save_mean(plain, tmp_path / "saved")
-    for spoil in (
-        lambda model: model[0].register_forward_hook(lambda *_: None),
-        lambda model: setattr(model, "encode_query", lambda texts, **_: np.ones((len(texts), 3))),
-    ):
-        model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-        spoil(model)
-        assert not wrap_encoder(model, "object")[0].recipe.is_identified
-
-
-def test_a_prompt_and_a_precision_are_used(plain: Path, tmp_path: Path) -> None:
-    folder = save(plain, tmp_path / "st")
-    own = open_encoder(resolve_model(str(folder), ModelSettings(query_prompt="delta ")), "cpu")
-    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    expected = model.encode_query(TEXTS, prompt="delta ")
+def test_a_prompt_and_a_precision_are_used(folder):
+    expected = loaded(folder).encode_query(TEXTS, prompt="delta ")
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(own.encode_queries(TEXTS), expected, atol=1e-6)
-    half = open_encoder(resolve_model(str(folder), ModelSettings(dtype="bfloat16")), "cpu")
+    found = opened(folder, query_prompt="delta ").encode_queries(TEXTS)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    half = opened(folder, dtype="bfloat16")
     assert half.recipe.dtype == "bfloat16"
     distance = np.abs(half.encode_queries(TEXTS) - oracle(folder)[0]).max()
     assert 1e-5 < distance < 0.05
 
 
-def test_weights_that_are_missing_are_refused(plain: Path, tmp_path: Path) -> None:
-    folder = save(plain, tmp_path / "st")
+def test_weights_that_are_missing_are_refused(folder):
     path = folder / "model.safetensors"
     tensors = {key: value for key, value in load_file(path).items() if "layer.1.output" not in key}
     save_file(tensors, path, {"format": "pt"})
     with pytest.raises(BenchError, match="lacks weights"):
-        open_encoder(resolve_model(str(folder)), "cpu")
+        opened(folder)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(BenchError, match=r"sentence-transformers on .* failed: SafetensorError"):
-        open_encoder(resolve_model(str(folder)), "cpu")
+        opened(folder)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_query_tokens": 9}, "max_query_tokens cannot be set for st"),
-        ({"max_document_tokens": 9}, "max_document_tokens cannot be set for st"),
-        ({"adapter": "an-adapter"}, "adapter cannot be set for st"),
-        ({"dtype": "int8"}, "st is not a transformer that int8 can run"),
+        ({"max_query_tokens": 9}, "max_query_tokens cannot be set for weighted-mean"),
+        ({"max_document_tokens": 9}, "max_document_tokens cannot be set for weighted-mean"),
+        ({"adapter": "an-adapter"}, "adapter cannot be set for weighted-mean"),
+        ({"dtype": "int8"}, "weighted-mean is not a transformer that int8 can run"),
         ({"like": "minilm"}, "--like minilm does not apply: .*weightedmean is not supported"),
     ],
 )
-def test_what_has_no_effect_on_it_is_refused(
-    plain: Path, tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
-    folder = save(plain, tmp_path / "st")
+def test_what_has_no_effect_on_it_is_refused(saved, settings, message):
     with pytest.raises(BenchError, match=message):
-        resolve_model(str(folder), ModelSettings(**settings))
+        resolved(saved / "weighted-mean", **settings)
 
 
 @pytest.mark.parametrize("similarity", ["manhattan", "euclidean"])
-def test_a_distance_does_not_rank_here(plain: Path, tmp_path: Path, similarity: str) -> None:
-    folder = save(plain, tmp_path / "st", similarity_fn_name=similarity)
+def test_a_distance_does_not_rank_here(folder, sixty, tmp_path, similarity):
+    change(folder / SETTINGS, similarity_fn_name=similarity)
     with pytest.raises(BenchError, match=f"states {similarity} similarity, but"):
-        resolve_model(str(folder))
-    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    data = write_collection(tmp_path / "sixty", *SIXTY, metadata='name = "sixty"\n')
+        resolved(folder)
     with pytest.raises(BenchError, match=f"states {similarity} similarity, but"):
-        bench.evaluate(model, data, name="object", cache_dir=tmp_path / "cache")
+        bench.evaluate(loaded(folder), sixty, name="object", cache_dir=tmp_path / "cache")
 
 
-def test_a_distance_of_vectors_of_length_1_ranks_as_cosine(
-    plain: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    data = write_collection(tmp_path / "sixty", *SIXTY, metadata='name = "sixty"\n')
-    folder = save_mean(plain, tmp_path / "st", parts.Normalize())
-    cosine = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    change(folder / "config_sentence_transformers.json", similarity_fn_name="euclidean")
-    recipe = resolve_model(str(folder)).recipe
-    assert (recipe.kind, recipe.similarity) == ("transformer", "cos")
+def test_a_distance_of_vectors_of_length_1_ranks_as_cosine(copied, sixty, tmp_path, caplog):
+    folder = copied("unit")
+    cosine = loaded(folder)
+    change(folder / SETTINGS, similarity_fn_name="euclidean")
+    encoder, model = opened(folder), loaded(folder)
+    assert (encoder.recipe.kind, encoder.recipe.similarity) == ("transformer", "cos")
     assert "its euclidean distance ranks as cosine does" in caplog.text
-    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     distances = -model.similarity(model.encode_query(TEXTS[:3]), model.encode_document(TEXTS))
-    encoder = open_encoder(resolve_model(str(folder)), "cpu")
     documents = encoder.encode_documents([""] * len(TEXTS), TEXTS)
     products = encoder.encode_queries(TEXTS[:3]) @ documents.T
     np.testing.assert_allclose(2 - 2 * products, distances.numpy() ** 2, atol=1e-4)
     results = [
-        bench.evaluate(each, data, name="object", cache_dir=tmp_path / "cache")
+        bench.evaluate(each, sixty, name="object", cache_dir=tmp_path / "cache")
         for each in (model, cosine)
     ]
     assert results[0].measures == results[1].measures
-    for change_back in ({"similarity_fn_name": "manhattan"}, {"truncate_dim": 8}):
-        settings = {"similarity_fn_name": "euclidean", **change_back}
-        change(folder / "config_sentence_transformers.json", **settings)
-        with pytest.raises(BenchError, match="similarity, but"):
-            resolve_model(str(folder))
+    change(folder / SETTINGS, truncate_dim=8)
+    with pytest.raises(BenchError, match="similarity, but"):
+        resolved(folder)
 
 
-def test_a_static_model_may_give_an_empty_text_the_vector_0(plain: Path, tmp_path: Path) -> None:
-    folder = save(plain, tmp_path / "st", "static", prompts={}, similarity_fn_name="dot")
-    encoder = open_encoder(resolve_model(str(folder)), "cpu")
+def test_a_static_model_may_give_an_empty_text_the_vector_0(plain, tmp_path):
+    encoder = opened(save(plain, tmp_path / "st", "static", prompts={}))
     texts = [*tiny.SENTENCES, "", " "]
     found = preflight(encoder, [""] * len(texts), texts, ["", *tiny.SENTENCES])
     assert (found.stop, found.documents.zero, found.queries.zero) == ((), 2, 1)
@@ -418,19 +374,18 @@ class Flip(Normalize):
 """
 
 
-def test_code_of_a_folder_runs_only_with_permission(plain: Path, tmp_path: Path) -> None:
-    folder = save(plain, tmp_path / "st")
+def test_code_of_a_folder_runs_only_with_permission(folder):
     (folder / "flip.py").write_text(OWN_MODULE)
     modules = json.loads((folder / "modules.json").read_text())
     entry = {"idx": 2, "name": "2", "path": "2_Flip", "type": "flip.Flip"}
     tiny.write_json(folder / "modules.json", [*modules, entry])
     (folder / "2_Flip").mkdir()
-    with pytest.raises(BenchError, match=r"st runs code of its own: .*flip\.Flip") as caught:
-        resolve_model(str(folder))
+    with pytest.raises(BenchError, match=r"runs code of its own: .*flip\.Flip") as caught:
+        resolved(folder)
     assert "--trust-code" in caught.value.hint
-    model = resolve_model(str(folder), ModelSettings(trust_code=True))
-    flipped = open_encoder(model, "cpu").encode_queries(TEXTS)
-    assert "flip.py" in model.recipe.files
+    encoder = opened(folder, trust_code=True)
+    flipped = encoder.encode_queries(TEXTS)
+    assert "flip.py" in encoder.recipe.files
     tiny.write_json(folder / "modules.json", modules)
     np.testing.assert_allclose(flipped[:, ::-1], oracle(folder)[0], atol=1e-6)
 
@@ -446,46 +401,35 @@ def test_code_of_a_folder_runs_only_with_permission(plain: Path, tmp_path: Path)
         ("adapter_config.json", {}, True, "is an adapter"),
     ],
 )
-def test_names_of_other_code_and_files_are_found(
-    plain: Path, tmp_path: Path, file: str, changes: dict[str, Any], trusted: bool, message: str
-) -> None:
-    folder = save(plain, tmp_path / "st")
+def test_names_of_other_code_and_files_are_found(folder, file, changes, trusted, message):
     path = folder / file
     tiny.write_json(path, changes | (json.loads(path.read_text()) if path.exists() else {}))
     with pytest.raises(BenchError, match=message):
-        resolve_model(str(folder), ModelSettings(trust_code=trusted))
+        resolved(folder, trust_code=trusted)
 
 
-def test_folders_that_only_libraries_would_enter_are_refused_or_hashed(
-    plain: Path, tmp_path: Path
-) -> None:
-    folder = save(plain, tmp_path / "st")
+def test_folders_that_only_libraries_would_enter_are_refused_or_hashed(folder, tmp_path):
     (folder / "1_Pooling").rename(folder / ".pooling")
     modules = json.loads((folder / "modules.json").read_text())
     modules[1]["path"] = ".pooling"
     tiny.write_json(folder / "modules.json", modules)
-    assert ".pooling/config.json" in resolve_model(str(folder)).recipe.files
+    assert ".pooling/config.json" in resolved(folder).recipe.files
     (folder / "deep.json").write_text("[" * 100_000)
     with pytest.raises(BenchError, match=r"code of its own: .*deep\.json is nested too deeply"):
-        resolve_model(str(folder))
+        resolved(folder)
     (folder / ".pooling").rename(tmp_path / "outside")
     (folder / ".pooling").symlink_to(tmp_path / "outside")
     with pytest.raises(BenchError, match=r"\.pooling is a link to a folder"):
-        resolve_model(str(folder), ModelSettings(trust_code=True))
+        resolved(folder, trust_code=True)
 
 
-def test_a_folder_may_not_ask_for_a_pickle(
-    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = save(plain, tmp_path / "st")
-    path = folder / "model.safetensors"
-    seen = tmp_path / "executed"
-
+def test_a_folder_may_not_ask_for_a_pickle(folder, tmp_path):
+    path, seen = folder / "model.safetensors", tmp_path / "executed"
     torch.save({**load_file(path), "evil": tiny.Trap(seen)}, folder / "pytorch_model.bin")
     path.unlink()
     change(folder / "sentence_bert_config.json", model_args={"weights_only": False})
     with pytest.raises(BenchError, match=r"sentence-transformers on .* failed"):
-        open_encoder(resolve_model(str(folder)), "cpu")
+        opened(folder)
     assert not seen.exists()
 
 
@@ -529,7 +473,7 @@ def number(): return 3
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path, monkeypatch):
     """A user's file, which imports another one next to it."""
     (tmp_path / "own_letters.py").write_text('LETTERS = "aeiou"\n')
     (tmp_path / "encoder.py").write_text(ENCODERS)
@@ -539,9 +483,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["count", "Letters", "make", "ready"])
-def test_a_function_class_factory_or_object_of_a_file_encodes(file: Path, name: str) -> None:
-    model = resolve_model(f"{file}:{name}", ModelSettings(trust_code=True))
-    encoder: Any = open_encoder(model, "cpu")
+def test_a_function_class_factory_or_object_of_a_file_encodes(file, name):
+    encoder = opened(f"{file}:{name}", trust_code=True)
     expected = np.array([[text.count(letter) for letter in "aeiou"] for text in ("aab", "io")])
     if name != "count":
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
@@ -549,19 +492,16 @@ def test_a_function_class_factory_or_object_of_a_file_encodes(file: Path, name: 
     found = encoder.encode_documents(["a", ""], ["ab", "io"])
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert (encoder.recipe.dim, encoder.recipe.encoder) == (5, f"encoder.py:{name}")
-    assert {*model.recipe.files} == {"encoder.py", "own_letters"}
+    assert {*encoder.recipe.files} == {"encoder.py", "own_letters"}
 
 
-def test_the_source_of_a_file_and_of_its_imports_is_part_of_the_fingerprint(file: Path) -> None:
-    def fingerprint() -> str:
+def test_the_source_of_a_file_and_of_its_imports_is_part_of_the_fingerprint(file):
+    def fingerprint(name: str = "make") -> str:
         sys.modules.pop("own_letters", None)
-        return resolve_model(f"{file}:make", ModelSettings(trust_code=True)).recipe.fingerprint
+        return resolved(f"{file}:{name}", trust_code=True).recipe.fingerprint
 
     first = fingerprint()
-    assert fingerprint() == first
-    assert (
-        resolve_model(f"{file}:ready", ModelSettings(trust_code=True)).recipe.fingerprint != first
-    )
+    assert fingerprint() == first != fingerprint("ready")
     (file.parent / "own_letters.py").write_text('LETTERS = "xyz"\n')
     second = fingerprint()
     file.write_text(f"{ENCODERS}\n# changed\n")
@@ -582,71 +522,63 @@ def test_the_source_of_a_file_and_of_its_imports_is_part_of_the_fingerprint(file
         ("number", "int does not encode"),
     ],
 )
-def test_what_does_not_encode_has_one_clear_error(file: Path, name: str, message: str) -> None:
+def test_what_does_not_encode_has_one_clear_error(file, name, message):
     with pytest.raises(BenchError, match=message) as caught:
-        open_encoder(resolve_model(f"{file}:{name}", ModelSettings(trust_code=True)), "cpu")
+        opened(f"{file}:{name}", trust_code=True)
     assert caught.value.hint
 
 
-def test_a_file_needs_permission_a_name_and_working_code(file: Path) -> None:
-    with pytest.raises(BenchError, match=r"runs .*encoder\.py:make") as caught:
-        resolve_model(f"{file}:make")
-    assert "--trust-code" in caught.value.hint
+def test_a_file_needs_permission_a_name_and_working_code(file):
+    def refused(name: str, message: str, **settings: Any) -> str:
+        with pytest.raises(BenchError, match=message) as caught:
+            resolved(name, **settings)
+        return caught.value.hint
+
+    make = f"{file}:make"
+    assert "--trust-code" in refused(make, r"runs .*encoder\.py:make")
     assert str(file) not in sys.modules
-    with pytest.raises(BenchError, match="is a file of Python code") as caught:
-        resolve_model(str(file), ModelSettings(trust_code=True))
-    assert f"{file}:NAME" in caught.value.hint
-    with pytest.raises(BenchError, match="max_query_tokens cannot be set for make"):
-        resolve_model(f"{file}:make", ModelSettings(trust_code=True, max_query_tokens=3))
-    with pytest.raises(BenchError, match="without one"):
-        resolve_model(f"{file}:make", ModelSettings(trust_code=True, like="minilm"))
+    assert f"{file}:NAME" in refused(str(file), "is a file of Python code", trust_code=True)
+    refused(make, "max_query_tokens cannot be set", trust_code=True, max_query_tokens=3)
+    refused(make, "without one", trust_code=True, like="minilm")
     file.write_text("1 / 0")
-    with pytest.raises(BenchError, match="cannot be run: ZeroDivisionError"):
-        resolve_model(f"{file}:make", ModelSettings(trust_code=True))
-    with pytest.raises(BenchError, match="cannot read"):
-        resolve_model(f"{file.parent}/gone.py:make", ModelSettings(trust_code=True))
+    refused(make, "cannot be run: ZeroDivisionError", trust_code=True)
+    refused(f"{file.parent}/gone.py:make", "cannot read", trust_code=True)
 
 
-def test_a_device_goes_to_code_that_takes_one(file: Path) -> None:
-    name = "from alphabet import Letters\nmade = []\n"
-    (file.parent / "alphabet.py").write_bytes(file.read_bytes())
-    (file.parent / "other.py").write_text(
-        f"{name}def make(device):\n    made.append(device)\n    return Letters()\n"
-    )
-    open_encoder(
-        resolve_model(f"{file.parent / 'other.py'}:make", ModelSettings(trust_code=True)), "cpu"
-    )
-    assert sys.modules[str(file.parent / "other.py")].made == ["cpu"]
-    with pytest.raises(BenchError, match="Letters has no parameter device for cuda"):
-        open_encoder(resolve_model(f"{file}:Letters", ModelSettings(trust_code=True)), "cuda")
-    with pytest.raises(BenchError, match="ready has no parameter device for cuda"):
-        open_encoder(resolve_model(f"{file}:ready", ModelSettings(trust_code=True)), "cuda")
+def test_a_device_goes_to_code_that_takes_one(file):
+    other = file.parent / "other.py"
+    code = "made.append(device)\n    return lambda texts: [[1.0]] * len(texts)\n"
+    other.write_text(f"made = []\ndef make(device):\n    {code}")
+    opened(f"{other}:make", trust_code=True)
+    assert sys.modules[str(other)].made == ["cpu"]
+    for name in ("Letters", "ready"):
+        with pytest.raises(BenchError, match=f"{name} has no parameter device for cuda"):
+            open_encoder(resolved(f"{file}:{name}", trust_code=True), "cuda")
 
 
-def test_a_card_may_name_a_file_next_to_it(file: Path) -> None:
+def test_a_card_may_name_a_file_next_to_it(file):
     card = file.parent / "own.toml"
     stated = 'name = "own"\ntitle = "own"\nencoder = "encoder.py:Letters"\n'
     card.write_text(stated)
-    model = resolve_model(str(card), ModelSettings(trust_code=True))
-    assert (model.card.name, open_encoder(model, "cpu").dim) == ("own", 5)
-    assert (model.recipe.pooling, model.recipe.max_query_tokens) == ("unknown", None)
+    recipe = opened(card, trust_code=True).recipe
+    assert (recipe.model, recipe.dim) == ("own", 5)
+    assert (recipe.pooling, recipe.max_query_tokens) == ("unknown", None)
     card.write_text(f"{stated}max_query_tokens = 9\nprompts.query = 'q: '\n")
     with pytest.raises(BenchError, match="max_query_tokens cannot be set for own"):
-        resolve_model(str(card), ModelSettings(trust_code=True))
+        resolved(card, trust_code=True)
 
 
-def test_a_file_that_reads_other_weights_is_noticed(file: Path, tmp_path: Path) -> None:
+def test_a_file_that_reads_other_weights_is_noticed(file, sixty, tmp_path):
     """Its source is the same, and all vectors are stored."""
     weights = tmp_path / "scale.txt"
     weights.write_text("1")
     powers = ENCODERS.replace("self.scale * count(texts)", "count(texts) ** self.scale")
     reads = f"def make():\n    return Letters(float(open({str(weights)!r}).read()))\n"
     file.write_text(powers + reads)
-    data = write_collection(tmp_path / "sixty", *SIXTY, metadata='name = "sixty"\n')
     request: dict[str, Any] = {"trust_code": True, "cache_dir": tmp_path / "cache"}
-    first = bench.evaluate(f"{file}:make", data, **request)
-    assert bench.evaluate(f"{file}:make", data, **request).measures == first.measures
+    first = bench.evaluate(f"{file}:make", sixty, **request)
+    assert bench.evaluate(f"{file}:make", sixty, **request).measures == first.measures
     weights.write_text("2")
     with pytest.raises(DriftError, match="make changed: the vector of") as caught:
-        bench.evaluate(f"{file}:make", data, **request)
+        bench.evaluate(f"{file}:make", sixty, **request)
     assert "restore the files that its code reads" in caught.value.hint

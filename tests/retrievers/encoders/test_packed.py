@@ -3,7 +3,6 @@
 import functools
 import shutil
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -26,7 +25,6 @@ from retrievers.encoders.packed import (
     can_compile,
     is_plain_bert,
     pool,
-    variable_length_kernel,
 )
 from retrievers.encoders.tokens import Tokens
 from retrievers.models.card import Pooling
@@ -37,6 +35,8 @@ from tests.support.variable_length_on_cpu import one_by_one
 LENGTHS = [1, 7, 30, 2, 1, 19]
 POSITIONS = 64
 PAD = 1  # of RoBERTa
+# Half of g++'s time: neither vector instructions nor a compiled header.
+QUICKLY_COMPILED = {"cpp.vec_isa_ok": False, "cpp_cache_precompile_headers": False}
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 POOLINGS = [mode for mode in get_args(Pooling) if mode != "none"]
 needs_kernel = pytest.mark.skipif(
@@ -67,9 +67,7 @@ def texts() -> tuple[list[list[int]], list[list[int]]]:
 @pytest.mark.parametrize("typed", [False, True])
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "XLMRoberta", "Camembert"])
 @torch.inference_mode()
-def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(
-    name: str, typed: bool
-) -> None:
+def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(name, typed):
     network = bert() if name == "Bert" else roberta(name)
     packed = PackedEncoder(network)
     ids, types = texts()
@@ -103,9 +101,7 @@ def test_attention_of_several_texts_is_that_of_each(attend: Attention, most: flo
 
 @torch.inference_mode()
 @pytest.mark.parametrize("longest", [0, 1024])
-def test_attention_in_bfloat16_is_the_softmax_of_scaled_products(
-    longest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_in_bfloat16_is_the_softmax_of_scaled_products(longest, monkeypatch):
     monkeypatch.setattr(packed, "LONGEST_SCORED", longest)
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 18, 4, 8).bfloat16()
@@ -132,9 +128,7 @@ def test_decoders_and_relative_positions_are_not_packed() -> None:
 
 
 @needs_kernel
-def test_only_half_precision_on_a_new_enough_cuda_device_is_compiled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_half_precision_on_a_new_enough_cuda_device_is_compiled(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert can_compile(bert(), torch.float16, CUDA)
     assert can_compile(bert(), torch.bfloat16, CUDA)
@@ -177,9 +171,7 @@ def test_a_network_is_compiled_once_for_batches_of_all_sizes(compilations: Any) 
 
 @pytest.mark.slow
 @needs_kernel
-def test_compiling_is_deterministic_and_leaves_the_settings_of_pytorch_as_they_were(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_compiling_is_deterministic_and_leaves_the_settings_of_pytorch_as_they_were(monkeypatch):
     variable_length_on_cpu.register()
     torch.compiler.reset()
     matmul, seen = torch.backends.cuda.matmul, []
@@ -205,19 +197,20 @@ def test_compiling_is_deterministic_and_leaves_the_settings_of_pytorch_as_they_w
 @pytest.mark.slow
 @needs_kernel
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for the CPU needs g++")
-@pytest.mark.parametrize("make", [bert, roberta])
 @torch.inference_mode()
 def test_the_compiled_network_gives_the_hidden_states_of_the_network_and_is_found_again(
-    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     variable_length_on_cpu.register()
-    network, plain = make(), PackedEncoder(make(), one_by_one)
+    network = bert(num_hidden_layers=1)
+    plain = PackedEncoder(network, one_by_one)
     found_again = []
     for _ in range(2):
         torch.compiler.reset()  # PyTorch forgets what it compiled, except on disk
         counters.clear()
-        made = CompiledNetwork(network)
+        with torch._inductor.config.patch(QUICKLY_COMPILED):
+            made = CompiledNetwork(network)
         for batch in batches(made)[:3]:
             torch.testing.assert_close(made(batch), plain(batch), atol=1e-4, rtol=0)
         found_again.append(counters["inductor"]["fxgraph_cache_hit"])
@@ -227,23 +220,10 @@ def test_the_compiled_network_gives_the_hidden_states_of_the_network_and_is_foun
 
 @pytest.mark.slow
 @needs_kernel
-def test_a_network_that_cannot_be_compiled_is_refused_with_what_to_type(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_network_that_cannot_be_compiled_is_refused_with_what_to_type(monkeypatch, tmp_path):
     variable_length_on_cpu.register()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     absent = torch._inductor.config.patch({"cpp.cxx": (None, str(tmp_path / "no-compiler"))})
     with absent, pytest.raises(BenchError, match="cannot compile this network for cpu") as caught:
         CompiledNetwork(bert(num_hidden_layers=1))
     assert "--dtype float32" in caught.value.hint
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="variable-length attention needs CUDA")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@torch.inference_mode()
-def test_the_cuda_kernel_agrees_with_attention_text_by_text(dtype: torch.dtype) -> None:
-    ends = torch.tensor([0, 1, 8, 38], dtype=torch.int32, device="cuda")
-    q, k, v = torch.randn(3, 38, 2, 64, device="cuda", dtype=dtype)
-    expected = one_by_one(q, k, v, ends, 32)
-    found = variable_length_kernel()(q, k, v, ends, 32)
-    torch.testing.assert_close(found, expected, atol=2e-2, rtol=0)

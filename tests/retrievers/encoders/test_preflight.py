@@ -62,14 +62,11 @@ def test_a_sound_encoder_passes_silently():
     ("value", "reason"), [(np.nan, "NaN or infinite"), (np.inf, "NaN or infinite"), (0, "are zero")]
 )
 def test_vectors_that_cannot_be_compared_stop(value, reason):
-    def change(vectors):
-        vectors[0] = value
-        return vectors
-
-    found = check(Fake(change))
-    assert len(found.stop) == 2
-    assert found.stop[0].startswith("documents: 1 of 6 vectors")
-    assert found.stop[1].startswith("queries: 1 of 3 vectors")
+    found = check(Fake(lambda vectors: np.vstack([vectors[:1] * 0 + value, vectors[1:]])))
+    assert [line.partition(" vectors")[0] for line in found.stop] == [
+        "documents: 1 of 6",
+        "queries: 1 of 3",
+    ]
     assert reason in found.stop[0]
 
 

@@ -1,4 +1,4 @@
-"""Routed adapters: the rule against brute force and scikit-learn, the vectors against each part."""
+"""Routed adapters: the rule against scikit-learn, the vectors against each part."""
 
 import numpy as np
 import pytest
@@ -29,20 +29,11 @@ def clouds(seed=0, sizes=(40, 25, 30), dim=6):
     ]
 
 
-def test_the_nearest_mean_is_that_of_brute_force_and_of_scikit_learn():
+def test_the_nearest_mean_is_that_of_scikit_learn():
     neighbors = pytest.importorskip("sklearn.neighbors")
     domains = clouds()
     texts = np.concatenate(clouds(seed=1))
     chosen = Router.fit(domains).choose(texts)
-    nearest = []
-    for text in texts.astype(float):
-        x = text / np.sqrt((text**2).sum())
-        distances = []
-        for domain in domains:
-            rows = [row / np.sqrt((row**2).sum()) for row in domain.astype(float)]
-            distances.append(((x - sum(rows) / len(rows)) ** 2).sum())
-        nearest.append(int(np.argmin(distances)))
-    np.testing.assert_array_equal(chosen, nearest)
     labels = np.repeat(range(3), [len(domain) for domain in domains])
     known = neighbors.NearestCentroid().fit(normalize_rows(np.concatenate(domains)), labels)
     np.testing.assert_array_equal(chosen, known.predict(normalize_rows(texts)))
@@ -121,18 +112,19 @@ def test_a_damaged_or_missing_part_gives_one_error(trained, tmp_path):
         resolve_model(str(tmp_path / "out"))
 
 
-def test_selection_on_already_used_collections_is_refused_with_what_to_type(trained, tmp_path):
+@pytest.mark.parametrize(
+    ("before", "after", "problem", "hint"),
+    [
+        ("centroid", "collection", "collection", "--model BASE --adapter"),
+        ('"part_1"', '"."', "is routed itself", ""),
+    ],
+)
+def test_selection_by_collection_and_nested_routing_are_refused(
+    trained, tmp_path, before, after, problem, hint
+):
     routed(trained, tmp_path / "out")
     path = tmp_path / "out" / "adapter" / ROUTING
-    path.write_text(path.read_text().replace("centroid", "collection"))
-    with pytest.raises(BenchError, match="collection") as caught:
+    path.write_text(path.read_text().replace(before, after))
+    with pytest.raises(BenchError, match=problem) as caught:
         resolve_model(str(tmp_path / "out"))
-    assert "--model BASE --adapter" in caught.value.hint
-
-
-def test_nested_routing_is_refused(trained, tmp_path):
-    routed(trained, tmp_path / "out")
-    path = tmp_path / "out" / "adapter" / ROUTING
-    path.write_text(path.read_text().replace('"part_1"', '"."'))
-    with pytest.raises(BenchError, match="is routed itself"):
-        resolve_model(str(tmp_path / "out"))
+    assert hint in caught.value.hint

@@ -74,20 +74,26 @@ def assert_equal(found: Tokens, expected: Tokens) -> None:
         assert one is other is None or one.dtype == other.dtype
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
-def test_workers_give_the_tokens_of_the_tokenizer_and_end_with_it(kind: str) -> None:
-    sides: tuple[tuple[TruncationSide, bool, bool], ...]
-    sides = (("right", True, False), ("left", False, True))
-    for side, typed, split in sides:
-        tokenizer = TextTokenizer(trained(kind), side, typed, split_special_tokens=split)
-        workers = TokenWorkers(tokenizer, 1)
-        for most in (None, 12):
-            expected = tokenizer(SEGMENTS, most)
-            assert_equal(workers(SEGMENTS, most), expected)
-            assert len(expected) == len(SEGMENTS)
-        assert len(living()) == 1
-        del workers
-        assert not living()
+@pytest.mark.parametrize(
+    ("kind", "side", "typed", "split"),
+    [
+        ("wordpiece", "right", True, False),
+        ("bpe", "left", False, True),
+        ("unigram", "right", False, False),
+    ],
+)
+def test_workers_give_the_tokens_of_the_tokenizer_and_end_with_it(
+    kind: str, side: TruncationSide, typed: bool, split: bool
+) -> None:
+    tokenizer = TextTokenizer(trained(kind), side, typed, split_special_tokens=split)
+    workers = TokenWorkers(tokenizer, 1)
+    for most in (None, 12):
+        expected = tokenizer(SEGMENTS, most)
+        assert_equal(workers(SEGMENTS, most), expected)
+        assert len(expected) == len(SEGMENTS)
+    assert len(living()) == 1
+    del workers
+    assert not living()
 
 
 def test_this_process_does_the_work_of_workers_that_die(caplog: pytest.LogCaptureFixture) -> None:

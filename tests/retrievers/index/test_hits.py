@@ -32,52 +32,39 @@ def test_order_is_score_then_rank_falling_with_unfilled_ranks_last(hits):
     assert canonical_order(scores, tie_rank).tolist() == expected
 
 
-def test_order_compares_scores_as_float32_and_zeros_as_equal():
+def test_order_compares_scores_as_float32_and_refuses_what_its_keys_cannot_hold():
     assert canonical_order([0.1, 0.1 + 1e-12], [1, 0]).tolist() == [0, 1]
     assert canonical_order([-0.0, 0.0], [1, 0]).tolist() == [0, 1]
-
-
-def test_order_refuses_nan_except_in_unfilled_ranks():
-    with pytest.raises(BenchError, match="NaN"):
-        canonical_order([1.0, np.nan], [0, 1])
-    assert canonical_order([1.0, np.nan], [0, -1]).tolist() == [0, 1]
-
-
-def test_order_refuses_ranks_that_its_keys_cannot_hold():
     assert canonical_order([1.0, 1.0], [0, MAX_RANK]).tolist() == [1, 0]
     with pytest.raises(ValueError, match="tie ranks"):
         canonical_order([1.0], [MAX_RANK + 1])
+    with pytest.raises(BenchError, match="NaN"):
+        canonical_order([1.0, np.nan], [0, 1])
+    assert canonical_order([1.0, np.nan], [0, -1]).tolist() == [0, 1]
 
 
 def hits_of(scores: list[list[float]], rows: list[list[int]]) -> Hits:
     return Hits(np.array(scores, np.float32), np.array(rows, np.int64))
 
 
-def test_an_unfilled_row_never_becomes_the_last_document():
-    found = sort_canonically(hits_of([[9.0, 1.0, 1.0]], [[-1, 0, 2]]), np.array([5, 6, 7]), 3)
-    assert_same(found, hits_of([[1.0, 1.0, -INF]], [[2, 0, -1]]))
-
-
-def test_canonical_hits_are_cut_or_padded_to_the_depth():
-    hits = hits_of([[1.0, 1.0]], [[0, 1]])
-    assert sort_canonically(hits, np.array([0, 1]), 1).rows.tolist() == [[1]]
-    assert_same(
-        sort_canonically(hits, np.array([0, 1]), 3), hits_of([[1.0, 1.0, -INF]], [[1, 0, -1]])
-    )
+def test_hits_are_cut_or_padded_and_an_unfilled_row_never_becomes_the_last_document():
+    hits = hits_of([[9.0, 1.0, 1.0]], [[-1, 0, 2]])
+    assert_same(sort_canonically(hits, np.arange(3), 1), hits_of([[1.0]], [[2]]))
+    padded = hits_of([[1.0, 1.0, -INF, -INF]], [[2, 0, -1, -1]])
+    assert_same(sort_canonically(hits, np.arange(3), 4), padded)
 
 
 # Self-matches
 
 
 def test_dropping_the_self_match_keeps_the_depth():
-    hits = hits_of([[3, 2, 1], [3, 2, 1], [3, 2, 1]], [[7, 8, 9], [7, 8, 9], [7, 8, 9]])
-    left = exclude_documents(hits, np.array([8, -1, 5]), 2)
-    assert_same(left, hits_of([[3, 1], [3, 2], [3, 2]], [[7, 9], [7, 8], [7, 8]]))
-
-
-def test_a_query_without_own_document_keeps_its_unfilled_ranks():
-    left = exclude_documents(hits_of([[3, -INF, -INF]], [[7, -1, -1]]), np.array([-1]), 2)
-    assert_same(left, hits_of([[3, -INF]], [[7, -1]]))
+    hits = hits_of(
+        [[3, 2, 1], [3, 2, 1], [3, 2, 1], [3, -INF, -INF]],
+        [[7, 8, 9], [7, 8, 9], [7, 8, 9], [7, -1, -1]],
+    )
+    left = exclude_documents(hits, np.array([8, -1, 5, -1]), 2)
+    expected = hits_of([[3, 1], [3, 2], [3, 2], [3, -INF]], [[7, 9], [7, 8], [7, 8], [7, -1]])
+    assert_same(left, expected)
 
 
 def test_dropping_self_matches_needs_one_more_than_the_depth():
@@ -90,14 +77,16 @@ def test_dropping_self_matches_needs_one_more_than_the_depth():
 # Recall against exact
 
 
-def test_recall_is_the_share_of_true_neighbours_found():
-    truth = hits_of([[3, 2], [3, 2], [3, -INF], [-INF, -INF]], [[1, 2], [1, 2], [0, -1], [-1, -1]])
-    found = hits_of([[3, 2], [3, 2], [3, -INF], [3, 2]], [[2, 1], [2, 9], [-1, 0], [1, 2]])
-    assert recall_at_k(found, truth, 2).tolist() == [1.0, 0.5, 1.0, 1.0]
-    assert recall_at_k(found, truth, 1).tolist() == [0.0, 0.0, 0.0, 1.0]
-
-
-def test_recall_does_not_match_rows_of_another_query_or_unfilled_ranks():
-    truth = hits_of([[3.0], [3.0]], [[1], [-1]])
-    found = hits_of([[3.0], [3.0]], [[-1], [1]])
-    assert recall_at_k(found, truth, 1).tolist() == [0.0, 1.0]
+def test_recall_is_the_share_of_the_true_neighbours_of_each_query():
+    """Neither unfilled ranks nor rows of another query count."""
+    none = -INF
+    truth = hits_of(
+        [[3, 2], [3, 2], [3, none], [none, none], [3, 2], [3, none]],
+        [[1, 2], [1, 2], [0, -1], [-1, -1], [5, 6], [-1, 4]],
+    )
+    found = hits_of(
+        [[3, 2], [3, 2], [3, none], [3, 2], [3, none], [3, none]],
+        [[2, 1], [2, 9], [-1, 0], [1, 2], [-1, 4], [5, -1]],
+    )
+    assert recall_at_k(found, truth, 2).tolist() == [1.0, 0.5, 1.0, 1.0, 0.0, 0.0]
+    assert recall_at_k(found, truth, 1).tolist() == [0.0, 0.0, 0.0, 1.0, 0.0, 1.0]

@@ -20,10 +20,8 @@ NAMES = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1).filter(lambda name: n
 def test_a_spec_is_read_into_factory_parameters_and_seed():
     spec = IndexSpec.parse("IVF4096,PQ64?nprobe=64&seed=3&ht=7")
     assert spec == IndexSpec("IVF4096,PQ64", (("ht", 7.0), ("nprobe", 64.0)), 3)
-    assert spec.needs_faiss
     assert str(spec) == "IVF4096,PQ64?ht=7&nprobe=64&seed=3"
-    assert not IndexSpec.parse("flat").needs_faiss
-    assert str(IndexSpec.parse(" flat ")) == "flat"
+    assert [IndexSpec.parse(text).needs_faiss for text in ("Flat", " flat ")] == [True, False]
 
 
 @given(
@@ -126,32 +124,24 @@ def test_the_training_sample_is_sorted_distinct_and_seeded(made):
     assert made("IVF16,Flat").training_rows(7).tolist() == list(range(7))
 
 
-@pytest.fixture
-def saved(made, tmp_path):
+def test_a_file_of_another_dimension_or_metric_and_a_damaged_one_are_refused(made, tmp_path):
+    faiss, path = import_faiss(), tmp_path / "x.index"
+
+    def refused(dim: int, message: str) -> None:
+        with pytest.raises(BenchError, match=message):
+            FaissIndex.load(path, IndexSpec.parse("HNSW16?efSearch=20"), dim)
+
+    refused(32, "cannot read the index")
     index = made("HNSW16?efSearch=20")
     index.add(np.eye(32, dtype=np.float32))
-    index.save(tmp_path / "x.index")
-    return tmp_path / "x.index"
-
-
-def test_an_index_of_another_dimension_or_a_damaged_one_is_refused(saved):
-    with pytest.raises(BenchError, match=r"has 32 dimensions .* not 16"):
-        FaissIndex.load(saved, IndexSpec.parse("HNSW16?efSearch=20"), 16)
-    saved.write_bytes(saved.read_bytes()[:200])
-    with pytest.raises(BenchError, match="cannot read the index"):
-        FaissIndex.load(saved, IndexSpec.parse("HNSW16?efSearch=20"), 32)
-    saved.unlink()
-    with pytest.raises(BenchError, match="cannot read the index"):
-        FaissIndex.load(saved, IndexSpec.parse("HNSW16?efSearch=20"), 32)
-
-
-def test_an_index_of_l2_under_our_name_is_refused(saved):
-    faiss = import_faiss()
+    index.save(path)
+    refused(16, r"has 32 dimensions .* not 16")
+    path.write_bytes(path.read_bytes()[:200])
+    refused(32, "cannot read the index")
     other = faiss.IndexHNSWFlat(32, 16, faiss.METRIC_L2)
     other.add(np.eye(32, dtype=np.float32))
-    faiss.write_index(other, str(saved))
-    with pytest.raises(BenchError, match="metric"):
-        FaissIndex.load(saved, IndexSpec.parse("HNSW16?efSearch=20"), 32)
+    faiss.write_index(other, str(path))
+    refused(32, "metric")
 
 
 def test_the_flat_index_of_another_tool_is_readable(bench_data):

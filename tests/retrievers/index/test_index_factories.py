@@ -115,6 +115,6 @@ def test_each_part_of_a_factory_string_works_or_is_refused() -> None:
 
 @pytest.mark.slow
 def test_combined_parts_of_factory_strings_work_or_are_refused() -> None:
-    found = outcomes(combined(150))
+    found = outcomes(combined(80))
     assert {text: said for text, said in found.items() if said not in ("works", "refused")} == {}
     assert {"works", "refused"} == set(found.values())
