@@ -59,7 +59,7 @@ from foundation.errors import BenchError
 from foundation.files import replace_folder, sha256_of_file
 from foundation.records import read_json, read_toml, write_json
 from retrievers.models.card import Recipe, all_cards
-from retrievers.models.resolve import TRAINING_FILE
+from retrievers.models.names import TRAINING_FILE
 from retrievers.models.settings import ModelSettings
 from retrievers.training.engine.identity import TrainingRecord
 

@@ -33,10 +33,9 @@ from foundation.files import sha256_of_file
 from foundation.records import SUFFIX as TOML
 from foundation.records import read_json, read_toml
 from foundation.sources import SUFFIX, find_own_files
+from retrievers.models.adapter_files import ADAPTER_FOLDER
 from retrievers.models.card import CARD_FILE, card_names, format_toml
-from retrievers.models.locate import PYTHON_FILE, READY_VECTORS, is_url
-from retrievers.models.read_checkpoint import ADAPTER_FOLDER
-from retrievers.models.resolve import TRAINING_FILE
+from retrievers.models.names import PYTHON_FILE, READY_VECTORS, TRAINING_FILE, is_url
 from retrievers.training.engine.identity import TrainingRecord
 
 COLLECTIONS = {"names", "dataset", "on", "held_out", "members"}

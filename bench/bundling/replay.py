@@ -47,7 +47,7 @@ from foundation.records import Record, find_differing_keys, read_json
 from foundation.sources import ROOT
 from retrievers.models.card import BRANCH, Card, all_cards
 from retrievers.models.locate import find_local
-from retrievers.models.resolve import TRAINING_FILE
+from retrievers.models.names import TRAINING_FILE
 from retrievers.training.engine.identity import Training, TrainingRecord
 
 # Names of files in the settings of a training, whose content is compared.

@@ -44,7 +44,7 @@ from datasets_cfg.dataset import Dataset, name_of_user, open_remembered
 from foundation.errors import BenchError, UnavailableError
 from foundation.files import hash_records
 from foundation.records import Record
-from retrievers.models.locate import is_card
+from retrievers.models.names import is_card
 
 TOP = 5  # documents shown from each ranking
 JUDGED = 10  # relevant documents shown for a query

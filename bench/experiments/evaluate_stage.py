@@ -27,8 +27,8 @@ from retrievers.encoders.transformer import open_encoder
 from retrievers.encoders.views import View, recipe_with_every_pooling
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import Card, ModelDtype, StoreDtype, format_card, replace_fields
-from retrievers.models.locate import anchor_members
-from retrievers.models.resolve import Model, resolve_card, resolve_stated
+from retrievers.models.names import anchor_members, resolve_card
+from retrievers.models.resolve import Model, resolve_stated
 from retrievers.models.settings import Count, ModelSettings
 
 RESULTS, VECTORS = "results", "vectors"

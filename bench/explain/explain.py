@@ -26,8 +26,8 @@ from bench.runner.workspace import Workspace, load_models, open_workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.tokens import load_tokenizer
-from retrievers.models.locate import is_card
-from retrievers.models.read_checkpoint import TOKENIZER as TOKENIZER_FILES
+from retrievers.models.checkpoint import TOKENIZER as TOKENIZER_FILES
+from retrievers.models.names import is_card
 from retrievers.models.resolve import Model
 
 NOT_OF_SYSTEMS = ("published", "per_query", "run_file", "vectors", "rescore")

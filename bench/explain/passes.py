@@ -21,7 +21,7 @@ from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.encoders.transformer import CPU_TOKENS, CUDA_TOKENS, plan_batches
 from retrievers.encoders.views import binarize, decode_codes, encode_codes
 from retrievers.models.card import EVERY_POOLING
-from retrievers.models.read_checkpoint import Checkpoint
+from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.resolve import Model
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from datasets_cfg.catalogue import Metadata
 from foundation.files import sha256_of_file
 from retrievers.encoders.views import View
 from retrievers.models.card import Prompts, StoredPooling, TruncationSide, all_cards
-from retrievers.models.read_checkpoint import TOKENIZER as TOKENIZER_FILES
+from retrievers.models.checkpoint import TOKENIZER as TOKENIZER_FILES
 from retrievers.models.resolve import Model
 
 TitleRule = Literal["space", "pair", "sep", "none", "template"]

@@ -28,7 +28,7 @@ from bench.runner.workspace import Workspace
 from datasets_cfg.readers.reader import Queries
 from foundation.errors import BenchError
 from retrievers.models.card import ExpectedScore
-from retrievers.models.locate import PYTHON_FILE, is_url
+from retrievers.models.names import PYTHON_FILE, is_url
 
 DIGITS = 8  # number of digits of a fingerprint in a name
 PUBLISHED = "published"  # as typed

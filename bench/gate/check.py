@@ -75,7 +75,7 @@ from datasets_cfg.dataset import name_of_user
 from datasets_cfg.download import folder_of_table
 from foundation.errors import BenchError, UnavailableError, format_names
 from retrievers.models.card import ExpectedScore, all_cards
-from retrievers.models.locate import is_card, is_url
+from retrievers.models.names import is_card, is_url
 
 CANDIDATE = "the candidate"  # its name in messages, which the baseline may share
 SUSPICIOUS_GAIN = 0.1  # gain on a collection that hardly any new model brings

@@ -34,7 +34,7 @@ from retrievers.encoders.preflight import BATCH_TOLERANCE, relative_distances
 from retrievers.encoders.protocol import join
 from retrievers.encoders.tokens import probe_texts
 from retrievers.models.card import Role
-from retrievers.models.read_settings import find_code, is_st_folder
+from retrievers.models.folder import ModelFolder
 from retrievers.models.resolve import Model
 
 PROBE = Path(__file__).with_name("stack_probe.py")
@@ -79,12 +79,12 @@ def check_stack(request: StackCheckRequest, python: Path) -> Check:
     workspace = open_workspace(request)
     datasets = [workspace.dataset(name) for name in workspace.expand_names(request.on)]
     folder, model = Path(request.candidate).expanduser(), None
-    if code := find_code(folder):
+    if code := ModelFolder(folder).find_code():
         raise BenchError(f"{code}, and --stack runs no code of a folder", "Leave out --stack.")
-    if request.like or not is_st_folder(folder):
+    if request.like or not ModelFolder(folder).is_st:
         (loaded,) = load_models(workspace, (str(request.candidate),), request)
         folder, model = loaded.model.checkpoint.root, loaded.model
-        if not request.like and is_st_folder(folder):
+        if not request.like and ModelFolder(folder).is_st:
             model = None
             print(f"note: {folder} is used as its modules.json states", file=sys.stderr)
     if not shutil.which(python):

@@ -57,14 +57,8 @@ from retrievers.encoders.search_system import SearchSystem, is_search
 from retrievers.encoders.tokens import probe_texts
 from retrievers.models.card import Card, Compression, Recipe, card_names
 from retrievers.models.kinds import KINDS
-from retrievers.models.locate import is_card, is_url
-from retrievers.models.resolve import (
-    CARD_DECIDES,
-    Model,
-    card_of_endpoint,
-    resolve_endpoint,
-    resolve_model,
-)
+from retrievers.models.names import card_of_endpoint, is_card, is_url
+from retrievers.models.resolve import CARD_DECIDES, Model, resolve_endpoint, resolve_model
 from retrievers.models.settings import ModelSettings
 
 DEFAULTS = EvaluationOptions()

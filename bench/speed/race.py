@@ -24,8 +24,9 @@ from datasets_cfg.dataset import Dataset
 from datasets_cfg.readers.beir import write_collection
 from datasets_cfg.readers.reader import Document
 from foundation.errors import BenchError
-from retrievers.models.read_settings import ST_POOLING, is_st_folder
+from retrievers.models.folder import ModelFolder
 from retrievers.models.resolve import Model
+from retrievers.models.st_files import ST_POOLING
 
 OURS = "bench"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
@@ -166,7 +167,7 @@ def check_raceable(model: Model) -> None:
         problem = "it is not one transformer"
     elif recipe.title_join != "space" or recipe.pooling not in ST_POOLING:
         problem = f"its title_join is {recipe.title_join}, its pooling {recipe.pooling}"
-    elif recipe.stages and not is_st_folder(checkpoint.root):
+    elif recipe.stages and not ModelFolder(checkpoint.root).is_st:
         problem = "it has layers after pooling"
     else:
         return

@@ -22,7 +22,7 @@ from bench.tuning.tuning_record import Cost
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.models.card import Card, make_card
-from retrievers.models.locate import anchor_path
+from retrievers.models.names import anchor_path
 from retrievers.models.resolve import resolve_kind
 
 CARD = "tuned"  # name of a card that is not written

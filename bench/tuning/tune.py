@@ -46,7 +46,7 @@ from foundation.errors import BenchError
 from foundation.files import replace_file
 from foundation.records import SUFFIX
 from retrievers.models.card import Fusion, format_card, load_card, make_card
-from retrievers.models.locate import anchor_members, anchor_path
+from retrievers.models.names import anchor_members, anchor_path
 
 DEPTH = 100  # documents of each ranking that are fused, unless the measure reads more
 CONSTANTS = (10, 60)  # of reciprocal ranks

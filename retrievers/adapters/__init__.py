@@ -1,5 +1,5 @@
 """Adapters: small sets of weights on a base model, from AdapterHub or PEFT.
 
 `adapter` trains, saves and attaches one, and `compose` averages, stacks and routes several.
-`retrievers.models.read_checkpoint` identifies an adapter by its files.
+`retrievers.models.adapter_files` identifies an adapter by its files.
 """

@@ -23,6 +23,15 @@ from foundation.errors import (
 )
 from foundation.files import replace_entries
 from foundation.records import Record, write_json
+from retrievers.models.adapter_files import (
+    ADAPTER_FOLDER,
+    BASE,
+    NORMS,
+    ROUTING,
+    SHARED,
+    adapter_folder,
+    identify_adapter,
+)
 from retrievers.models.card import (
     CARD_FILE,
     AdapterIdentity,
@@ -33,16 +42,7 @@ from retrievers.models.card import (
     replace_fields,
     write_card,
 )
-from retrievers.models.read_checkpoint import (
-    ADAPTER_CONFIG,
-    ADAPTER_FOLDER,
-    BASE,
-    NORMS,
-    ROUTING,
-    SHARED,
-    adapter_folder,
-    identify_adapter,
-)
+from retrievers.models.checkpoint import ADAPTER_CONFIG
 from retrievers.models.resolve import Model
 
 Library = Literal["adapterhub", "peft"]

@@ -22,6 +22,7 @@ from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
 from foundation.records import find_differing_keys, read_object, write_json
 from retrievers.adapters.adapter import AdaptedNetwork, find_adapter
+from retrievers.models.adapter_files import BASE, NORMS, ROUTER, ROUTING, SHARED, Routing
 from retrievers.models.card import (
     CARD_FILE,
     AdapterIdentity,
@@ -29,17 +30,9 @@ from retrievers.models.card import (
     load_card,
     replace_fields,
 )
-from retrievers.models.read_checkpoint import (
-    ADAPTER_CONFIG,
-    BASE,
-    NORMS,
-    ROUTER,
-    ROUTING,
-    SHARED,
-    Routing,
-    read_tensors,
-)
+from retrievers.models.checkpoint import ADAPTER_CONFIG
 from retrievers.models.resolve import Model, resolve_model
+from retrievers.models.weights import read_tensors
 
 # Of configurations: what says nothing about which function the weights are of.
 IGNORED_FIELDS = {

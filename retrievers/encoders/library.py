@@ -23,15 +23,11 @@ from retrievers.encoders.preflight import BATCH_TOLERANCE
 from retrievers.encoders.tokens import probe_texts
 from retrievers.encoders.tower import keep_frequencies
 from retrievers.models.card import Dtype
+from retrievers.models.folder import ModelFolder, find_transformer_file, is_known_module
 from retrievers.models.loading import silence_transformers
 from retrievers.models.positions import mixable_length
-from retrievers.models.read_settings import (
-    Module,
-    find_code,
-    find_transformer_file,
-    is_known_module,
-)
 from retrievers.models.resolve import Model
+from retrievers.models.st_files import Module
 
 T = TypeVar("T")
 FIX_FOLDER = "Fix the folder and run again."
@@ -104,7 +100,7 @@ def _settings(root: Path, device: str, dtype: torch.dtype) -> dict[str, Any]:
     return {
         "device": str(pick_device(device)),
         "local_files_only": True,
-        "trust_remote_code": bool(find_code(root)),
+        "trust_remote_code": bool(ModelFolder(root).find_code()),
         "model_kwargs": {"weights_only": True, "dtype": dtype},
     }
 

@@ -24,8 +24,9 @@ from foundation.machine import library_version
 from foundation.sources import load_name
 from retrievers.encoders.protocol import Callback, Encoder, join, scale_to_unit
 from retrievers.models.card import UNKNOWN_FINGERPRINT, Card, Dtype, Prompts, Recipe, Similarity
-from retrievers.models.read_settings import POOLING, check_similarity
+from retrievers.models.folder import check_similarity
 from retrievers.models.resolve import Model
+from retrievers.models.st_files import POOLING
 
 BATCH = 256  # texts for one call of a user's function
 PROBE = "probe"

@@ -17,7 +17,7 @@ from foundation.errors import BenchError, first_line
 from foundation.records import read_object
 from retrievers.encoders.protocol import Segments, join
 from retrievers.models.card import Recipe, TruncationSide
-from retrievers.models.read_checkpoint import Checkpoint
+from retrievers.models.checkpoint import Checkpoint
 
 # Fixed texts, one per line, that reveal a changed model, tokenizer or server, and calibrate int8.
 PROBE_FILE = Path(__file__).with_name("probe.txt")

@@ -33,13 +33,10 @@ from retrievers.encoders.packed import (
 from retrievers.encoders.protocol import PhaseTimer, Segments
 from retrievers.encoders.token_workers import TokenWorkers
 from retrievers.encoders.tokens import TextTokenizer, Tokens, load_tokenizer, probe_texts
+from retrievers.models.adapter_files import check_adapter_unchanged
 from retrievers.models.card import Recipe, StoredPooling
+from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage
-from retrievers.models.read_checkpoint import (
-    Checkpoint,
-    check_adapter_unchanged,
-    is_length_dependent,
-)
 
 FEW_TOKENS = 128  # which one thread computes in some tens of milliseconds
 EQUAL_LENGTHS = (
@@ -93,7 +90,7 @@ class Tower:
         change(network)
         network = network.to(device)
         self.mixable_length = checkpoint.mixable_length
-        if is_length_dependent(checkpoint, recipe.max_tokens):
+        if checkpoint.is_length_dependent(recipe.max_tokens):
             logger.warning(EQUAL_LENGTHS, recipe.model, self.mixable_length)
             keep_frequencies(network)
         packed = None if adapter is not None else self._pack(network)

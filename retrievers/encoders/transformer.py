@@ -25,8 +25,9 @@ from retrievers.encoders.objects import open_object
 from retrievers.encoders.protocol import Callback, Encoder, PhaseTimer, Segments, join_segments
 from retrievers.encoders.ready_vectors import ReadyVectors
 from retrievers.encoders.tokens import Tokens, hash_tokens
+from retrievers.models.adapter_files import ROUTER
 from retrievers.models.card import Recipe, Role
-from retrievers.models.read_checkpoint import ROUTER, Checkpoint
+from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.resolve import Model
 
 if TYPE_CHECKING:

@@ -19,15 +19,15 @@ from torch.nn import functional
 from foundation.errors import BenchError, wrap_errors
 from foundation.files import resolve_inside
 from retrievers.models.card import Recipe, Stage
-from retrievers.models.read_checkpoint import (
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.folder import ModelFolder
+from retrievers.models.weights import (
     DAMAGED,
     HEAD_WEIGHTS,
-    Checkpoint,
     find_weights,
     read_tensors,
     weight_files,
 )
-from retrievers.models.read_settings import read_stage_file
 
 LoadedStage = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, LoadedStage] = {
@@ -126,7 +126,7 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
         if path.suffix != ".json":
             tensors |= read_tensors(path, names)
     weight, bias = map(tensors.get, names)
-    needs_bias = where == "key" or read_stage_file(folder).bias
+    needs_bias = where == "key" or ModelFolder(checkpoint.root).read_stage(name).bias
     if weight is None or (bias is None and needs_bias):
         raise BenchError(f"{folder} has no weights for the stage {stage.source}")
     if weight.shape[0] != stage.width:

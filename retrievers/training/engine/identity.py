@@ -11,7 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from retrievers.models.card import Recipe
-from retrievers.models.resolve import TRAINING_FILE, Model
+from retrievers.models.names import TRAINING_FILE
+from retrievers.models.resolve import Model
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt")
 Hashes = Mapping[str, str]

@@ -32,8 +32,9 @@ from foundation.errors import BenchError
 from foundation.files import FileLock, clean_up, replace_entries, replace_file, reset_permissions
 from foundation.records import convert_table, find_differing_keys, read_json, write_json
 from retrievers.models.card import CARD_FILE, Card, write_card
-from retrievers.models.read_settings import LEGACY_POOLING, ST_POOLING
-from retrievers.models.resolve import TRAINING_FILE, resolve_card, resolve_kind
+from retrievers.models.names import TRAINING_FILE, resolve_card
+from retrievers.models.resolve import resolve_kind
+from retrievers.models.st_files import LEGACY_POOLING, ST_POOLING
 from retrievers.training.engine.context import (
     CURVE_FILE,
     TrainingContext,

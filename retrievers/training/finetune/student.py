@@ -19,11 +19,12 @@ from retrievers.adapters.adapter import AdaptedNetwork, add_adapter
 from retrievers.encoders.protocol import Segments, join
 from retrievers.encoders.tokens import TextTokenizer, load_tokenizer
 from retrievers.encoders.tower import PaddedEncoder
+from retrievers.models.adapter_files import ADAPTER_FOLDER
 from retrievers.models.card import Card, Recipe, make_card_like
+from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, silence_transformers
-from retrievers.models.read_checkpoint import ADAPTER_FOLDER, Checkpoint
-from retrievers.models.read_settings import ST_POOLING
 from retrievers.models.resolve import Model
+from retrievers.models.st_files import ST_POOLING
 from retrievers.training.engine.identity import WEIGHT_SUFFIXES
 from retrievers.training.engine.run_folder import save_checkpoint
 from retrievers.training.preset import Biases, Finetuning, Part

@@ -20,7 +20,8 @@ from retrievers.encoders.device import pick_device
 from retrievers.encoders.library import load_cross_encoder
 from retrievers.encoders.protocol import join
 from retrievers.encoders.tokens import load_tokenizer
-from retrievers.models.read_checkpoint import Checkpoint, read_checkpoint
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.folder import ModelFolder
 from retrievers.models.resolve import Model
 from retrievers.training.engine.context import Progress, TrainingContext, is_first, wait_for_file
 from retrievers.training.engine.run_folder import (
@@ -80,7 +81,7 @@ class CrossEncoderTeacher:
             if not is_complete(folder):
                 self._train(rows)
                 wait_for_file(folder / COMPLETE)
-            teacher = read_checkpoint(folder)
+            teacher = Checkpoint.of_network(ModelFolder(folder))
         longest = min(settings.max_tokens, teacher.position_limit or settings.max_tokens)
         return load_cross_encoder(teacher.folder, "cpu", "float32", longest)
 

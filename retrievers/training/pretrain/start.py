@@ -26,10 +26,12 @@ from foundation.errors import BenchError, wrap_errors
 from foundation.files import replace_entries, sha256_of_file
 from foundation.records import decode_json, write_json
 from retrievers.encoders.tokens import load_tokenizer
+from retrievers.models.checkpoint import HEADS, HEADS_FILE, Checkpoint
+from retrievers.models.folder import ModelFolder
 from retrievers.models.loading import HEAD_ATTRIBUTES, read_weights
-from retrievers.models.locate import find_card, locate_card, locate_checkpoint
+from retrievers.models.locate import locate_card, locate_checkpoint
+from retrievers.models.names import find_card
 from retrievers.models.positions import stated_positions
-from retrievers.models.read_checkpoint import HEADS, HEADS_FILE, Checkpoint, read_checkpoint
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.objective import Objective
 from retrievers.training.preset import Scratch, Start
@@ -96,7 +98,7 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
     """Find the checkpoint of a card, folder or Hub id, and what it was trained on."""
     found = find_card(model)
     if found is None:
-        return read_checkpoint(locate_checkpoint(model, base=Path.cwd())), ()
+        return Checkpoint.of_network(ModelFolder(locate_checkpoint(model, base=Path.cwd()))), ()
     card, base = found
     if card.adapter or card.query_checkpoint:
         part = "an adapter" if card.adapter else "a second encoder"
@@ -107,7 +109,7 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
         raise BenchError(
             f"{card.name} has no checkpoint to start from", card.missing or "Use another model."
         )
-    return read_checkpoint(locate_card(card, base)), card.trained_on
+    return Checkpoint.of_network(ModelFolder(locate_card(card, base))), card.trained_on
 
 
 def hash_start(model: str, role: str = "") -> dict[str, str]:

@@ -13,7 +13,7 @@ from bench.evaluation.runs import Run
 from bench.runner.workspace import Workspace
 from foundation.errors import BenchError
 from retrievers.models.card import Card, Fusion
-from retrievers.models.locate import anchor_members
+from retrievers.models.names import anchor_members
 from retrievers.models.resolve import resolve_model
 from tests.support.collections import write_collection
 from tests.support.pipelines import run_of, write_fusion

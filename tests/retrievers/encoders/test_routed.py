@@ -12,7 +12,7 @@ from retrievers.adapters.compose import (
     route_adapters,
 )
 from retrievers.encoders.transformer import open_encoder
-from retrievers.models.read_checkpoint import ROUTER, ROUTING
+from retrievers.models.adapter_files import ROUTER, ROUTING
 from retrievers.models.resolve import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import run, table
 from tests.support.small_finetuning import TEXTS, TITLES, WORDS, model

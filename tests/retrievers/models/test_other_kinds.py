@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.models.resolve import resolve_card
+from retrievers.models.names import resolve_card
 from tests.support import tiny_checkpoints as tiny
 
 ST = "sentence_transformers."

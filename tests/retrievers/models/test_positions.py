@@ -12,9 +12,9 @@ import torch
 import transformers
 
 from foundation.errors import BenchError
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.folder import ModelFolder
 from retrievers.models.positions import ENDS_OF_BIASES, OFFSET_POSITIONS
-from retrievers.models.read_checkpoint import read_checkpoint
-from retrievers.models.read_settings import read_st_folder
 from tests.support import tiny_checkpoints as tiny
 
 base = pytest.importorskip("sentence_transformers.base.modules")
@@ -80,7 +80,7 @@ def test_the_length_is_that_of_sentence_transformers_for_every_architecture(
         except Exception:  # not a model of texts
             continue
         seen += 1
-        found = read_st_folder(folder).max_document_tokens
+        found = ModelFolder(folder).read_st_card().max_document_tokens
         if name in (*OFFSET_POSITIONS, *ENDS_OF_BIASES):  # it would fail on the longest texts
             theirs = min(theirs, found)
         assert found == min(theirs, 1_000_000), name
@@ -97,10 +97,10 @@ def test_positions_of_an_unknown_kind_are_refused(tmp_path: Path, kind: str) -> 
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
     tiny.write_json(path, config | {"position_embedding_type": "absolute"})
-    read_checkpoint(tmp_path)
+    Checkpoint.of_network(ModelFolder(tmp_path))
     tiny.write_json(path, config | {"position_embedding_type": kind})
     with pytest.raises(BenchError, match=f"unknown position_embedding_type '{kind}'") as caught:
-        read_checkpoint(tmp_path)
+        Checkpoint.of_network(ModelFolder(tmp_path))
     assert "Write one of absolute" in caught.value.hint
 
 
@@ -110,10 +110,10 @@ def test_relative_positions_need_a_version_that_reads_them(tmp_path: Path, kind:
     path = tmp_path / "config.json"
     tiny.write_json(path, json.loads(path.read_text()) | {"position_embedding_type": kind})
     if transformers.__version__ < "5":
-        assert read_checkpoint(tmp_path).position_limit == 64
+        assert Checkpoint.of_network(ModelFolder(tmp_path)).position_limit == 64
         return
     with pytest.raises(BenchError, match=f"ignores position_embedding_type '{kind}'"):
-        read_checkpoint(tmp_path)
+        Checkpoint.of_network(ModelFolder(tmp_path))
 
 
 LENGTHS: list[tuple[dict[str, Any], int]] = [
@@ -135,10 +135,10 @@ def test_the_length_is_found_under_each_architectures_name(
 ) -> None:
     folder = write_folder(tmp_path, None)
     tiny.write_json(folder / "config.json", config)
-    found = read_st_folder(folder)
+    found = ModelFolder(folder).read_st_card()
     assert (found.max_query_tokens, found.max_document_tokens) == (length, length)
     assert ("texts are never cut" in found.warning) == (length == 1_000_000)
     tiny.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 128})
-    found, fits = read_st_folder(folder), length >= 128
+    found, fits = ModelFolder(folder).read_st_card(), length >= 128
     assert found.max_document_tokens == (128 if fits else length)
     assert (f"reads at most {length} tokens" in found.warning) == (not fits)

@@ -12,7 +12,7 @@ import pytest
 from foundation import machine
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
-from retrievers.models import locate
+from retrievers.models import locate, names
 from retrievers.models import resolve as resolving
 from retrievers.models.card import Recipe, load_card
 from retrievers.models.resolve import resolve_model
@@ -86,7 +86,7 @@ def test_like_uses_the_recipe_and_drops_what_belongs_to_the_other_checkpoint(
 @pytest.mark.parametrize("name", ["model.py", "model.toml"])
 def test_a_folder_may_be_called_like_a_file(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    assert locate.find_card(str(tmp_path / name)) is None
+    assert names.find_card(str(tmp_path / name)) is None
 
 
 def test_like_needs_a_card_of_one_transformer(tmp_path: Path, folder: Path) -> None:

@@ -10,7 +10,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from foundation.errors import BenchError
 from retrievers.encoders.tokens import load_tokenizer
-from retrievers.models.read_checkpoint import read_checkpoint
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.folder import ModelFolder
 from tests.support import tiny_checkpoints as tiny
 
 
@@ -35,7 +36,7 @@ def test_a_tokenizer_of_another_kind_is_an_error_that_names_both(
     bert = transformers.BertTokenizerFast(str(folder / "vocab.txt"))
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: bert)
     with pytest.raises(BenchError, match=r"BertTokenizer\w* \(WordPiece, .*is a Unigram") as error:
-        load_tokenizer(read_checkpoint(folder))
+        load_tokenizer(Checkpoint.of_network(ModelFolder(folder)))
     assert "PreTrainedTokenizerFast" in error.value.hint
 
 
@@ -46,7 +47,7 @@ def test_a_vocabulary_in_another_order_is_an_error(
     other = transformers.BertTokenizerFast(str(folder / "vocab.txt"))
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: other)
     with pytest.raises(BenchError, match="fixed texts have other token ids"):
-        load_tokenizer(read_checkpoint(folder))
+        load_tokenizer(Checkpoint.of_network(ModelFolder(folder)))
 
 
 @pytest.mark.parametrize("option", ["do_lower_case", "strip_accents", "tokenize_chinese_chars"])
@@ -56,14 +57,14 @@ def test_options_of_the_configuration_explain_a_difference(
 ) -> None:
     path = folder / "tokenizer_config.json"
     tiny.write_json(path, {**json.loads(path.read_text()), option: value})
-    load_tokenizer(read_checkpoint(folder))
+    load_tokenizer(Checkpoint.of_network(ModelFolder(folder)))
 
 
 @pytest.mark.skipif(transformers.__version__ < "5", reason="version 4 adds what is missing")
 def test_a_class_that_cannot_be_built_from_the_vocabulary_is_an_error(folder: Path) -> None:
     tiny.write_json(folder / "tokenizer_config.json", {"tokenizer_class": "GemmaTokenizer"})
     with pytest.raises(BenchError, match="cannot be loaded: Unk token `<unk>` not found") as error:
-        load_tokenizer(read_checkpoint(folder))
+        load_tokenizer(Checkpoint.of_network(ModelFolder(folder)))
     assert "PreTrainedTokenizerFast" in error.value.hint
 
 
@@ -71,5 +72,5 @@ def test_a_class_of_its_own_kind_loads_any_tokenizer(folder: Path) -> None:
     unigram().save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"}
     tiny.write_json(folder / "tokenizer_config.json", settings)
-    loaded = load_tokenizer(read_checkpoint(folder)).backend_tokenizer
+    loaded = load_tokenizer(Checkpoint.of_network(ModelFolder(folder))).backend_tokenizer
     assert loaded.get_vocab_size(with_added_tokens=False) == 1 + len(tiny.WORDS)

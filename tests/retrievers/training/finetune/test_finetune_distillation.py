@@ -8,7 +8,8 @@ import torch
 
 from foundation.errors import BenchError
 from retrievers.encoders.library import load_cross_encoder
-from retrievers.models.read_checkpoint import read_checkpoint
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.folder import ModelFolder
 from retrievers.models.resolve import resolve_model
 from retrievers.training.engine.context import read_curve
 from retrievers.training.finetune.finetune import finetune
@@ -42,7 +43,7 @@ SMALL = "batch_size = 4\nmax_tokens = 24\nepochs = 3.0\n[teacher.optimizer]\nlr 
 def trained_teacher(folder):
     """A folder with one score for a pair."""
     tiny.write_bert(folder / "encoder")
-    teacher = new_cross_encoder(read_checkpoint(folder / "encoder"), 24)
+    teacher = new_cross_encoder(Checkpoint.of_network(ModelFolder(folder / "encoder")), 24)
     teacher.model.save_pretrained(str(folder / "teacher"))
     teacher.tokenizer.save_pretrained(str(folder / "teacher"))
     return folder / "teacher"

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from foundation.errors import BenchError
 from retrievers.encoders.tokens import load_tokenizer
-from retrievers.models.read_checkpoint import read_checkpoint
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.folder import ModelFolder
 from retrievers.training.pretrain.pretrain import pretrain
 from retrievers.training.pretrain.start import SPECIAL, train_tokenizer
 from tests.support import small_starts as small
@@ -83,6 +84,6 @@ def test_too_small_a_vocabulary_gives_one_error(texts):
 def test_a_new_model_has_the_vocabulary_of_its_texts_and_keeps_it(tmp_path):
     preset = small.preset(tmp_path, steps=2, start={"scratch": {**SCRATCH, "vocabulary": 80}})
     pretrain(preset, TEXTS, small.on_cpu(tmp_path / "out"))
-    tokenizer = load_tokenizer(read_checkpoint(tmp_path / "out"))
+    tokenizer = load_tokenizer(Checkpoint.of_network(ModelFolder(tmp_path / "out")))
     assert tokenizer.get_vocab() == train_tokenizer(TEXTS, 80).get_vocab()
     assert len(tokenizer) == 80

@@ -13,8 +13,9 @@ import pytest
 from foundation.errors import BenchError
 from foundation.files import resolve_inside
 from retrievers.encoders.transformer import open_encoder
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.folder import ModelFolder
 from retrievers.models.locate import fetch_checkpoint, locate_checkpoint
-from retrievers.models.read_checkpoint import read_checkpoint
 from retrievers.models.resolve import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support.tiny_checkpoints import write_hub
@@ -29,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_files_that_change_a_vector_are_hashed(folder: Path) -> None:
     (folder / "README.md").write_text("not part of the model")
     (folder / "pytorch_model.bin").write_bytes(b"nor is this, beside safetensors")
-    found = read_checkpoint(folder)
+    found = Checkpoint.of_network(ModelFolder(folder))
     assert {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt"} <= set(found.hashes)
     assert not {"README.md", "pytorch_model.bin"} & set(found.hashes)
     assert found.hashes["model.safetensors"] == found.weights_sha256
@@ -67,7 +68,7 @@ def test_damaged_safetensors_are_refused(folder: Path, change: str) -> None:
     }
     path.write_bytes(bad[change])
     with pytest.raises(BenchError, match="not a complete safetensors file"):
-        read_checkpoint(folder)
+        Checkpoint.of_network(ModelFolder(folder))
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
@@ -77,14 +78,14 @@ def test_a_checkpoint_with_its_own_code_is_refused(folder: Path, name: str) -> N
     (folder / name).write_text(json.dumps(content))
     (folder / "modeling.py").write_text("raise SystemExit('executed')")
     with pytest.raises(BenchError, match="code of its own"):
-        read_checkpoint(folder)
+        Checkpoint.of_network(ModelFolder(folder))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '"x"', "", "[" * 200_000, '{"a":' * 200_000, "\xff"])
 def test_a_broken_config_is_refused(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     with pytest.raises(BenchError, match=r"config\.json"):
-        read_checkpoint(folder)
+        Checkpoint.of_network(ModelFolder(folder))
 
 
 def test_shards_are_hashed_and_a_missing_one_is_named(folder: Path) -> None:
@@ -92,11 +93,11 @@ def test_shards_are_hashed_and_a_missing_one_is_named(folder: Path) -> None:
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
     tiny.write_json(folder / "model.safetensors.index.json", index)
     with pytest.raises(BenchError, match=r"model-2\.safetensors is missing"):
-        read_checkpoint(folder)
+        Checkpoint.of_network(ModelFolder(folder))
 
     index["weight_map"].pop("b")
     tiny.write_json(folder / "model.safetensors.index.json", index)
-    assert "model-1.safetensors" in read_checkpoint(folder).hashes
+    assert "model-1.safetensors" in Checkpoint.of_network(ModelFolder(folder)).hashes
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_a_damaged_index_of_shards_is_refused(folder: Path, content: str) -> Non
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(content)
     with pytest.raises(BenchError) as caught:
-        read_checkpoint(folder)
+        Checkpoint.of_network(ModelFolder(folder))
     assert str(folder) in str(caught.value)
 
 
@@ -122,13 +123,13 @@ def test_a_name_inside_a_checkpoint_cannot_lead_out_of_it(folder: Path, name: st
     tiny.write_json(folder / "model.safetensors.index.json", {"weight_map": {"a": name}})
     (folder / "model.safetensors").unlink()
     with pytest.raises(BenchError, match="leads out"):
-        read_checkpoint(folder)
+        Checkpoint.of_network(ModelFolder(folder))
 
 
 def test_an_adapter_folder_is_not_a_model(folder: Path) -> None:
     tiny.write_json(folder / "adapter_config.json", {"peft_type": "LORA"})
     with pytest.raises(BenchError, match="holds an adapter") as caught:
-        read_checkpoint(folder)
+        Checkpoint.of_network(ModelFolder(folder))
     assert "--adapter" in caught.value.hint
 
 
@@ -161,17 +162,17 @@ def test_the_position_limit_is_what_the_architecture_can_use(
     folder: Path, config: dict[str, Any], limit: int | None
 ) -> None:
     tiny.write_json(folder / "config.json", config)
-    assert read_checkpoint(folder).position_limit == limit
+    assert Checkpoint.of_network(ModelFolder(folder)).position_limit == limit
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "d_model", "dim"])
 def test_the_hidden_width_is_found_under_each_architectures_name(folder: Path, key: str) -> None:
     tiny.write_json(folder / "config.json", {key: 48})
-    assert read_checkpoint(folder).hidden_width == 48
+    assert Checkpoint.of_network(ModelFolder(folder)).hidden_width == 48
     for content in ({"model_type": "bert"}, {key: True}, {key: "48"}, {key: -1}, {key: [48]}):
         tiny.write_json(folder / "config.json", content)
         with pytest.raises(BenchError, match="no hidden size"):
-            _ = read_checkpoint(folder).hidden_width
+            _ = Checkpoint.of_network(ModelFolder(folder)).hidden_width
 
 
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
@@ -188,7 +189,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Pa
 def test_a_package_carries_weights_without_being_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    sha = read_checkpoint(folder).weights_sha256
+    sha = Checkpoint.of_network(ModelFolder(folder)).weights_sha256
     model = install(tmp_path, monkeypatch, folder)
     found = locate_checkpoint("org/name", "main", base=tmp_path, package="carrier/model", sha=sha)
     assert found == model
@@ -215,7 +216,7 @@ def test_the_cache_of_the_hub_is_used_offline(
 ) -> None:
     snapshot = write_hub(tmp_path, folder, monkeypatch)
     assert fetch_checkpoint("org/name", "main") == snapshot
-    assert read_checkpoint(snapshot).revision == "c0ffee"
+    assert Checkpoint.of_network(ModelFolder(snapshot)).revision == "c0ffee"
     with pytest.raises(BenchError, match="no folder"):
         locate_checkpoint("./missing/model", "main", base=tmp_path)
     with pytest.raises(BenchError, match="org/other@main") as caught:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.models.read_settings import read_st_folder
+from retrievers.models.folder import ModelFolder
 from tests.support import tiny_checkpoints as tiny
 
 DENSE = {
@@ -21,7 +21,7 @@ def test_the_layout_of_version_2(tmp_path: Path) -> None:
     folder = tiny.write_st_folder(tmp_path, "Dense", "Normalize")
     tiny.write_json(folder / "2_Dense" / "config.json", DENSE)
     tiny.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 128})
-    found = read_st_folder(folder)
+    found = ModelFolder(folder).read_st_card()
 
     assert (found.pooling, found.normalize) == ("mean", True)
     assert found.max_query_tokens == found.max_document_tokens == 128
@@ -33,16 +33,16 @@ def test_the_layout_of_version_2(tmp_path: Path) -> None:
 def test_dropout_is_an_identity_when_texts_are_encoded(tmp_path: Path) -> None:
     folder = tiny.write_st_folder(tmp_path, "Dense", "Dropout", "Normalize")
     tiny.write_json(folder / "2_Dense" / "config.json", DENSE)
-    found = read_st_folder(folder)
+    found = ModelFolder(folder).read_st_card()
     assert [stage.folder for stage in found.stages] == ["2_Dense"]
     assert found.normalize
 
 
 def test_prompts_of_other_names_are_named_as_unused(tmp_path: Path) -> None:
     prompts = {"query": "q: ", "passage": "p: ", "clustering": "c: ", "corpus": ""}
-    found = read_st_folder(
+    found = ModelFolder(
         tiny.write_st_folder(tmp_path, prompts=prompts, default_prompt_name="passage")
-    )
+    ).read_st_card()
     assert (found.prompts.query, found.prompts.document) == ("q: ", "")
     assert "its prompts passage, clustering are not used" in found.warning
     assert "cosine is used" in found.warning
@@ -51,17 +51,17 @@ def test_prompts_of_other_names_are_named_as_unused(tmp_path: Path) -> None:
 def test_a_third_party_class_is_refused_and_not_imported(tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
     with pytest.raises(BenchError, match=r"'evil\.Module', which is not from"):
-        read_st_folder(tiny.write_st_folder(tmp_path, ("2_Evil", "evil.Module")))
+        ModelFolder(tiny.write_st_folder(tmp_path, ("2_Evil", "evil.Module"))).read_st_card()
     with pytest.raises(BenchError, match="not from sentence-transformers"):
-        read_st_folder(
+        ModelFolder(
             tiny.write_st_folder(tmp_path, ("2_Evil", "sentence_transformers_evil.Dense"))
-        )
+        ).read_st_card()
 
 
 @pytest.mark.parametrize("extra", [("CNN",), ("Normalize", "Dense"), ("Pooling",)])
 def test_other_modules_and_orders_are_not_supported(tmp_path: Path, extra: tuple[str, ...]) -> None:
     with pytest.raises(BenchError, match="are not supported") as caught:
-        read_st_folder(tiny.write_st_folder(tmp_path, *extra))
+        ModelFolder(tiny.write_st_folder(tmp_path, *extra)).read_st_card()
     assert "Transformer, Pooling" in caught.value.hint
 
 
@@ -82,7 +82,7 @@ def test_pooling_that_cannot_be_reproduced_is_refused(
     folder = tiny.write_st_folder(tmp_path)
     tiny.write_json(folder / "1_Pooling" / "config.json", pooling)
     with pytest.raises(BenchError, match="not supported"):
-        read_st_folder(folder)
+        ModelFolder(folder).read_st_card()
 
 
 @pytest.mark.parametrize(
@@ -113,15 +113,15 @@ def test_texts_are_lower_cased_where_the_tokenizer_does_not(
     folder = tiny.write_st_folder(tmp_path)
     for name, content in files.items():
         tiny.write_json(folder / name, content)
-    assert not read_st_folder(folder).lower_case
+    assert not ModelFolder(folder).read_st_card().lower_case
     tiny.write_json(folder / "sentence_bert_config.json", {"do_lower_case": True})
-    assert read_st_folder(folder).lower_case == lower_case
+    assert ModelFolder(folder).read_st_card().lower_case == lower_case
 
 
 def test_settings_are_found_under_the_names_of_older_versions(tmp_path: Path) -> None:
     folder = tiny.write_st_folder(tmp_path)
     tiny.write_json(folder / "sentence_roberta_config.json", {"max_seq_length": 77})
-    assert read_st_folder(folder).max_query_tokens == 77
+    assert ModelFolder(folder).read_st_card().max_query_tokens == 77
 
 
 DEEP = "[" * 200_000
@@ -166,10 +166,10 @@ CASES = [(name, text) for name, texts in BAD_FILES.items() for text in texts]
 def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, text: str) -> None:
     folder = tiny.write_st_folder(tmp_path, "Dense")
     tiny.write_json(folder / "2_Dense" / "config.json", DENSE)
-    assert read_st_folder(folder)
+    assert ModelFolder(folder).read_st_card()
     (folder / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(BenchError) as caught:
-        read_st_folder(folder)
+        ModelFolder(folder).read_st_card()
     assert str(folder) in str(caught.value)
 
 
@@ -177,7 +177,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, text: str)
 def test_a_module_in_no_folder_is_refused(tmp_path: Path, path: str) -> None:
     folder = tiny.write_st_folder(tmp_path, (path, f"{tiny.ST}Dense"))
     with pytest.raises(BenchError):
-        read_st_folder(folder)
+        ModelFolder(folder).read_st_card()
 
 
 @pytest.mark.parametrize(
@@ -193,10 +193,10 @@ def test_a_field_that_may_change_vectors_is_refused(
 ) -> None:
     folder = tiny.write_st_folder(tmp_path, "Dense")
     tiny.write_json(folder / "2_Dense" / "config.json", DENSE)
-    read_st_folder(folder)
+    ModelFolder(folder).read_st_card()
     tiny.write_json(folder / module / "config.json", content)
     with pytest.raises(BenchError, match=f"{module}.*(use_residual|temperature|weights)"):
-        read_st_folder(folder)
+        ModelFolder(folder).read_st_card()
 
 
 @pytest.mark.parametrize(
@@ -212,15 +212,17 @@ def test_a_stated_length_is_cut_only_to_a_table_of_positions(
     folder = tiny.write_st_folder(tmp_path)
     tiny.write_json(folder / "config.json", config)
     tiny.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 128})
-    assert read_st_folder(folder).max_document_tokens == length
+    assert ModelFolder(folder).read_st_card().max_document_tokens == length
     tiny.write_json(folder / "sentence_bert_config.json", {})
-    assert read_st_folder(folder).max_document_tokens == 64  # as sentence-transformers does
+    assert (
+        ModelFolder(folder).read_st_card().max_document_tokens == 64
+    )  # as sentence-transformers does
 
 
 def test_requirements_that_are_met_are_accepted(tmp_path: Path) -> None:
     reason = {"specifier": ">=4", "reason": "older versions lack the model"}
     met = {"transformers": reason, "pytorch": ">=1", "python": ">3", "sentence_transformers": ">99"}
-    read_st_folder(tiny.write_st_folder(tmp_path, requirements=met))
+    ModelFolder(tiny.write_st_folder(tmp_path, requirements=met)).read_st_card()
 
 
 @pytest.mark.parametrize(
@@ -237,4 +239,4 @@ def test_requirements_that_are_not_met_are_an_error(
 ) -> None:
     folder = tiny.write_st_folder(tmp_path, requirements=requirements)
     with pytest.raises(BenchError, match=said):
-        read_st_folder(folder)
+        ModelFolder(folder).read_st_card()
