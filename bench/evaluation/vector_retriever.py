@@ -307,7 +307,7 @@ class VectorRetriever(Retriever):
     def _loading_bytes(self) -> int:
         """Estimated memory to load the model, with weights in float32, in bytes."""
         checkpoints = list(filter(None, (self.model.document, self.model.query)))
-        sizes = (size for each in checkpoints for size, _ in each.stamps.values())
+        sizes = (each.size for each in checkpoints)
         return PYTORCH_BYTES + 2 * sum(sizes) if checkpoints else 0
 
     def _apply_view(self, stored: CorpusVectors) -> CorpusVectors:
@@ -388,4 +388,4 @@ class ReadyVectorsRetriever(VectorRetriever):
     @property
     def _loading_bytes(self) -> int:
         """Size of the files, in bytes."""
-        return sum(size for size, _ in self.model.checkpoint.stamps.values())
+        return self.model.checkpoint.size

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, wrap_errors
-from foundation.records import read_json, read_object
+from foundation.records import read_object
 from retrievers.encoders.device import pick_device
 from retrievers.encoders.preflight import BATCH_TOLERANCE
 from retrievers.encoders.tokens import probe_texts
@@ -157,7 +157,7 @@ def _refuse_unread_keys(root: Path) -> None:
 
 def _list_modules(root: Path) -> Iterator[tuple[Path, Module]]:
     """Yield the folder and entry of each module, those of a router's routes included."""
-    for module in read_json(root / "modules.json", list[Module]):
+    for module in ModelFolder(root).modules:
         folder = root / module.path
         yield folder, module
         if (folder / ROUTER).is_file():

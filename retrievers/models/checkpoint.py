@@ -4,13 +4,12 @@ Everything is read as data: code in a folder is refused, and never run.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from foundation.errors import BenchError
-from foundation.files import sha256_of_file
-from retrievers.models.folder import ModelFolder
+from retrievers.models.folder import HashedFile, ModelFolder
 from retrievers.models.positions import check_position_kind, mixable_length, position_limit
 from retrievers.models.read_vectors import vector_files
 from retrievers.models.weights import find_weights, weight_files
@@ -35,8 +34,7 @@ class Checkpoint:
 
     Attributes:
         root: folder that stage folders are relative to.
-        hashes: sha256 (hex) of each file that can change a vector, by path relative to ``root``.
-        stamps: size in bytes and time of modification in nanoseconds of these files when hashed.
+        hashed: each file that can change a vector, by its path relative to ``root``.
         folder: folder of ``config.json``, weights and tokenizer; ``root`` or inside it.
         weights: name of the file of weights, or of its index, in ``folder``; "" if a library or
             another program decides.
@@ -45,12 +43,11 @@ class Checkpoint:
     """
 
     root: Path
-    hashes: Mapping[str, str]
-    stamps: Mapping[str, tuple[int, int]]
+    hashed: Mapping[str, HashedFile]
     folder: Path
-    weights: str
-    config: Mapping[str, Any]
-    position_limit: int | None
+    weights: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    position_limit: int | None = None
 
     @classmethod
     def of_network(cls, folder: ModelFolder, stages: Iterable[str] = ()) -> Self:
@@ -69,8 +66,8 @@ class Checkpoint:
         files = [inner / "config.json", *weight_files(inner, weights), *_tokenizer_files(inner)]
         for stage in map(folder.inside, stages):
             files += [stage / "config.json", *weight_files(stage, find_weights(stage))]
-        hashed = _hash_files(folder.root, sorted(set(files)))
-        return cls(folder.root, *hashed, inner, weights, config, position_limit(config))
+        hashed, limit = _hash_files(folder, sorted(set(files))), position_limit(config)
+        return cls(folder.root, hashed, inner, weights, config, limit)
 
     @classmethod
     def of_library(cls, folder: ModelFolder) -> Self:
@@ -84,32 +81,39 @@ class Checkpoint:
             if path.name == ADAPTER_CONFIG:
                 raise BenchError(f"{path} is an adapter", "Save the model with it merged.")
             files.append(path)
-        return cls(folder.root, *_hash_files(folder.root, files), folder.root, "", {}, None)
+        return cls(folder.root, _hash_files(folder, files), folder.root)
 
     @classmethod
     def of_vectors(cls, path: Path) -> Self:
         """Hash the files of ready vectors in a folder, or a single file of them."""
         root = path if path.is_dir() else path.parent
-        return cls(root, *_hash_files(root, vector_files(path)), root, "", {}, None)
+        return cls(root, _hash_files(ModelFolder(root), vector_files(path)), root)
 
     def check_unchanged(self) -> None:
         """Raise if an existing file differs from the one that was hashed."""
-        for name, digest in self.hashes.items():
-            path = self.root / name
-            if not path.is_file() or _stamp(path) == self.stamps[name]:
-                continue
-            if sha256_of_file(path) != digest:
+        for path, known in zip(self.files, self.hashed.values(), strict=True):
+            if path.is_file() and known.is_changed(path):
                 raise BenchError(f"{path} changed while it was used", WAIT_FOR_WRITER)
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Hashes (sha256, hex) of the files, by their paths relative to ``root``."""
+        return {name: file.sha256 for name, file in self.hashed.items()}
+
+    @property
+    def size(self) -> int:
+        """Size of the files in bytes."""
+        return sum(file.size for file in self.hashed.values())
 
     @property
     def files(self) -> list[Path]:
         """Files that can change a vector."""
-        return [self.root / name for name in self.hashes]
+        return [self.root / name for name in self.hashed]
 
     @property
     def weights_sha256(self) -> str:
         """Hash (sha256) of the file of weights, or of the index of its shards."""
-        return self.hashes[str((self.folder / self.weights).relative_to(self.root))]
+        return self.hashed[str((self.folder / self.weights).relative_to(self.root))].sha256
 
     @property
     def revision(self) -> str:
@@ -134,18 +138,9 @@ class Checkpoint:
         return self.mixable_length is not None and max_tokens > self.mixable_length
 
 
-def _hash_files(
-    root: Path, files: Iterable[Path]
-) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
-    """Return hashes and stamps of ``files`` by path relative to ``root``."""
-    names = {path.relative_to(root).as_posix(): path for path in files}
-    stamps = {name: _stamp(path) for name, path in names.items()}  # before they are read
-    return {name: sha256_of_file(path) for name, path in names.items()}, stamps
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+def _hash_files(folder: ModelFolder, files: Iterable[Path]) -> dict[str, HashedFile]:
+    """Hash ``files`` by their paths relative to the root of ``folder``."""
+    return {path.relative_to(folder.root).as_posix(): folder.hash_file(path) for path in files}
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:

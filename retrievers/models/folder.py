@@ -13,15 +13,16 @@ from functools import cached_property
 from os.path import lexists  # a folder, or a link to nothing, is not read as if it were absent
 from pathlib import Path
 from platform import python_version
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from foundation.errors import BenchError
-from foundation.files import resolve_inside
+from foundation.files import resolve_inside, sha256_of_file
 from foundation.machine import library_version
 from foundation.records import read_json, read_object
+from retrievers.models import st_files as st
 from retrievers.models.card import (
     CARD_FILE,
     MAX_TOKENS,
@@ -34,29 +35,6 @@ from retrievers.models.card import (
     load_card,
 )
 from retrievers.models.positions import position_limit, stated_positions
-from retrievers.models.st_files import (
-    AUTO_MAP,
-    CLASS_KEYS,
-    LIBRARY_CLASS,
-    MODULES,
-    PLAIN_MODULES,
-    POOLING,
-    RETRIEVAL_PROMPTS,
-    ST_SETTINGS,
-    STAGE_MODULES,
-    TOKENIZER_PATH,
-    TRANSFORMER_FILES,
-    KnownModule,
-    KnownSettings,
-    Module,
-    PoolingFile,
-    Requirement,
-    Settings,
-    StageFile,
-    TokenizerConfig,
-    TokenizerFile,
-    TransformerFile,
-)
 from retrievers.models.weights import COPY_AGAIN
 
 NO_LIMIT = MAX_TOKENS  # transformers writes 1e30 where a tokenizer has no limit
@@ -80,25 +58,54 @@ F = TypeVar("F")
 logger = logging.getLogger(__name__)
 
 
+class HashedFile(NamedTuple):
+    """A file as it was read: its sha256 (hex), its size in bytes, and when it was written."""
+
+    sha256: str
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Hash the file ``path``."""
+        before = path.stat()
+        return cls(sha256_of_file(path), before.st_size, before.st_mtime_ns)
+
+    def is_changed(self, path: Path) -> bool:
+        """Return whether the file at ``path`` has another content now."""
+        now = path.stat()
+        is_untouched = (now.st_size, now.st_mtime_ns) == (self.size, self.modified_ns)
+        return not is_untouched and sha256_of_file(path) != self.sha256
+
+
 class ModelFolder:
     """The files of a model in one folder. Each is read when it is first needed, and then kept.
 
     Attributes:
         root: the folder.
+        checkpoint: name to show: its Hub id, or the folder's name.
+        revision: revision to show; "" for a local folder.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, checkpoint: str = "", revision: str = "") -> None:
+        self.root, self.checkpoint, self.revision = root, checkpoint or root.name, revision
+        self._hashed: dict[Path, HashedFile] = {}
+
+    def hash_file(self, path: Path) -> HashedFile:
+        """Hash the file ``path`` in the folder."""
+        if path not in self._hashed:
+            self._hashed[path] = HashedFile.read(path)
+        return self._hashed[path]
 
     @property
     def is_st(self) -> bool:
         """Whether sentence-transformers saved the folder."""
-        return lexists(self.root / MODULES)
+        return lexists(self.root / st.MODULES)
 
     @cached_property
-    def modules(self) -> list[Module]:
+    def modules(self) -> list[st.Module]:
         """Entries of ``modules.json``, whose paths stay inside the folder."""
-        modules = read_json(self.root / MODULES, list[Module]) if self.is_st else []
+        modules = read_json(self.root / st.MODULES, list[st.Module]) if self.is_st else []
         for module in modules:
             self.inside(module.path)
         return modules
@@ -117,12 +124,12 @@ class ModelFolder:
             return self.inside(self.modules[0].path)
         if (self.root / "config.json").exists():
             return self.root
-        raise BenchError(f"{self.root / MODULES} does not begin with a Transformer")
+        raise BenchError(f"{self.root / st.MODULES} does not begin with a Transformer")
 
     def _refuse_other_classes(self) -> None:
         for module in self.modules:
             if module.type.partition(".")[0] != "sentence_transformers":
-                path = self.root / MODULES
+                path = self.root / st.MODULES
                 problem = f"{path} names {module.type!r}, which is not from sentence-transformers"
                 raise BenchError(problem, "Code in a checkpoint is never run.")
 
@@ -137,16 +144,16 @@ class ModelFolder:
     def refuse_own_code(self) -> None:
         """Raise if the network or tokenizer has code of its own."""
         for path in (self.inner / "config.json", self.inner / "tokenizer_config.json"):
-            if path.exists() and read_object(path, COPY_AGAIN).get(AUTO_MAP):
+            if path.exists() and read_object(path, COPY_AGAIN).get(st.AUTO_MAP):
                 problem = f"{path} asks to run code of its own (auto_map)"
                 raise BenchError(
                     problem, "Code is not run here: write an encoder in a Python file."
                 )
 
     @cached_property
-    def _tokenizer(self) -> TokenizerConfig:
+    def _tokenizer(self) -> st.TokenizerConfig:
         path = self.inner / "tokenizer_config.json"
-        config = _read_if_present(path, TokenizerConfig)
+        config = _read_if_present(path, st.TokenizerConfig)
         if config.model_max_length is not None and not config.model_max_length >= 1:
             length = config.model_max_length
             raise BenchError(f"{path}: model_max_length is {length}", "Write 1 or more tokens.")
@@ -157,7 +164,7 @@ class ModelFolder:
         """Side on which the tokenizer truncates long texts."""
         if self._tokenizer.truncation_side is not None:
             return self._tokenizer.truncation_side
-        truncation = _read_if_present(self.inner / "tokenizer.json", TokenizerFile).truncation
+        truncation = _read_if_present(self.inner / "tokenizer.json", st.TokenizerFile).truncation
         return "left" if truncation and truncation.direction == "Left" else "right"
 
     @property
@@ -168,9 +175,9 @@ class ModelFolder:
         return bool(self._tokenizer.do_lower_case) and applies
 
     @cached_property
-    def _transformer(self) -> TransformerFile:
+    def _transformer(self) -> st.TransformerFile:
         path = find_transformer_file(self.inner)
-        return read_json(path, TransformerFile, WRITE_A_CARD) if path else TransformerFile()
+        return read_json(path, st.TransformerFile, WRITE_A_CARD) if path else st.TransformerFile()
 
     def read_card(self, typed: str, *, may_classify: bool = False) -> Card | None:
         """Return the card in the folder or one made from its sentence-transformers files, or None.
@@ -195,7 +202,7 @@ class ModelFolder:
 
     def _refuse_other_kinds(self, typed: str) -> None:
         """Raise if the folder holds a sparse, late-interaction or cross-encoder model."""
-        names = (MODULES, ST_SETTINGS) if self.is_st else (ST_SETTINGS, "config.json")
+        names = (st.MODULES, st.SETTINGS) if self.is_st else (st.SETTINGS, "config.json")
         files = (self.root / name for name in names)
         contents = [path.read_bytes() for path in files if path.is_file()]
         lines = [path.name.encode() for path in self.root.iterdir()]
@@ -211,17 +218,17 @@ class ModelFolder:
 
     def read_st_card(self) -> Card:
         """Read the modules, prompts, lengths and text processing of the folder as a card."""
-        every = read_json(self.root / MODULES, list[KnownModule])
+        every = read_json(self.root / st.MODULES, list[st.KnownModule])
         self._refuse_other_classes()
         modules = [module for module in every if module.kind != "Dropout"]
         names = [module.kind for module in modules]
         stages = modules[2 : len(modules) - (names[-1:] == ["Normalize"])]
         known = names[:2] == ["Transformer", "Pooling"]
-        if not known or not {stage.kind for stage in stages} <= STAGE_MODULES.keys():
+        if not known or not {stage.kind for stage in stages} <= st.STAGE_MODULES.keys():
             problem = f"{self.root}: the modules {' > '.join(names)} are not supported"
             supported = "Supported: Transformer, Pooling, Dense, LayerNorm, Normalize."
             raise BenchError(problem, supported)
-        settings, normalize = self._read_settings(KnownSettings), names[-1] == "Normalize"
+        settings, normalize = self._read_settings(st.KnownSettings), names[-1] == "Normalize"
         if settings.truncate_dim and normalize and settings.similarity_fn_name == "dot":
             cut = settings.truncate_dim
             problem = f"{self.root}: truncate_dim = {cut} after Normalize needs cosine"
@@ -234,7 +241,7 @@ class ModelFolder:
         return Card(
             **self._shared_fields(settings, normalize),
             pooling=_read_pooling(self.inside(modules[1].path) / "config.json"),
-            stages=tuple(CardStage(kind=STAGE_MODULES[s.kind], folder=s.path) for s in stages),
+            stages=tuple(CardStage(kind=st.STAGE_MODULES[s.kind], folder=s.path) for s in stages),
             max_query_tokens=length,
             max_document_tokens=length,
             dimensions=settings.truncate_dim,
@@ -246,15 +253,15 @@ class ModelFolder:
             ),
         )
 
-    def _refuse_unknown_settings(self, modules: Sequence[KnownModule]) -> None:
+    def _refuse_unknown_settings(self, modules: Sequence[st.KnownModule]) -> None:
         """Raise if modules share a name, or a plain one has other settings than all."""
         names = [module.name for module in modules if module.name]
         if len(set(names)) < len(names):
-            raise BenchError(f"{self.root / MODULES} gives two modules one name")
+            raise BenchError(f"{self.root / st.MODULES} gives two modules one name")
         for module in modules:
-            if module.kind in PLAIN_MODULES:
+            if module.kind in st.PLAIN_MODULES:
                 path = self.inside(module.path) / "config.json"
-                _read_if_present(path, PLAIN_MODULES[module.kind])
+                _read_if_present(path, st.PLAIN_MODULES[module.kind])
 
     def _find_length(self) -> int:
         """Return the stated length or the tokenizer's and network's, within the positions."""
@@ -269,7 +276,7 @@ class ModelFolder:
 
     def _make_library_card(self, reason: BenchError) -> Card:
         """Return the card of a folder that sentence-transformers encodes for the ``reason``."""
-        settings = self._read_settings(Settings)
+        settings = self._read_settings(st.Settings)
         version = library_version("sentence-transformers")
         if not version:
             raise BenchError(str(reason), "To encode it so: pip install 'retrieval-bench[train]'")
@@ -277,7 +284,7 @@ class ModelFolder:
         warning = "; ".join(warnings + _find_warnings(settings, normalize=False))
         return Card(kind="python", warning=warning, **self._shared_fields(settings, False))
 
-    def _shared_fields(self, settings: Settings, normalize: bool) -> dict[str, Any]:
+    def _shared_fields(self, settings: st.Settings, normalize: bool) -> dict[str, Any]:
         """Return the fields of a card that all folders of sentence-transformers state."""
         dot, prompts = settings.similarity_fn_name == "dot", settings.prompts or {}
         return {
@@ -292,9 +299,9 @@ class ModelFolder:
             "similarity": "dot" if dot else "cos",
         }
 
-    def _read_settings(self, kind: type[Settings]) -> Settings:
+    def _read_settings(self, kind: type[st.Settings]) -> st.Settings:
         """Read settings of the whole model, whose requirements are met and whose products rank."""
-        path = self.root / ST_SETTINGS
+        path = self.root / st.SETTINGS
         settings = _read_if_present(path, kind)
         _check_requirements(self.root, settings.requirements)
         is_unit = settings.truncate_dim is None and self._ends_at_length_1()
@@ -345,9 +352,9 @@ class ModelFolder:
             resolved.append(Stage(stage.kind, source, width, activation, stage.eps))
         return tuple(resolved)
 
-    def read_stage(self, path: str) -> StageFile:
+    def read_stage(self, path: str) -> st.StageFile:
         """Read the settings of the stage in the folder ``path`` inside."""
-        return read_json(self.inside(path) / "config.json", StageFile, WRITE_A_CARD)
+        return read_json(self.inside(path) / "config.json", st.StageFile, WRITE_A_CARD)
 
     def list_files(self) -> list[Path]:
         """Return all files, sorted, or raise if a folder inside is a link."""
@@ -369,15 +376,15 @@ class ModelFolder:
         def visit(item: dict[str, Any]) -> dict[str, Any]:
             types = item.get("types")
             inner = types.values() if isinstance(types, dict) else ()
-            named = [*map(item.get, CLASS_KEYS), *inner]
+            named = [*map(item.get, st.CLASS_KEYS), *inner]
             found.extend(filter(_is_other_class, named))
-            keys = (AUTO_MAP, TOKENIZER_PATH)
+            keys = (st.AUTO_MAP, st.TOKENIZER_PATH)
             found.extend(f"{key} = {item[key]}" for key in keys if item.get(key))
-            if "--" in str(item.get(AUTO_MAP)):
-                remove = f"remove everything up to -- in {AUTO_MAP}."
+            if "--" in str(item.get(st.AUTO_MAP)):
+                remove = f"remove everything up to -- in {st.AUTO_MAP}."
                 hints.append(f"Copy it into the folder, and {remove}")
-            if item.get(TOKENIZER_PATH):
-                hints.append(f"Copy the tokenizer into the folder, and remove {TOKENIZER_PATH}.")
+            if item.get(st.TOKENIZER_PATH):
+                hints.append(f"Copy the tokenizer into the folder, and remove {st.TOKENIZER_PATH}.")
             return item
 
         text = ""
@@ -401,7 +408,7 @@ class ModelFolder:
 
 def _is_other_class(name: object) -> bool:
     """Return whether ``name`` is the path of a class outside sentence-transformers and PyTorch."""
-    return isinstance(name, str) and "." in name and not LIBRARY_CLASS.fullmatch(name)
+    return isinstance(name, str) and "." in name and not st.LIBRARY_CLASS.fullmatch(name)
 
 
 def check_similarity(name: str, similarity: object) -> None:
@@ -411,7 +418,7 @@ def check_similarity(name: str, similarity: object) -> None:
         raise BenchError(problem, 'Set similarity_fn_name to "cosine" or "dot" to use that.')
 
 
-def _check_requirements(folder: Path, requirements: Mapping[str, str | Requirement]) -> None:
+def _check_requirements(folder: Path, requirements: Mapping[str, str | st.Requirement]) -> None:
     """Raise if a library other than sentence-transformers lacks a version that is required."""
     for stated, wanted in requirements.items():
         versions = wanted if isinstance(wanted, str) else wanted.specifier
@@ -429,9 +436,9 @@ def _check_requirements(folder: Path, requirements: Mapping[str, str | Requireme
             raise BenchError(f"{folder} requires {stated}{versions}, and {state}", install)
 
 
-def _find_warnings(settings: Settings, normalize: bool) -> list[str]:
+def _find_warnings(settings: st.Settings, normalize: bool) -> list[str]:
     prompts = settings.prompts or {}
-    unused = [name for name in prompts if prompts[name] and name not in RETRIEVAL_PROMPTS]
+    unused = [name for name in prompts if prompts[name] and name not in st.RETRIEVAL_PROMPTS]
     warnings = [] if settings.similarity_fn_name or normalize else [COSINE_ASSUMED]
     if settings.similarity_fn_name == "euclidean":
         warnings.append("at length 1, its euclidean distance ranks as cosine does, which is used")
@@ -456,26 +463,28 @@ def _find_length_warnings(length: int, stated: int | None) -> list[str]:
 
 
 def _read_pooling(path: Path) -> Pooling:
-    config = read_json(path, PoolingFile)
+    config = read_json(path, st.PoolingFile)
     modes = config.modes
-    if len(modes) != 1 or modes[0] not in POOLING:
+    if len(modes) != 1 or modes[0] not in st.POOLING:
         problem = f"{path}: pooling by {' + '.join(modes) or 'nothing'} is not supported"
-        raise BenchError(problem, f"Use one of {', '.join(POOLING)}.")
+        raise BenchError(problem, f"Use one of {', '.join(st.POOLING)}.")
     if not config.include_prompt:
         raise BenchError(f"{path}: pooling without the prompt's tokens is not supported")
-    return POOLING[modes[0]]
+    return st.POOLING[modes[0]]
 
 
 def find_transformer_file(folder: Path) -> Path | None:
     """Return the file of a transformer's settings: the first in ``folder`` that is not empty."""
-    paths = (folder / name for name in TRANSFORMER_FILES)
+    paths = (folder / name for name in st.TRANSFORMER_FILES)
     return next((path for path in paths if lexists(path) and read_object(path)), None)
 
 
-def is_known_module(module: Module, path: Path) -> bool:
+def is_known_module(module: st.Module, path: Path) -> bool:
     """Return whether the settings of ``module`` in the file ``path`` are those that all have."""
     try:
-        return module.kind in PLAIN_MODULES and bool(read_json(path, PLAIN_MODULES[module.kind]))
+        return module.kind in st.PLAIN_MODULES and bool(
+            read_json(path, st.PLAIN_MODULES[module.kind])
+        )
     except BenchError:
         return False
 

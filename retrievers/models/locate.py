@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError, first_line
-from foundation.files import resolve_inside, sha256_of_file
+from foundation.files import resolve_inside
 from retrievers.models.card import BRANCH, Card
+from retrievers.models.folder import ModelFolder
 from retrievers.models.weights import find_weights, weight_files
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
@@ -16,7 +17,7 @@ DECLARATIONS = ("*.json", "*.txt", "*.model")  # settings and tokenizers
 SKIPPED = ("onnx/*", "openvino/*", "coreml/*", "*checkpoint-*/*")
 
 
-def locate_card(card: Card, base: Path) -> Path:
+def locate_card(card: Card, base: Path) -> ModelFolder:
     """Return the folder of a card's checkpoint. Its relative paths are those below ``base``."""
     package, sha = card.package, card.weights_sha256
     return locate_checkpoint(card.checkpoint, card.revision, base=base, package=package, sha=sha)
@@ -30,7 +31,7 @@ def locate_checkpoint(
     package: str = "",
     sha: str = "",
     with_weights: bool = True,
-) -> Path:
+) -> ModelFolder:
     """Return the folder of a checkpoint: local, in a package, in the Hub's cache, or downloaded.
 
     ``checkpoint`` is a Hub id, or a folder relative to ``base``, the card's. The weights in
@@ -39,14 +40,16 @@ def locate_checkpoint(
     """
     local = base / Path(checkpoint).expanduser()
     if local.is_dir():
-        return local.resolve()
-    if packaged := _package_folder(package, sha):
+        return ModelFolder(local.resolve())
+    # A branch changes, so it is not shown as a revision; without a known commit, none is shown.
+    shown = "" if revision == BRANCH else revision
+    if packaged := _find_packaged(package, sha, checkpoint, shown):
         return packaged
     if not HUB_ID.fullmatch(checkpoint):
         raise BenchError(f"there is no folder {local}")
-    if not with_weights:
-        return _download(checkpoint, revision, DECLARATIONS)
-    return fetch_checkpoint(checkpoint, revision)
+    fetch = fetch_checkpoint if with_weights else _download
+    root = fetch(checkpoint, revision)
+    return ModelFolder(root, checkpoint, root.name if root.parent.name == "snapshots" else shown)
 
 
 def find_local(checkpoint: str, revision: str, package: str = "") -> Path | None:
@@ -55,7 +58,8 @@ def find_local(checkpoint: str, revision: str, package: str = "") -> Path | None
     An installed package comes before the Hub's cache. Of its weights, names and headers are read,
     so that a list of models appears at once.
     """
-    folder = _package_folder(package, "") or _cached_snapshot(checkpoint, revision)
+    packaged = _find_packaged(package)
+    folder = packaged.root if packaged else _cached_snapshot(checkpoint, revision)
     try:
         return folder if folder and weight_files(folder, find_weights(folder)) else None
     except (BenchError, OSError):
@@ -85,7 +89,7 @@ def fetch_checkpoint(repository: str, revision: str) -> Path:
     return folder
 
 
-def _download(repository: str, revision: str, wanted: tuple[str, ...]) -> Path:
+def _download(repository: str, revision: str, wanted: tuple[str, ...] = DECLARATIONS) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -107,13 +111,16 @@ def _download(repository: str, revision: str, wanted: tuple[str, ...]) -> Path:
     return Path(folder)
 
 
-def _package_folder(package: str, sha: str) -> Path | None:
+def _find_packaged(
+    package: str, sha: str = "", checkpoint: str = "", revision: str = ""
+) -> ModelFolder | None:
     """Return the folder of weights inside an installed package, without importing it.
 
     Only site-packages are searched, since ``sys.path`` includes the working directory.
     """
     for place in (*site.getsitepackages(), site.getusersitepackages()) if package else ():
-        folder = resolve_inside(Path(place), package)
-        if folder.is_dir() and sha in ("", sha256_of_file(folder / find_weights(folder))):
+        folder = ModelFolder(resolve_inside(Path(place), package), checkpoint, revision)
+        root = folder.root
+        if root.is_dir() and sha in ("", folder.hash_file(root / find_weights(root)).sha256):
             return folder
     return None

@@ -178,10 +178,10 @@ def _declared_card(name: str) -> Card:
     known = next((card for card in all_cards().values() if card.checkpoint == name), None)
     if known is not None and not is_folder:
         raise BenchError(f"{name} has a card", f"Use its card: {known.name}")
-    root = locate_checkpoint(name, base=Path.cwd(), with_weights=False)
-    card = ModelFolder(root).read_card(name)
+    folder = locate_checkpoint(name, base=Path.cwd(), with_weights=False)
+    card = folder.read_card(name)
     if card is None:
-        raise _explain_missing_settings(root, name)
+        raise _explain_missing_settings(folder.root, name)
     changes = {"name": Path(name).name, "title": f"{name} (sentence-transformers)"}
     return replace_fields(card, changes | ({} if is_folder else {"checkpoint": name}))
 
@@ -195,7 +195,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
         problem = f"--like {card.name}: that model has two encoders, but one checkpoint was given"
         raise BenchError(problem, "Write a card with checkpoint and query_checkpoint, and pass it.")
     path = Path(checkpoint).expanduser()
-    folder = ModelFolder(locate_checkpoint(checkpoint, base=Path.cwd(), with_weights=False))
+    folder = locate_checkpoint(checkpoint, base=Path.cwd(), with_weights=False)
     # ANCE's weights state a classifier, and its card a stage instead.
     stated = folder.read_card(checkpoint, may_classify=bool(card.stages))
     if stated is not None and not stated.traits.is_stated:

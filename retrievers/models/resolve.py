@@ -207,10 +207,9 @@ def with_query_prompt(card: Card, text: str) -> Card:
 
 def _resolve_transformer(card: Card, base: Path, _: bool) -> Model:
     """Resolve the checkpoints and the adapter of a transformer."""
-    folders = [ModelFolder(locate_card(card, base))]
+    folders = [locate_card(card, base)]
     if card.query_checkpoint:
-        root = locate_checkpoint(card.query_checkpoint, card.query_revision, base=base)
-        folders.append(ModelFolder(root))
+        folders += [locate_checkpoint(card.query_checkpoint, card.query_revision, base=base)]
     stages = [stage.folder for stage in card.stages if stage.folder]
     towers = [Checkpoint.of_network(folder, stages) for folder in folders]
     document, query = towers[0], towers[1] if card.query_checkpoint else None
@@ -227,9 +226,9 @@ def _resolve_transformer(card: Card, base: Path, _: bool) -> Model:
     width = document.hidden_width
     layers = folders[0].read_stages(card.stages, width)
     fields: dict[str, Any] = {"stages": layers, "dim": layers[-1].width if layers else width}
-    fields |= _describe_source(card.checkpoint, card.revision, base, document)
+    fields |= _describe_source(folders[0], document)
     if query is not None:
-        source = _describe_source(card.query_checkpoint, card.query_revision, base, query)
+        source = _describe_source(folders[1], query)
         fields |= {f"query_{name}": value for name, value in source.items()}
     if document.is_length_dependent(card.max_tokens):
         fields["options"] = {"rotary_frequencies": "of each text"}
@@ -252,25 +251,16 @@ def _check_length(card: Card, length: int, checkpoint: Checkpoint) -> None:
         )
 
 
-def _describe_source(
-    checkpoint: str, revision: str, base: Path, found: Checkpoint
-) -> dict[str, Any]:
-    """Return the fields of a recipe about a checkpoint: name, revision and hashes of its files.
-
-    A branch changes, so it is not shown as a revision; without a known commit, none is shown.
-    """
-    folder = base / Path(checkpoint).expanduser()
-    if folder.is_dir():
-        checkpoint, revision = folder.resolve().name, ""
-    else:
-        revision = found.revision or ("" if revision == BRANCH else revision)
-    return {"checkpoint": checkpoint, "revision": revision, "files": dict(found.hashes)}
+def _describe_source(folder: ModelFolder, found: Checkpoint) -> dict[str, Any]:
+    """Return the fields of a recipe about a checkpoint."""
+    source = {"checkpoint": folder.checkpoint, "revision": folder.revision}
+    return {**source, "files": found.hashes}
 
 
 def _resolve_library(card: Card, base: Path, trust_code: bool) -> Model:
     """Resolve what sentence-transformers loads, a model or a reranker, by all files."""
     name = card.reranker or card.checkpoint
-    folder = ModelFolder(locate_checkpoint(name, card.revision, base=base))
+    folder = locate_checkpoint(name, card.revision, base=base)
     if not (card.reranker or folder.is_st):
         problem = f"{folder.root} has no modules.json"
         raise BenchError(problem, "Give a folder of sentence-transformers.")
@@ -280,8 +270,8 @@ def _resolve_library(card: Card, base: Path, trust_code: bool) -> Model:
         raise BenchError(f"{card.name} runs code of its own: {code}", TRUST)
     options: dict[str, Option] = {name: library_version(name) for name in LIBRARIES}
     options |= {"depth": card.depth} if card.reranker else {"dtype": card.dtype}
-    source = _describe_source(name, card.revision, base, checkpoint)
-    return Model(card, _make_recipe(card, options=options, **source), checkpoint)
+    recipe = _make_recipe(card, options=options, **_describe_source(folder, checkpoint))
+    return Model(card, recipe, checkpoint)
 
 
 def _make_recipe(card: Card, **fields: Any) -> Recipe:
@@ -322,7 +312,7 @@ def _resolve_vectors(card: Card, base: Path, _: bool) -> Model:
     folder = Path(base, Path(card.checkpoint).expanduser())
     checkpoint = Checkpoint.of_vectors(folder)
     source = {"checkpoint": folder.resolve().name, "revision": ""}
-    recipe = _make_recipe(card, files=dict(checkpoint.hashes), **source)
+    recipe = _make_recipe(card, files=checkpoint.hashes, **source)
     return Model(card, recipe, checkpoint)
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from retrievers.models.card import Pooling, StageKind, TruncationSide
 
-MODULES, ST_SETTINGS = "modules.json", "config_sentence_transformers.json"
+MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 # Of the transformer's settings; sentence-transformers reads the first file that states any.
 TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json"

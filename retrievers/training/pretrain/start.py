@@ -27,7 +27,6 @@ from foundation.files import replace_entries, sha256_of_file
 from foundation.records import decode_json, write_json
 from retrievers.encoders.tokens import load_tokenizer
 from retrievers.models.checkpoint import HEADS, HEADS_FILE, Checkpoint
-from retrievers.models.folder import ModelFolder
 from retrievers.models.loading import HEAD_ATTRIBUTES, read_weights
 from retrievers.models.locate import locate_card, locate_checkpoint
 from retrievers.models.names import find_card
@@ -98,7 +97,7 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
     """Find the checkpoint of a card, folder or Hub id, and what it was trained on."""
     found = find_card(model)
     if found is None:
-        return Checkpoint.of_network(ModelFolder(locate_checkpoint(model, base=Path.cwd()))), ()
+        return Checkpoint.of_network(locate_checkpoint(model, base=Path.cwd())), ()
     card, base = found
     if card.adapter or card.query_checkpoint:
         part = "an adapter" if card.adapter else "a second encoder"
@@ -109,7 +108,7 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
         raise BenchError(
             f"{card.name} has no checkpoint to start from", card.missing or "Use another model."
         )
-    return Checkpoint.of_network(ModelFolder(locate_card(card, base))), card.trained_on
+    return Checkpoint.of_network(locate_card(card, base)), card.trained_on
 
 
 def hash_start(model: str, role: str = "") -> dict[str, str]:

@@ -1,6 +1,7 @@
 """From what a user types to a recipe; nothing is guessed, and no model library is imported."""
 
 import json
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from foundation import machine
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
-from retrievers.models import locate, names
+from retrievers.models import names
 from retrievers.models import resolve as resolving
 from retrievers.models.card import Recipe, load_card
 from retrievers.models.resolve import resolve_model
@@ -188,9 +189,8 @@ def test_a_branch_is_not_accepted_as_a_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an installed package nobody knows the commit; of the Hub's cache it is the folder."""
-    site = tmp_path / "site"
-    tiny.write_bert(site / "tiny_package" / "model")
-    monkeypatch.setattr(locate, "_package_folder", lambda package, _: site / package)
+    tiny.write_bert(tmp_path / "site" / "tiny_package" / "model")
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path / "site")])
     fields = {"checkpoint": "org/name", "pooling": "cls", "package": "tiny_package/model"}
     for revision, shown in (("main", ""), ("c0ffee", "c0ffee")):
         card = tiny.write_card(tmp_path / "tiny.toml", **fields, revision=revision)
