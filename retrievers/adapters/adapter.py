@@ -111,14 +111,14 @@ class AdaptedNetwork:
             folder.mkdir()
             self.write(folder)
             hashed = self.base.checkpoint.weights_sha256
-            base = {"model": self.base.card.name, "weights_sha256": hashed}
-            write_json(folder / BASE, base)
-        checkpoint, of_base = self.base.checkpoint, self.base.card
-        where: dict[str, Any] = {"checkpoint": os.path.relpath(checkpoint.root, out.resolve())}
-        if of_base.package or checkpoint.revision:
+            stated = {"model": self.base.card.name, "weights_sha256": hashed}
+            write_json(folder / BASE, stated)
+        base, of_base = self.base, self.base.card
+        where: dict[str, Any] = {"checkpoint": os.path.relpath(base.checkpoint.root, out.resolve())}
+        if of_base.package or base.recipe.revision:
             fields = ("checkpoint", "package", "weights_sha256")
             where = {name: getattr(of_base, name) for name in fields}
-            where["revision"] = checkpoint.revision or of_base.revision
+            where["revision"] = base.recipe.revision or of_base.revision
         adapter = CardAdapter(path=ADAPTER_FOLDER, kind=self.kind)
         write_card(replace_fields(card, {"adapter": adapter, **where}), out, where["checkpoint"])
 

@@ -116,11 +116,6 @@ class Checkpoint:
         return self.hashed[str((self.folder / self.weights).relative_to(self.root))].sha256
 
     @property
-    def revision(self) -> str:
-        """Commit of a snapshot in the Hub's cache, or empty for other folders."""
-        return self.root.name if self.root.parent.name == "snapshots" else ""
-
-    @property
     def mixable_length(self) -> int | None:
         """Longest text in tokens that others may share a batch with; None if all may."""
         return mixable_length(self.config)

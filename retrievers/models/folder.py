@@ -1,4 +1,4 @@
-"""A model's folder: what its files state about its use, each read at most once, as data.
+"""A model's folder: what its files state about its use, as data.
 
 ``config.json`` and the tokenizer's files state the architecture and lengths. ``modules.json`` of a
 sentence-transformers folder names Python classes. They are not imported: only the types of modules
@@ -79,7 +79,7 @@ class HashedFile(NamedTuple):
 
 
 class ModelFolder:
-    """The files of a model in one folder. Each is read when it is first needed, and then kept.
+    """A folder of a model. What its files state, and their hashes, are read when needed, and kept.
 
     Attributes:
         root: the folder.

@@ -135,14 +135,14 @@ def resolve_stated(
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
     resolved = resolve_kind(card, base, settings.trust_code)
+    if settings.dtype == "int8":
+        _check_int8(resolved.recipe)
     recipe = msgspec.structs.replace(
         resolved.recipe,
         store_dtype=settings.store_dtype,
         compression=settings.compression(card.dimensions),
+        backend="int8-calibrated" if settings.dtype == "int8" else "torch",
     )
-    if settings.dtype == "int8":
-        _check_int8(recipe)
-        recipe = msgspec.structs.replace(recipe, backend="int8-calibrated")
     resolved = replace_field(
         resolved, recipe=recipe, allow_unknown_tokens=settings.allow_unknown_tokens
     )

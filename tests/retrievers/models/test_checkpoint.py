@@ -215,8 +215,8 @@ def test_the_cache_of_the_hub_is_used_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     snapshot = write_hub(tmp_path, folder, monkeypatch)
-    assert fetch_checkpoint("org/name", "main") == snapshot
-    assert Checkpoint.of_network(ModelFolder(snapshot)).revision == "c0ffee"
+    found = locate_checkpoint("org/name", "main", base=tmp_path)
+    assert (found.root, found.revision) == (snapshot, "c0ffee")
     with pytest.raises(BenchError, match="no folder"):
         locate_checkpoint("./missing/model", "main", base=tmp_path)
     with pytest.raises(BenchError, match="org/other@main") as caught:
