@@ -9,7 +9,6 @@ from retrievers.training.engine.context import read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.training_data import select_negatives
 from retrievers.training.preset import Mining
-from tests.support.processes import run_in_two
 from tests.support.small_finetuning import (
     MINED,
     Search,
@@ -23,7 +22,6 @@ from tests.support.small_finetuning import (
 from tests.support.small_starts import KilledError, killed_at
 
 BM25 = '\nhard_negatives = 1\n[[rounds]]\nsources = ["bm25"]\ndepth = 40\n'
-REFRESHED = MINED + "refresh_steps = 2\n"
 QUICK = "[optimizer]\nlr = 3e-3\nwarmup = 0.0\n"
 
 
@@ -34,63 +32,37 @@ def run(folder, table="", name="out", steps=6, **others):
     return finetune(settings, model(folder), examples(), context, search=search)
 
 
-SHARED = """
-import json, shutil, sys
-from pathlib import Path
-from tests.support import small_finetuning as small
-from retrievers.models.resolve import resolve_model
-from retrievers.training.finetune.finetune import finetune
-here = Path(sys.argv[1])
-def look(progress):
-    if progress.done == progress.total:
-        shutil.copytree(here / "whole", here / "killed")
-preset, examples = small.preset(batch_size=4), small.examples()
-for name, report in (("whole", look), ("killed", None)):
-    start = resolve_model(str(here / "start.toml"))
-    context = small.on_cpu(here / name, save_every=4, progress=report)
-    done = finetune(preset, start, examples, context)
-print(done.resumed_at)
-"""
+OWN_NEGATIVES = MINED + '[loss]\nname = "contrastive"\nin_batch = false\n'
+TWO_ROUNDS = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
 
 
-@pytest.mark.slow
-def test_processes_that_share_a_training_resume_together(tmp_path):
-    model(tmp_path)
-    assert run_in_two(SHARED, tmp_path, str(tmp_path)) == ["4", "4"]
-    assert same_weights(tmp_path / "killed", tmp_path / "whole")
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A folder with a training without mined negatives."""
+    folder = tmp_path_factory.mktemp("plain")
+    run(folder)
+    return folder / "out"
 
 
-OWN_NEGATIVES = (
-    REFRESHED.replace("refresh_steps = 2", "refresh_steps = 100")
-    + """
-[loss]
-name = "contrastive"
-in_batch = false
-"""
-)
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory):
+    """A folder with a training of two rounds, what it returned, and its search."""
+    folder, search = tmp_path_factory.mktemp("rounds"), Search()
+    return folder / "out", run(folder, TWO_ROUNDS, search=search), search
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "steps"),
-    [("", 50), (BM25 + "[loss]\nname = 'contrastive'\nchunk = 2\n", 50), (OWN_NEGATIVES, 200)],
+    [("", 50), (BM25 + "[loss]\nname = 'contrastive'\nchunk = 2\n", 50), (OWN_NEGATIVES, 100)],
 )
 def test_training_finds_the_relevant_documents(tmp_path, table, steps):
-    run(tmp_path, table, "before", steps=1, search=Search())
-    run(tmp_path, table, "after", steps=steps, search=Search())
-    before, after = (first_words_found(tmp_path / name) for name in ("before", "after"))
+    run(tmp_path, f"seed = 1\n{table}", steps=steps, search=Search())
+    before, after = (first_words_found(tmp_path / name) for name in ("start.toml", "out"))
     assert after > max(0.8, before + 0.2)
-    losses = [one.losses["loss"] for one in read_curve(tmp_path / "after" / "losses.jsonl")]
+    losses = [one.losses["loss"] for one in read_curve(tmp_path / "out" / "losses.jsonl")]
     assert len(losses) == steps
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
-
-
-@pytest.mark.slow
-def test_only_the_same_seed_gives_the_same_weights(tmp_path):
-    for name, seed in (("one", 0), ("two", 0), ("other", 1)):
-        run(tmp_path, f"seed = {seed}\n{BM25}", name, search=Search())
-    assert same_weights(tmp_path / "one", tmp_path / "two")
-    assert not same_weights(tmp_path / "one", tmp_path / "other")
 
 
 @pytest.mark.slow
@@ -99,7 +71,7 @@ def test_refreshed_negatives_follow_from_the_weights_of_their_step(tmp_path):
     constant = "[optimizer]\nlr = 3e-3\nwarmup = 0.0\nschedule = 'constant'\n"
     start = model(tmp_path)
     for name, steps in (("long", 3), ("short", 2)):
-        settings = preset(REFRESHED + constant, steps=steps)
+        settings = preset(MINED + "refresh_steps = 2\n" + constant, steps=steps)
         finetune(settings, start, examples(), on_cpu(tmp_path / name), search=Search())
     found = Search()(resolve_model(str(tmp_path / "short")), 12)
     expected = select_negatives(found, examples(), Mining(sources=("model",), depth=12, keep=10))
@@ -109,50 +81,45 @@ def test_refreshed_negatives_follow_from_the_weights_of_their_step(tmp_path):
 
 
 @pytest.mark.slow
-def test_each_round_starts_anew_and_the_model_of_the_last_one_mines(tmp_path):
-    search = Search()
-    table = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
-    trained = run(tmp_path, table, search=search)
+def test_each_round_starts_anew_and_the_model_of_the_last_one_mines(rounds, tmp_path):
+    out, trained, search = rounds
     assert search.asked == ["bm25", "1"]
     assert trained.rounds == 2
-    run(tmp_path, BM25, "first", search=Search())
-    assert same_weights(tmp_path / "first", tmp_path / "out" / "rounds" / "1")
-    assert resolve_model(str(tmp_path / "out" / "rounds" / "1")).card.trained_on == ("toy",)
+    assert resolve_model(str(out / "rounds" / "1")).card.trained_on == ("toy",)
+    # the first round is a training of its own, and only the same seed gives the same weights
+    for seed in (0, 1):
+        run(tmp_path, f"seed = {seed}\n{BM25}", str(seed), search=Search())
+        assert same_weights(tmp_path / str(seed), out / "rounds" / "1") == (seed == 0)
 
 
 @pytest.mark.slow
-def test_a_training_stopped_in_its_second_round_keeps_the_first(tmp_path):
-    table = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
-    run(tmp_path, table, "whole", search=Search())
+def test_a_training_stopped_in_its_second_round_keeps_the_first(rounds, tmp_path):
+    again, stages = Search(), []
     with pytest.raises(KilledError):
-        run(tmp_path, table, progress=killed_at(4, "round 2"), search=Search(), save_every=2)
-    stages = []
-    again = Search()
+        run(tmp_path, TWO_ROUNDS, progress=killed_at(4, "round 2"), search=Search(), save_every=2)
     run(
         tmp_path,
-        table,
+        TWO_ROUNDS,
         progress=lambda one: stages.append((one.stage, one.done)),
         search=again,
         save_every=2,
     )
     assert again.asked == []
-    assert stages == [("round 2", step) for step in (3, 4, 5, 6)] or stages[0][0] == "round 2"
-    assert same_weights(tmp_path / "whole", tmp_path / "out")
+    assert stages == [("round 2", step) for step in (3, 4, 5, 6)]
+    assert same_weights(rounds[0], tmp_path / "out")
 
 
-def test_another_training_in_the_same_folder_is_refused(tmp_path):
-    run(tmp_path)
+def test_another_training_in_the_same_folder_is_refused(plain):
     with pytest.raises(BenchError, match="different training: preset"):
-        run(tmp_path, steps=7)
+        run(plain.parent, steps=7)
     with pytest.raises(BenchError, match=r"different training: data\.examples"):
-        finetune(preset(QUICK), model(tmp_path), examples(5), on_cpu(tmp_path / "out"))
+        finetune(preset(QUICK), model(plain.parent), examples(5), on_cpu(plain))
 
 
 @pytest.mark.slow
-def test_bfloat16_applies_to_one_training_and_gradient_checkpointing_trains_too(tmp_path):
-    run(tmp_path, name="before")
+def test_bfloat16_applies_to_one_training_and_gradient_checkpointing_trains_too(plain, tmp_path):
     run(tmp_path, 'precision = "bfloat16"\ngradient_checkpointing = true\n')
     run(tmp_path, name="after")
-    assert not same_weights(tmp_path / "before", tmp_path / "out")
-    assert same_weights(tmp_path / "before", tmp_path / "after")
+    assert not same_weights(plain, tmp_path / "out")
+    assert same_weights(plain, tmp_path / "after")
     assert resolve_model(str(tmp_path / "out")).recipe.dtype == "float32"

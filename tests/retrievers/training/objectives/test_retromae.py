@@ -23,10 +23,10 @@ BLIND_NAMES = ["enhanced-zero", "basic-zero"]
 OTHER = [RetroMAE(decoding=decoding, decoder_reads="other") for decoding in ("enhanced", "basic")]
 OTHER_NAMES = ["enhanced-other", "basic-other"]
 PAIRS = [CoTMAE(decoder_layers=layers) for layers in (1, 2)]
-EXCHANGED = [1, 0, 3, 2, 5, 4]
+EXCHANGED = [1, 0, 3, 2]
 
 
-def batch_of(objective: Any, folder: Path, texts: int = 3) -> Batch:
+def batch_of(objective: Any, folder: Path, texts: int = 2) -> Batch:
     return objective.collator(tiny.tokenizer(folder), 14)(tiny.examples(tiny.TEXTS[:texts]))
 
 
@@ -102,7 +102,7 @@ def test_a_decoder_that_reads_another_text_needs_two(objective, tmp_path) -> Non
 
 
 def test_enhanced_decoding_predicts_every_token_but_the_special_ones(tmp_path) -> None:
-    batch = batch_of(RetroMAE(), tmp_path)
+    batch = batch_of(RetroMAE(), tmp_path, texts=3)
     special = torch.isin(batch["decoder_input_ids"], torch.tensor([0, 2, 3]))
     assert torch.equal(batch["decoder_labels"] != -100, ~special)
     masked = (batch["labels"] != -100).sum() / (~special).sum()

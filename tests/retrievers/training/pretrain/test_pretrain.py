@@ -1,6 +1,5 @@
 """Pre-training as a whole: kills, seeds, NaN, and a folder that can be used at once."""
 
-import json
 import os
 import signal
 import sys
@@ -24,7 +23,6 @@ from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.preset import PRETRAIN_PRESETS
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
-from tests.support.processes import run_in_two
 from tests.support.small_starts import (
     KilledError,
     have_equal_weights,
@@ -84,42 +82,6 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds(start, 
     assert not np.array_equal(seen[4], seen[8])
     encoder = open_encoder(resolve_model(str(out)), "cpu")
     assert not np.array_equal(seen[8], encoder.encode_queries(TEXTS[:3]))
-
-
-SHARED = r"""
-import json, os, signal, sys
-from pathlib import Path
-from retrievers.training.engine import run_folder
-from retrievers.training.engine.context import TrainingContext, is_first
-if not is_first():
-    run_folder.save_checkpoint = None  # only the first process may write
-from retrievers.training.preset import PRETRAIN_PRESETS
-from retrievers.training.pretrain.pretrain import pretrain
-table, texts, out = json.loads(Path(sys.argv[1]).read_text())
-preset = PRETRAIN_PRESETS.convert(table, "test")
-def interrupt(progress):  # called in the first process only
-    if progress.done == 3:
-        os.kill(os.getpid(), signal.SIGTERM)
-try:
-    pretrain(preset, texts, TrainingContext(Path(out), "cpu", progress=interrupt))
-except SystemExit as stopped:
-    sys.stdout.write(f"{stopped.code}\n")  # as a whole: two processes share a pipe
-resumed_at = pretrain(preset, texts, TrainingContext(Path(out), "cpu")).resumed_at
-sys.stdout.write(f"{resumed_at}\n")
-"""
-
-
-@pytest.mark.slow
-def test_processes_share_each_step_stop_if_one_is_interrupted_and_resume_together(tmp_path):
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    start = small.write_start(tmp_path / "start", TEXTS, **dropout)
-    train(small.preset(start, accumulate=2), tmp_path / "alone")
-    job = [msgspec.to_builtins(small.preset(start)), TEXTS, str(tmp_path / "shared")]
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    printed = run_in_two(SHARED, tmp_path, str(tmp_path / "job.json"))
-    assert sorted(printed) == ["10", "10", "143", "143"]
-    one, other = weights(tmp_path / "alone"), weights(tmp_path / "shared")
-    assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
 
 
 @pytest.mark.slow
@@ -320,6 +282,10 @@ def test_a_lack_of_memory_says_which_batch_size_to_try(start, tmp_path):
         ({"start": {"model": "./nowhere"}}, "there is no model card and no folder './nowhere'"),
         ({"start": {"model": "bm25"}}, "no checkpoint to start from"),
         ({"start": {"model": "seed"}}, "no checkpoint to start from"),
+        (
+            {"objective": {"name": "condenser", "skip_from": 2}},
+            "skip_from is 2, but the encoder has 2 layers",
+        ),
     ],
 )
 def test_an_untrainable_setting_is_refused_first(start, tmp_path, changes, message):
