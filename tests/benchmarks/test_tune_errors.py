@@ -17,7 +17,7 @@ from tests.benchmarks.tune_errors import (
     trial_of,
 )
 
-DRAWS, SETS = 100, 199
+DRAWS, SETS = 60, 199
 MOST = stats.binom.ppf(0.9995, DRAWS, 0.025) / DRAWS  # 5 % two-sided
 
 

@@ -77,11 +77,16 @@ def test_each_form_and_separator_is_the_same_collection(tmp_path, open_, form, s
         assert f"golden.{form}: ids are separated by {separator}" in told
 
 
-@pytest.mark.parametrize("question", ["Question", "query", "user query"])
 @pytest.mark.parametrize(
-    "relevant", ["relevant_ids", "doc_ids", "gold_ids", "Expected Document IDs", "chunk_ids"]
+    ("question", "relevant", "documents"),
+    [
+        ("Question", "relevant_ids", "docs.csv"),
+        ("query", "doc_ids", "chunks.jsonl"),
+        ("user query", "gold_ids", "corpus_export.tsv"),
+        ("Question", "Expected Document IDs", "chunks.jsonl"),
+        ("query", "chunk_ids", "docs.csv"),
+    ],
 )
-@pytest.mark.parametrize("documents", ["docs.csv", "chunks.jsonl", "corpus_export.tsv"])
 def test_columns_by_the_names_that_teams_give_them(tmp_path, open_, question, relevant, documents):
     write_documents(tmp_path / "set", documents)
     rows = [(f"q-{n}", text, ";".join(ids)) for n, (text, ids) in enumerate(QUESTIONS)]

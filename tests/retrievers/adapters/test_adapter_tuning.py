@@ -87,11 +87,23 @@ def sha256(tensors):
     return digest.hexdigest()
 
 
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A tiny encoder."""
+    return model(tmp_path_factory.mktemp("start"))
+
+
+@pytest.fixture(scope="module")
+def plain(start):
+    """Its vectors of documents without an adapter."""
+    return open_encoder(start, "cpu").encode_documents(TITLES, TEXTS)
+
+
 class Tuned:
     """A tiny encoder with an adapter, two steps of AdamW, and the folder that was written."""
 
-    def __init__(self, tmp_path, text, start=None):
-        settings, start = preset(text), start or model(tmp_path)
+    def __init__(self, folder, text, start):
+        settings = preset(text)
         card = trained_card(start, settings, ())
         recipe = training_recipe(start, card, settings)
         self.model = build_student(start, recipe)
@@ -112,7 +124,7 @@ class Tuned:
             optimizer.zero_grad()
         self.base_is_unchanged = sha256(base) == before
         self.model.eval()
-        adapted.save(tmp_path / "tuned", card)
+        adapted.save(folder, card)
         with torch.no_grad():
             rows = [
                 self.model(inputs.documents([title], [text]))["sentence_embedding"]
@@ -123,15 +135,13 @@ class Tuned:
 
 @pytest.mark.parametrize(("library", "method"), EACH)
 def test_every_method_trains_on_a_frozen_encoder_and_gives_its_vectors_back(
-    tmp_path, library, method
+    start, plain, tmp_path, library, method
 ):
-    tuned = Tuned(tmp_path, table(method, library))
+    tuned = Tuned(tmp_path, table(method, library), start)
     assert tuned.base_is_unchanged
-    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
-    assert np.abs(tuned.vectors - vectors(tmp_path / "start.toml")).max() > 1e-3
-    half = open_encoder(
-        resolve_model(str(tmp_path / "tuned"), ModelSettings(dtype="bfloat16")), "cpu"
-    )
+    np.testing.assert_allclose(vectors(tmp_path), tuned.vectors, atol=1e-5)
+    assert np.abs(tuned.vectors - plain).max() > 1e-3
+    half = open_encoder(resolve_model(str(tmp_path), ModelSettings(dtype="bfloat16")), "cpu")
     np.testing.assert_allclose(half.encode_documents(TITLES, TEXTS), tuned.vectors, atol=0.05)
 
 
@@ -254,9 +264,8 @@ HOULSBY = "init_scale = 0.001\nnorms = true\n"
 
 
 @hub
-def test_houlsbys_adapter_begins_close_to_nothing_and_trains_the_norms(tmp_path):
+def test_houlsbys_adapter_begins_close_to_nothing_and_trains_the_norms(start):
     """modeling.py of adapter-bert: a normal distribution of 0.001, cut at two deviations."""
-    start = model(tmp_path)
     settings = preset(table("double_seq_bn", more=HOULSBY)).adapter
     card = trained_card(start, preset(table("double_seq_bn", more=HOULSBY)), ())
     student = build_student(start, training_recipe(start, card, preset()))
@@ -274,32 +283,24 @@ def test_houlsbys_adapter_begins_close_to_nothing_and_trains_the_norms(tmp_path)
 
 
 @hub
-def test_norms_that_were_trained_are_kept_with_the_adapter(tmp_path):
-    start = model(tmp_path)
-    base = vectors(tmp_path / "start.toml")
-    run(tmp_path, table("seq_bn", more=HOULSBY), start=start)
-    folder = tmp_path / "out" / "adapter"
-    found = vectors(tmp_path / "out")
-    assert np.abs(found - base).max() > 1e-2
-    held = load_file(str(folder / "norms.safetensors"))
-    original = weights_of(tmp_path / "start")
-    assert held.keys() == {name for name in original if "LayerNorm" in name}
-    assert any(not np.array_equal(held[name], original[name]) for name in held)
-    identity = resolve_model(str(tmp_path / "out")).recipe.adapter
-    assert "norms.safetensors" in identity.files  # they change vectors, and the fingerprint
-    (folder / "norms.safetensors").unlink()
-    assert np.abs(vectors(tmp_path / "out") - found).max() > 1e-4
-
-
-@hub
-def test_adapters_with_norms_share_a_base_and_do_not_change_it(tmp_path):
-    start = model(tmp_path)
+def test_norms_that_were_trained_are_kept_with_the_adapter_and_leave_the_shared_base(
+    start, plain, tmp_path
+):
     folders = [tmp_path / name for name in ("one", "two")]
     for seed, folder in enumerate(folders):
         run(tmp_path, f"seed = {seed}\n{table('seq_bn', more=HOULSBY)}", folder.name, start=start)
     alone = [vectors(folder) for folder in folders]
+    assert all(np.abs(found - plain).max() > 1e-2 for found in alone)
+    held = load_file(str(folders[0] / "adapter" / "norms.safetensors"))
+    original = weights_of(start.document.root)
+    assert held.keys() == {name for name in original if "LayerNorm" in name}
+    assert any(not np.array_equal(held[name], original[name]) for name in held)
     encoders = [open_encoder(resolve_model(str(folder)), "cpu") for folder in folders]
     for encoder in encoders:
         encoder.encode_documents(TITLES, TEXTS)  # attaches its adapter
     for encoder, expected in zip(encoders, alone, strict=True):
         np.testing.assert_array_equal(encoder.encode_documents(TITLES, TEXTS), expected)
+    identity = resolve_model(str(folders[0])).recipe.adapter
+    assert "norms.safetensors" in identity.files  # they change vectors, and the fingerprint
+    (folders[0] / "adapter" / "norms.safetensors").unlink()
+    assert np.abs(vectors(folders[0]) - alone[0]).max() > 1e-4

@@ -1,16 +1,19 @@
-"""Adapters made and saved by their own libraries, attached to the real all-MiniLM-L6-v2."""
+"""Adapters made and saved by their own libraries, attached to the encoder that they are for."""
 
 import json
 import pickle
+import shutil
 import sys
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from foundation.errors import BenchError
 from retrievers.encoders.transformer import open_encoder
@@ -19,36 +22,75 @@ from retrievers.models.settings import ModelSettings
 from tests.support import tiny_checkpoints as tiny
 
 TEXTS = ["What is a heat pump?", "Rivers carve valleys.", "Ribosomes make proteins."]
+Save = Callable[[str, str], tuple[Path, Any]]
 
 
 @pytest.fixture(scope="module")
-def base() -> Model:
-    return resolve_model("minilm")
+def card(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A card of a tiny encoder."""
+    folder = tmp_path_factory.mktemp("base")
+    tiny.write_bert(folder / "bert")
+    use = {"pooling": "mean", "normalize": True, "similarity": "cos"}
+    return str(tiny.write_card(folder / "tiny.toml", checkpoint="bert", **use))
 
 
 @pytest.fixture(scope="module")
-def base_vectors(base: Model) -> Any:
-    return open_encoder(base, "cpu").encode_queries(TEXTS)
+def save(tmp_path_factory: pytest.TempPathFactory) -> Save:
+    """Save an adapter of a kind for a model, once; its folder, and the network that it is in."""
+
+    @cache
+    def saved(model: str, kind: str) -> tuple[Path, Any]:
+        base, folder = resolve_model(model), tmp_path_factory.mktemp("saved") / "adapter"
+        assert base.document is not None
+        network = transformers.AutoModel.from_pretrained(str(base.document.folder)).eval()
+        write = peft_adapter if kind in ("LORA", "IA3") else hub_adapter
+        return folder, write(network, folder, kind)
+
+    return saved
 
 
-def fresh_network(base: Model) -> Any:
-    import transformers
+def peft_adapter(network: Any, folder: Path, kind: str) -> Any:
+    peft = pytest.importorskip("peft")
+    if kind == "LORA":
+        config = peft.LoraConfig(r=4, target_modules=["query", "value"])
+    else:
+        modules = ["key", "value", "output.dense"]
+        config = peft.IA3Config(target_modules=modules, feedforward_modules=["output.dense"])
+    network = peft.get_peft_model(network, config)
+    randomise(network)
+    network.save_pretrained(str(folder))
+    return network.eval()
 
-    assert base.document is not None
-    return transformers.AutoModel.from_pretrained(str(base.document.folder)).eval()
+
+def hub_adapter(network: Any, folder: Path, config: str) -> Any:
+    adapters = pytest.importorskip("adapters")
+    adapters.init(network)
+    network.add_adapter("demo", config=config)
+    network.train_adapter("demo")
+    randomise(network)
+    network.save_adapter(str(folder), "demo")
+    network.set_active_adapters("demo")
+    return network.eval()
 
 
-def randomise(parameters: Any) -> None:
+def randomise(network: Any) -> None:
     """Adapters start as the identity; real ones were trained."""
     torch.manual_seed(11)
-    for parameter in parameters:
-        torch.nn.init.normal_(parameter.data, std=0.05)
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter.data, std=0.05)
+
+
+def with_adapter(model: str, folder: Path) -> Model:
+    return resolve_model(model, ModelSettings(adapter=str(folder)))
+
+
+def vectors_of(model: Model) -> Any:
+    return open_encoder(model, "cpu").encode_queries(TEXTS)
 
 
 def mean_vectors(network: Any, base: Model) -> Any:
     """Mean pooling and unit length, written out here, one text at a time."""
-    import transformers
-
     assert base.document is not None
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(base.document.folder))
     rows = []
@@ -60,210 +102,156 @@ def mean_vectors(network: Any, base: Model) -> Any:
     return np.stack(rows)
 
 
-def peft_adapter(base: Model, folder: Path, kind: str) -> Any:
-    peft = pytest.importorskip("peft")
-    if kind == "LORA":
-        config = peft.LoraConfig(r=4, target_modules=["query", "value"])
-    else:
-        modules = ["key", "value", "output.dense"]
-        config = peft.IA3Config(target_modules=modules, feedforward_modules=["output.dense"])
-    network = peft.get_peft_model(fresh_network(base), config)
-    randomise(p for name, p in network.named_parameters() if p.requires_grad)
-    network.save_pretrained(str(folder))
-    return network.eval()
-
-
-def hub_adapter(base: Model, folder: Path, config: str) -> Any:
-    adapters = pytest.importorskip("adapters")
-    network = fresh_network(base)
-    adapters.init(network)
-    network.add_adapter("demo", config=config)
-    network.train_adapter("demo")
-    randomise(p for name, p in network.named_parameters() if p.requires_grad)
-    network.save_adapter(str(folder), "demo")
-    network.set_active_adapters("demo")
-    return network.eval()
-
-
 @pytest.mark.parametrize(
-    ("save", "kind"),
+    ("model", "kind"),
     [
-        (peft_adapter, "LORA"),
-        (hub_adapter, "seq_bn"),
-        pytest.param(peft_adapter, "IA3", marks=pytest.mark.slow),
-        pytest.param(hub_adapter, "lora", marks=pytest.mark.slow),
-        pytest.param(hub_adapter, "ia3", marks=pytest.mark.slow),
-        pytest.param(hub_adapter, "prefix_tuning", marks=pytest.mark.slow),
+        *(("minilm", kind) for kind in ("LORA", "seq_bn")),
+        *(("", kind) for kind in ("IA3", "lora", "ia3", "prefix_tuning")),
     ],
 )
 def test_an_adapter_gives_the_vectors_that_it_was_saved_with(
-    base: Model, base_vectors: Any, tmp_path: Path, save: Callable[..., Any], kind: str
+    model: str, kind: str, save: Save, card: str
 ) -> None:
-    network = save(base, tmp_path / "adapter", kind)
-    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "adapter")))
-    vectors = open_encoder(model, "cpu").encode_queries(TEXTS)
-
+    folder, network = save(model or card, kind)
+    base, adapted = resolve_model(model or card), with_adapter(model or card, folder)
+    vectors = vectors_of(adapted)
     np.testing.assert_allclose(vectors, mean_vectors(network, base), atol=1e-5)
-    assert np.abs(vectors - base_vectors).max() > 1e-3
-    again = open_encoder(model, "cpu").encode_queries(TEXTS)
-    np.testing.assert_array_equal(vectors, again)
+    assert np.abs(vectors - vectors_of(base)).max() > 1e-3
+    np.testing.assert_array_equal(vectors, vectors_of(adapted))
 
 
-def test_the_adapter_is_part_of_the_fingerprint(base: Model, tmp_path: Path) -> None:
-    peft_adapter(base, tmp_path / "adapter", "LORA")
-    first = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "adapter"))).recipe
-    (tmp_path / "adapter").rename(tmp_path / "moved")
-    moved = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "moved"))).recipe
+@pytest.fixture
+def lora(save: Save, card: str, tmp_path: Path) -> Path:
+    """A folder with an adapter of PEFT for the tiny encoder, to be changed."""
+    return shutil.copytree(save(card, "LORA")[0], tmp_path / "lora")
+
+
+def test_the_adapter_is_part_of_the_fingerprint(card: str, lora: Path, tmp_path: Path) -> None:
+    first = with_adapter(card, lora).recipe
+    moved = with_adapter(card, lora.rename(tmp_path / "moved")).recipe
     weights = tmp_path / "moved" / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
-    changed = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "moved"))).recipe
-
+    changed = with_adapter(card, tmp_path / "moved").recipe
     assert first.adapter is not None
     assert first.adapter.kind == "peft"
     assert first.fingerprint == moved.fingerprint
-    assert len({base.recipe.fingerprint, first.fingerprint, changed.fingerprint}) == 3
+    base = resolve_model(card).recipe
+    assert len({base.fingerprint, first.fingerprint, changed.fingerprint}) == 3
 
 
 @pytest.mark.parametrize(
     ("folder", "name"), [("lora", "lora"), ("my lora", "my_lora"), ("run-1/adapter", "run-1")]
 )
 def test_a_model_with_an_adapter_has_a_name_of_its_own_and_no_published_scores(
-    folder: str, name: str, base: Model, tmp_path: Path
+    folder: str, name: str, lora: Path, tmp_path: Path
 ) -> None:
-    peft_adapter(base, tmp_path / folder, "LORA")
-    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / folder)))
+    base, place = resolve_model("minilm"), tmp_path / "other" / folder
+    model = with_adapter("minilm", shutil.copytree(lora, place))
     assert model.card.name == model.recipe.model == f"minilm+{name}"
     assert base.card.expected
     assert model.card.expected == ()
     assert model.card.trained_on == base.card.trained_on
 
 
-def test_a_card_may_name_its_adapter(base: Model, base_vectors: Any, tmp_path: Path) -> None:
-    peft_adapter(base, tmp_path / "lora", "LORA")
-    assert base.document is not None
-    card = tiny.write_card(
-        tmp_path / "tuned.toml",
-        checkpoint=str(base.document.folder),
+def test_a_card_may_name_its_adapter(card: str, lora: Path) -> None:
+    own = tiny.write_card(
+        lora.with_name("tuned.toml"),
+        checkpoint=str(Path(card).with_name("bert")),
         pooling="mean",
         normalize=True,
         adapter={"path": "lora", "kind": "peft"},
     )
-    vectors = open_encoder(resolve_model(str(card)), "cpu").encode_queries(TEXTS)
-    assert np.abs(vectors - base_vectors).max() > 1e-3
-
-    text = card.read_text().replace('"peft"', '"adapterhub"')
-    card.write_text(text)
+    vectors = vectors_of(resolve_model(str(own)))
+    assert np.abs(vectors - vectors_of(resolve_model(card))).max() > 1e-3
+    own.write_text(own.read_text().replace('"peft"', '"adapterhub"'))
     with pytest.raises(BenchError, match="holds an adapter of peft"):
-        resolve_model(str(card))
+        resolve_model(str(own))
 
 
-def test_a_peft_adapter_of_another_base_is_refused(base: Model, tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
-    network = tiny.write_bert(tmp_path / "small")
-    config = peft.LoraConfig(r=2, target_modules=["query"])
-    peft.get_peft_model(network, config).save_pretrained(str(tmp_path / "lora"))
-    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "lora")))
+def configured(**changes: Any) -> Callable[[Path], None]:
+    """Change the configuration of an adapter of PEFT."""
 
-    with pytest.raises(BenchError, match="does not fit this base model"):
-        open_encoder(model, "cpu").encode_queries(TEXTS)
+    def write(folder: Path) -> None:
+        path = folder / "adapter_config.json"
+        tiny.write_json(path, json.loads(path.read_bytes()) | changes)
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("damage", "problem"),
-    [
-        ({"target_modules": [1]}, "lora cannot be attached"),
-        ({"alpha_pattern": "x"}, "lora cannot be attached"),
-        ({"alora_invocation_tokens": [5]}, "invocation tokens"),
-        (
-            {"megatron_config": {"x": 1}, "megatron_core": "trap_of_peft"},
-            "code that arrives is not run",
-        ),
-        ({"peft_type": "MULTITASK_PROMPT_TUNING"}, "MULTITASK_PROMPT_TUNING is not supported"),
-    ],
-    ids=str,
-)
-def test_an_unsupported_configuration_is_refused(
-    base: Model,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    damage: dict[str, Any],
-    problem: str,
-) -> None:
-    peft_adapter(base, tmp_path / "lora", "LORA")
-    (tmp_path / "trap_of_peft.py").write_text("raise SystemExit('executed')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    path = tmp_path / "lora" / "adapter_config.json"
-    tiny.write_json(path, json.loads(path.read_bytes()) | damage)
-    with pytest.raises(BenchError, match=problem):
-        open_encoder(
-            resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "lora"))), "cpu"
-        ).encode_queries(["x"])
+    return write
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["loreft", "vera", "prompt_tuning", "unipelt"])
-def test_an_adapter_of_adapterhub_that_needs_more_than_it_saves_is_refused_by_name(
-    base: Model, tmp_path: Path, method: str
-) -> None:
-    hub_adapter(base, tmp_path / "old", method)
-    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "old")))
-    with pytest.raises(BenchError, match="old is not supported: it is ReFT") as caught:
-        open_encoder(model, "cpu").encode_queries(["x"])
-    assert "Train with another method" in caught.value.hint
+def without_weights(folder: Path) -> None:
+    (folder / "adapter_model.safetensors").unlink()
 
 
-def test_an_adapter_without_its_weights_is_refused(base: Model, tmp_path: Path) -> None:
-    peft_adapter(base, tmp_path / "lora", "LORA")
-    (tmp_path / "lora" / "adapter_model.safetensors").unlink()
-    with pytest.raises(BenchError, match="no adapter weights"):
-        resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "lora")))
-    with pytest.raises(BenchError, match="no adapter folder"):
-        resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "nowhere")))
+def with_a_trap(name: str) -> Callable[[Path], None]:
+    """Replace the weights by a pickle that creates a folder."""
+
+    def write(folder: Path) -> None:
+        (folder / "adapter_model.safetensors").unlink(missing_ok=True)
+        payload = pickle.dumps({"weight": tiny.Trap(folder.with_name("trapped"))}, protocol=2)
+        (folder / name).write_bytes(payload)
+
+    return write
 
 
-def test_the_folder_of_a_training_is_no_adapter_and_names_the_one_inside(
-    base: Model, tmp_path: Path
-) -> None:
-    peft_adapter(base, tmp_path / "trained" / "adapter", "LORA")
-    with pytest.raises(BenchError, match="a folder of `finetune`") as caught:
-        resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "trained")))
-    inner = tmp_path / "trained" / "adapter"
-    assert f"--adapter {inner}" in caught.value.hint
-    assert resolve_model("minilm", ModelSettings(adapter=str(inner))).adapter
-
-
-@pytest.mark.parametrize(
-    ("save", "kind", "name"),
-    [
-        (peft_adapter, "LORA", "adapter_model.bin"),
-        (hub_adapter, "seq_bn", "pytorch_adapter.bin"),
-    ],
-)
-def test_a_malicious_pickle_is_not_executed(
-    base: Model, tmp_path: Path, save: Callable[..., Any], kind: str, name: str
-) -> None:
-    save(base, tmp_path / "evil", kind)
-    (tmp_path / "evil" / "adapter_model.safetensors").unlink(missing_ok=True)
-    payload = pickle.dumps({"weight": tiny.Trap(tmp_path / "trapped")}, protocol=2)
-    (tmp_path / "evil" / name).write_bytes(payload)
-    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "evil")))
-
-    with pytest.raises(BenchError, match="cannot be attached"):
-        open_encoder(model, "cpu").encode_queries(TEXTS)
-    assert not (tmp_path / "trapped").exists()
-
-
-def test_an_adapterhub_adapter_with_missing_weights_is_refused(base: Model, tmp_path: Path) -> None:
-    hub_adapter(base, tmp_path / "hub", "seq_bn")
-    weights = tmp_path / "hub" / "pytorch_adapter.bin"
+def without_a_tensor(folder: Path) -> None:
+    weights = folder / "pytorch_adapter.bin"
     state = torch.load(weights, weights_only=True)
     state.pop(sorted(state)[0])
     torch.save(state, weights)
-    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "hub")))
 
-    with pytest.raises(BenchError, match="does not fit this base model: missing"):
-        open_encoder(model, "cpu").encode_queries(TEXTS)
+
+OWN_CODE = {"megatron_config": {"x": 1}, "megatron_core": "trap_of_peft"}
+UNSUPPORTED = "broken is not supported: it is ReFT"
+
+
+@pytest.mark.parametrize(
+    ("kind", "harm", "problem"),
+    [
+        ("LORA", configured(target_modules=[1]), "broken cannot be attached"),
+        ("LORA", configured(alpha_pattern="x"), "broken cannot be attached"),
+        ("LORA", configured(alora_invocation_tokens=[5]), "invocation tokens"),
+        ("LORA", configured(**OWN_CODE), "code that arrives is not run"),
+        ("LORA", configured(peft_type="MULTITASK_PROMPT_TUNING"), "_TUNING is not supported"),
+        ("LORA", without_weights, "no adapter weights"),
+        ("LORA", shutil.rmtree, "no adapter folder"),
+        ("LORA", with_a_trap("adapter_model.bin"), "cannot be attached"),
+        ("seq_bn", with_a_trap("pytorch_adapter.bin"), "cannot be attached"),
+        ("seq_bn", without_a_tensor, "does not fit this base model: missing"),
+        *((kind, Path.exists, UNSUPPORTED) for kind in ("loreft", "vera", "unipelt")),
+        ("prompt_tuning", Path.exists, UNSUPPORTED),
+    ],
+)
+def test_an_adapter_that_cannot_be_used_safely_is_refused(
+    kind: str,
+    harm: Callable[[Path], object],
+    problem: str,
+    save: Save,
+    card: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "trap_of_peft.py").write_text("raise SystemExit('executed')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    harm(shutil.copytree(save(card, kind)[0], tmp_path / "broken"))
+    with pytest.raises(BenchError, match=problem) as caught:
+        vectors_of(with_adapter(card, tmp_path / "broken"))
+    assert problem != UNSUPPORTED or "Train with another method" in caught.value.hint
+    assert not (tmp_path / "trapped").exists()
+
+
+def test_an_adapter_of_another_base_is_refused(lora: Path) -> None:
+    with pytest.raises(BenchError, match="does not fit this base model"):
+        vectors_of(with_adapter("minilm", lora))
+
+
+def test_the_folder_of_a_training_is_no_adapter_and_names_the_one_inside(
+    card: str, lora: Path, tmp_path: Path
+) -> None:
+    inner = shutil.copytree(lora, tmp_path / "trained" / "adapter")
+    with pytest.raises(BenchError, match="a folder of `finetune`") as caught:
+        with_adapter(card, tmp_path / "trained")
+    assert f"--adapter {inner}" in caught.value.hint
+    assert with_adapter(card, inner).adapter
 
 
 def test_a_real_adapterhub_adapter_is_refused_for_another_base(bench_data: Path) -> None:
@@ -271,18 +259,17 @@ def test_a_real_adapterhub_adapter_is_refused_for_another_base(bench_data: Path)
     if not folder.is_dir():
         pytest.skip("needs the adapter in BENCH_DATA/adapters")
     with pytest.raises(BenchError, match="made for google/bigbird-roberta-base"):
-        resolve_model("minilm", ModelSettings(adapter=str(folder)))
+        with_adapter("minilm", folder)
 
 
 def test_a_library_that_is_not_installed_is_named(
-    base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    card: str, lora: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peft_adapter(base, tmp_path / "lora", "LORA")
-    model = resolve_model("minilm", ModelSettings(adapter=str(tmp_path / "lora")))
+    model = with_adapter(card, lora)
     # None in sys.modules makes an import fail as if the library were not there.
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(BenchError, match="cannot be imported") as caught:
-        open_encoder(model, "cpu").encode_queries(TEXTS)
+        vectors_of(model)
     assert caught.value.hint == "Run `pip install 'retrieval-bench[peft]'`."
 
 

@@ -1,6 +1,7 @@
 """Averages of adapters, and many adapters over one base that is loaded once."""
 
 import gc
+from functools import cache
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from retrievers.encoders.transformer import open_encoder
 from retrievers.models import loading
 from retrievers.models.resolve import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, run, table, vectors
-from tests.support.small_finetuning import TEXTS, TITLES
+from tests.support.small_finetuning import TEXTS, TITLES, model
 
 adapters = pytest.importorskip("adapters", exc_type=ImportError)
 
@@ -30,10 +31,19 @@ def held(folder):
     return found
 
 
-def two_of(tmp_path, method="seq_bn", library="adapterhub"):
-    for name, seed in (("one", 1), ("two", 2)):
-        run(tmp_path, f"seed = {seed}\n{table(method, library)}", name)
-    return tmp_path / "one", tmp_path / "two"
+@pytest.fixture(scope="module")
+def train(tmp_path_factory):
+    """Train an adapter over the same start once for each method and seed; its folder."""
+    place = tmp_path_factory.mktemp("adapters")
+    start = model(place)
+
+    @cache
+    def trained(method, seed=1, library="adapterhub"):
+        name = f"{library}-{method}-{seed}"
+        run(place, f"seed = {seed}\n{table(method, library)}", name, start=start)
+        return place / name
+
+    return trained
 
 
 @pytest.mark.parametrize(
@@ -47,8 +57,8 @@ def two_of(tmp_path, method="seq_bn", library="adapterhub"):
         pytest.param("peft", "lora", marks=pytest.mark.slow),
     ],
 )
-def test_an_average_has_the_mean_weights_of_its_adapters(tmp_path, library, method):
-    one, two = two_of(tmp_path, method, library)
+def test_an_average_has_the_mean_weights_of_its_adapters(train, tmp_path, library, method):
+    one, two = (train(method, seed, library) for seed in (1, 2))
     base = find_adapter_base([one, two])
     average_adapters(find_adapters(base, [one, two]), tmp_path / "mean")
     first, second, found = held(one), held(two), held(tmp_path / "mean")
@@ -60,30 +70,28 @@ def test_an_average_has_the_mean_weights_of_its_adapters(tmp_path, library, meth
     if method == "prefix_tuning":  # a tensor that all layers share is stored once
         name = "adapter/pytorch_adapter.bin"
         assert (tmp_path / "mean" / name).stat().st_size < 1.1 * (one / name).stat().st_size
-    for name in ("one", "two"):  # and the vectors are of neither
-        assert np.abs(vectors(tmp_path / "mean") - vectors(tmp_path / name)).max() > 1e-4
+    for folder in (one, two):  # and the vectors are of neither
+        assert np.abs(vectors(tmp_path / "mean") - vectors(folder)).max() > 1e-4
 
 
 @pytest.mark.slow
-def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
-    one, _ = two_of(tmp_path)
+def test_adapters_of_different_sizes_or_methods_have_no_average(train, tmp_path):
+    one = train("seq_bn")
     small = '[adapter]\nmethod = "seq_bn"\noptions = { reduction_factor = 8 }\n'
-    run(tmp_path, small + QUICK, "small")
-    run(tmp_path, table("lora"), "lora")
-    run(tmp_path, table("lora", "peft"), "peft")
+    run(one.parent, small + QUICK, "small", start=resolve_model(str(one.parent / "start.toml")))
     base = find_adapter_base([one])
-    for name, why in (
-        ("small", "they differ in reduction_factor"),
-        ("lora", "they differ in"),
-        ("peft", "some are of AdapterHub and some of PEFT"),
+    for other, why in (
+        (one.with_name("small"), "they differ in reduction_factor"),
+        (train("lora"), "they differ in"),
+        (train("lora", library="peft"), "some are of AdapterHub and some of PEFT"),
     ):
         with pytest.raises(BenchError, match=f"cannot be averaged: {why}"):
-            average_adapters(find_adapters(base, [one, tmp_path / name]), tmp_path / "mean")
+            average_adapters(find_adapters(base, [one, other]), tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
 
 
-def test_incompatible_adapters_are_refused(tmp_path):
-    one, _ = two_of(tmp_path)
+def test_incompatible_adapters_are_refused(train, tmp_path):
+    one = train("seq_bn")
     with pytest.raises(BenchError, match="a single adapter cannot be composed"):
         find_adapters(find_adapter_base([one]), [one])
     run(tmp_path, QUICK, "whole")
@@ -92,14 +100,12 @@ def test_incompatible_adapters_are_refused(tmp_path):
     (tmp_path / "bare").mkdir()
     with pytest.raises(BenchError, match="none of these adapters has a card"):
         find_adapter_base([tmp_path / "bare"])
-    assert not (tmp_path / "both").exists()
 
 
 @pytest.mark.slow
-def test_many_adapters_over_one_base_load_it_once(tmp_path, monkeypatch):
-    folders = [*two_of(tmp_path)]
-    run(tmp_path, table("lora"), "three")
-    folders += [tmp_path / "three", tmp_path / "start.toml"]  # the last has no adapter
+def test_many_adapters_over_one_base_load_it_once(train, monkeypatch):
+    folders = [train("seq_bn", 1), train("seq_bn", 2), train("lora")]
+    folders.append(folders[0].with_name("start.toml"))  # which has no adapter
     expected = [vectors(folder) for folder in folders]
     gc.collect()  # the encoders of these vectors
     read = []

@@ -5,6 +5,7 @@ The oracle is a real `SentenceTransformer` of the same folder, asked by ``encode
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,26 @@ LONG = [
 ]
 
 
-def write_folder(folder: Path, **settings: Any) -> Path:
-    """A folder that version 5.7 saved, with other settings."""
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that version 5.7 saved."""
+    folder = tmp_path_factory.mktemp("saved")
     tiny.write_bert(folder / "plain")
     transformer = parts.Transformer(str(folder / "plain"))
     whole = [transformer, parts.Pooling(32, pooling_mode="mean")]
     sentence_transformers.SentenceTransformer(modules=whole, device="cpu").save(str(folder / "st"))
-    if settings:
-        tiny.write_json(folder / "st" / "config_sentence_transformers.json", settings)
     return folder / "st"
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return shutil.copytree(saved, tmp_path / "st")
+
+
+def state(folder: Path, **settings: Any) -> None:
+    """Let a folder have other settings than it was saved with."""
+    tiny.write_json(folder / "config_sentence_transformers.json", settings)
 
 
 def change(path: Path, **changes: Any) -> None:
@@ -75,17 +87,18 @@ PROMPTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", PROMPTS, ids=str)
 def test_prompts_are_those_of_encode_query_and_encode_document(
-    tmp_path: Path, settings: dict[str, Any]
+    folder: Path, settings: dict[str, Any]
 ) -> None:
-    assert_agrees(write_folder(tmp_path, **settings), tiny.SENTENCES)
+    if settings:
+        state(folder, **settings)
+    assert_agrees(folder, tiny.SENTENCES)
 
 
 @pytest.mark.parametrize("where", ["tokenizer_config.json", "tokenizer.json", "both"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_texts_that_are_too_long_are_cut_on_the_tokenizers_side(
-    tmp_path: Path, side: str, where: str
+    folder: Path, side: str, where: str
 ) -> None:
-    folder = write_folder(tmp_path)
     if where != "tokenizer_config.json":  # if both differ, the other one decides
         stated = {"left": "Right", "right": "Left"}[side] if where == "both" else side.title()
         cut = {"direction": stated, "max_length": 16, "strategy": "LongestFirst", "stride": 0}
@@ -99,9 +112,9 @@ def test_texts_that_are_too_long_are_cut_on_the_tokenizers_side(
 
 
 def test_a_card_overrides_the_folder_and_differences_are_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = write_folder(tmp_path, truncate_dim=16, prompts={"passage": "beta "})
+    state(folder, truncate_dim=16, prompts={"passage": "beta "})
     found = resolve_model(str(folder)).recipe
     assert (found.kind, found.compression.dimensions) == ("transformer", 16)
     assert "truncate_dim = 16, so 16 dimensions are searched by default" in caplog.text
@@ -113,8 +126,8 @@ def test_a_card_overrides_the_folder_and_differences_are_reported(
     assert "states dimensions 16, but None is used" in caplog.text
 
 
-def test_truncated_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, truncate_dim=16)
+def test_truncated_vectors_are_those_of_sentence_transformers(folder: Path) -> None:
+    state(folder, truncate_dim=16)
     model = resolve_model(str(folder))
     stored = open_encoder(model).encode_documents([""] * 3, tiny.SENTENCES[:3])
     ours = View.of(model.recipe).transform_documents(stored)
@@ -126,8 +139,7 @@ def test_truncated_vectors_are_those_of_sentence_transformers(tmp_path: Path) ->
     )
 
 
-def test_lengths_are_the_tokenizers_within_the_positions(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path)
+def test_lengths_are_the_tokenizers_within_the_positions(folder: Path) -> None:
     for length in (16, 40, 10**30):
         change(folder / "tokenizer_config.json", model_max_length=length)
         assert_agrees(folder, LONG)
@@ -136,8 +148,8 @@ def test_lengths_are_the_tokenizers_within_the_positions(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_do_lower_case_of_a_folder_applies_with_any_tokenizer(tmp_path: Path, own: bool) -> None:
-    folder = write_folder(tmp_path, prompts={"query": "ALPHA "})
+def test_do_lower_case_of_a_folder_applies_with_any_tokenizer(folder: Path, own: bool) -> None:
+    state(folder, prompts={"query": "ALPHA "})
     normalizer = json.loads((folder / "tokenizer.json").read_text())["normalizer"]
     change(folder / "tokenizer.json", normalizer={**normalizer, "lowercase": own})
     change(folder / "tokenizer_config.json", do_lower_case=own)
@@ -161,15 +173,14 @@ def test_the_layout_of_ance(tmp_path: Path) -> None:
     ["config_sentence_transformers.json", "sentence_bert_config.json", "tokenizer_config.json"],
 )
 def test_unreadable_settings_are_not_treated_as_absent(
-    tmp_path: Path, name: str, broken: str
+    folder: Path, name: str, broken: str
 ) -> None:
-    folder = write_folder(tmp_path)
     path = folder / name
     path.unlink(missing_ok=True)
     if broken == "folder":
         path.mkdir()
     else:
-        path.symlink_to(tmp_path / "gone")
+        path.symlink_to(folder / "gone")
     with pytest.raises(BenchError, match=f"cannot read .*{name}"):
         resolve_model(str(folder))
 

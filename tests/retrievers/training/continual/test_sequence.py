@@ -97,15 +97,11 @@ def test_a_method_is_a_file_and_its_edit_is_another_training(start, tmp_path, mo
 @pytest.mark.slow
 def test_the_plain_method_trains_one_domain_after_the_other(start, plain, tmp_path):
     model = start
-    for number, (domain, found) in enumerate(zip(DOMAINS, plain, strict=True)):
+    for number in (0, 1):
         by_hand = msgspec.structs.replace(preset(start), start=Start(model=str(model)))
         model = tmp_path / str(number)
-        pretrain(by_hand, domain.texts, on_cpu(model))
-        assert have_equal_weights(found.folder, model)
-
-
-@pytest.mark.slow
-def test_folders_are_named_apart_and_cards_list_what_was_seen(plain):
+        pretrain(by_hand, DOMAINS[number].texts, on_cpu(model))
+        assert have_equal_weights(plain[number].folder, model)
     names = [Path(one.folder).name for one in plain]
     assert names == ["plain-1-my-first", "plain-2-my-second", "plain-3-third"]
     card = msgspec.toml.decode((Path(plain[2].folder) / "card.toml").read_bytes())
@@ -163,8 +159,8 @@ def test_an_interrupted_sequence_gives_the_same_result(start, das, tmp_path):
     # The first training is finished when the second call reaches the second one.
     for report in (Interrupting("texts", 2), Interrupting("steps", 1)):
         with pytest.raises(StoppedError):
-            adapt(preset(start), DOMAINS, settings, on_cpu(out, progress=report))
-    for one, other in zip(run(start, out, "das"), das, strict=True):
+            adapt(preset(start), DOMAINS[:2], settings, on_cpu(out, progress=report))
+    for one, other in zip(run(start, out, "das", 2), das[:2], strict=True):
         assert have_equal_weights(one.folder, other.folder)
 
 
@@ -215,9 +211,9 @@ def base(start, tmp_path_factory) -> Path:
 def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path):
     pytest.importorskip("adapters")
     before = hashlib.sha256((base / "model.safetensors").read_bytes()).hexdigest()
-    found = run(base, tmp_path / "adapters", "adapter")
+    found = run(base, tmp_path / "adapters", "adapter", 2)
     vectors = []
-    for domain, one in zip(DOMAINS, found, strict=True):
+    for domain, one in zip(DOMAINS[:2], found, strict=True):
         model = resolve_model(one.folder)
         assert model.card.trained_on == ("general", domain.name)
         assert model.recipe.adapter is not None
@@ -231,9 +227,9 @@ def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path
     assert all(not np.allclose(a, b) for a, b in itertools.combinations(every, 2))
     assert hashlib.sha256((base / "model.safetensors").read_bytes()).hexdigest() == before
 
-    alone = adapt(preset(base), DOMAINS[2:], learning("adapter"), on_cpu(tmp_path / "alone"))
+    alone = adapt(preset(base), DOMAINS[1:2], learning("adapter"), on_cpu(tmp_path / "alone"))
     again = open_encoder(resolve_model(alone[0].folder), "cpu").encode_queries(TEXTS[:3])
-    np.testing.assert_array_equal(again, vectors[2])  # what came before does not matter
+    np.testing.assert_array_equal(again, vectors[1])  # what came before does not matter
 
 
 def test_an_adapter_trains_only_itself_and_the_head(base):
