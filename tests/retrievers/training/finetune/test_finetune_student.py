@@ -65,12 +65,14 @@ def test_vectors_in_training_are_those_of_the_saved_folder(tmp_path, name):
 
 def test_the_preset_decides_how_the_finished_folder_is_used(tmp_path):
     use = '[use]\npooling = "mean"\nnormalize = true\nsimilarity = "cos"\nmax_query_tokens = 7\n'
-    finetune(preset(use, steps=1), model(tmp_path), examples(), on_cpu(tmp_path / "out"))
+    start = model(tmp_path, trained_on=["first", "toy"], warning="only begun", licence="MIT")
+    finetune(preset(use, steps=1), start, examples(), on_cpu(tmp_path / "out"))
     found = resolve_model(str(tmp_path / "out"))
     recipe = found.recipe
     assert (recipe.pooling, recipe.normalize, recipe.similarity) == ("mean", True, "cos")
     assert (recipe.max_query_tokens, recipe.max_document_tokens) == (7, 32)
-    assert found.card.trained_on == ("toy",)
+    assert found.card.trained_on == ("first", "toy")  # the start model's stay
+    assert (found.card.warning, found.card.licence, found.card.expected) == ("", "MIT", ())
 
 
 def test_a_preset_lower_cases_for_a_tokenizer_that_does_not(tmp_path):
@@ -104,13 +106,6 @@ def test_texts_may_be_shorter_in_training_than_afterwards(tmp_path):
     recipe = training_recipe(start, card, settings)
     assert (recipe.max_query_tokens, recipe.max_document_tokens) == (4, 6)
     assert (card.max_query_tokens, card.max_document_tokens) == (32, 32)
-
-
-def test_the_training_data_of_the_start_model_stay_on_the_card(tmp_path):
-    start = model(tmp_path, trained_on=["first"], warning="pre-trained only", licence="MIT")
-    card = trained_card(start, preset(), ("second", "first"))
-    assert card.trained_on == ("first", "second")
-    assert (card.warning, card.licence, card.expected) == ("", "MIT", ())
 
 
 NESTED = '[loss]\nname = "contrastive"\nmatryoshka = [{}]\n'

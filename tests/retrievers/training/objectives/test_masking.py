@@ -23,7 +23,7 @@ from retrievers.training.objectives.masking import (
 from tests.support import slow_masking as slow
 from tests.support import tiny_encoders as tiny
 
-DRAWS = 8_000
+DRAWS = 4_000
 TEXT = [-1, 0, 1, 1, 2, 3, 3, 3, -1, -1]  # two words of one token, one of two, one of three
 SHORT = [-1, 0, 0, 1, -1, -1, -1, -1, -1, -1]
 
