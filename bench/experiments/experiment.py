@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import format_exception
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -54,7 +54,13 @@ class Cost(Record):
 
 
 class ExperimentStage(ABC):
-    """Kind of work: pretrain, adapt, finetune, evaluate, or a command. Stages are picklable."""
+    """Kind of work: pretrain, adapt, finetune, evaluate, or a command. Stages are picklable.
+
+    Attributes:
+        imports: modules that a run takes seconds to import, besides those of an evaluation.
+    """
+
+    imports: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def resolve_settings(self, table: Mapping[str, Any]) -> TomlTable:
@@ -311,7 +317,12 @@ def _run_cell(cell: GridCell, out: Path, commit: str, outcome: ExperimentOutcome
 
 
 def run_task(task: CellTask, out: Path) -> Cost:
-    """Run ``task`` below ``out``, in a new process."""
+    """Run ``task`` below ``out``, in a new process.
+
+    All processes are forks of one that imports what the first task needs.
+    """
+    modules = [*PRELOADED, *task.kind.imports]
+    multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
     cost: Cost = run_in_subprocess(_run_timed, task, out)
     return cost
 
@@ -338,7 +349,6 @@ def run_in_subprocess(work: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of a module in a subprocess, and return its result."""
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
     with ProcessPoolExecutor(1, context, initializer=watch_parent) as pool:
         try:
             return pool.submit(_call_sendable, work, arguments).result()

@@ -33,10 +33,9 @@ from retrievers.training.engine.context import (
     TrainingContext,
     read_curve,
 )
-from retrievers.training.finetune.finetune import hash_teacher
 from retrievers.training.objectives.objective import Objective, hash_code, read_objective
 from retrievers.training.preset import FINETUNE_PRESETS, PRETRAIN_PRESETS
-from retrievers.training.pretrain.start import hash_initial
+from retrievers.training.pretrain.start import hash_initial, hash_teacher
 
 SEQUENCE_FILE = "sequence.json"
 BEFORE = "the model before it"
@@ -84,6 +83,7 @@ class PresetStage(ExperimentStage):
         fixed: fields of the preset that do not influence the training.
     """
 
+    imports = ("retrievers.training.pretrain.pretrain",)
     source: ClassVar[type[TrainingSource]] = TrainingSource
     presets: ClassVar[TomlFiles[Any]] = PRETRAIN_PRESETS
     fixed: ClassVar[TomlTable]

@@ -1,5 +1,7 @@
 """A collection of a few words that tiny checkpoints know, with judgements and presets."""
 
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.support import tiny_checkpoints as tiny
@@ -46,3 +48,36 @@ def write_training(folder: Path) -> None:
     tiny.write_card(folder / "start.toml", checkpoint="bert", pooling="mean")
     (folder / "texts.toml").write_text(PRETRAINING)
     (folder / "tiny.toml").write_text(FINETUNING)
+
+
+TEXTS = [text for _, text in DOCUMENTS.values()]
+DISTILLING = FINETUNING + '[loss]\nname = "kl"\n[teacher]\nmodel = "nowhere"\n'
+RECORDS = [  # in the layout of FlagEmbedding
+    {
+        "query": query,
+        "pos": [TEXTS[number]],
+        "neg": [TEXTS[number - 1], TEXTS[number - 2]],
+        "pos_scores": [9.0],
+        "neg_scores": [1.0, -2.5],
+    }
+    for number, query in enumerate(TRAINING.values())
+]
+
+
+def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
+    """JSON, a line each."""
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+
+def write_training_files(folder: Path) -> None:
+    """Files of other programs to train on, sound ones and others."""
+    folder.mkdir(exist_ok=True)
+    (folder / "distil.toml").write_text(DISTILLING)
+    write_lines(folder / "train.jsonl", RECORDS)
+    bare = [{key: record[key] for key in ("query", "pos", "neg")} for record in RECORDS]
+    write_lines(folder / "bare.jsonl", bare)
+    write_lines(folder / "bad.jsonl", [{"query": "q", "pos": ["p"]}, {"query": "q"}])
+    (folder / "empty.jsonl").touch()
+    triples = [f"q{number}\td{number}\td{(number + 1) % 7}\n" for number in range(5)]
+    (folder / "triples.tsv").write_text("".join(triples))
+    (folder / "other.tsv").write_text("17\t18\t19\n")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from safetensors import safe_open
@@ -27,9 +27,11 @@ from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.objectives.objective import Objective, hash_code, read_plugin
 from retrievers.training.preset import Pretraining, Start
-from retrievers.training.pretrain.pretrain import PretrainResult, pretrain
 from retrievers.training.pretrain.start import hash_initial, open_start
 from retrievers.training.pretrain.texts import Stream, hash_texts, training_texts
+
+if TYPE_CHECKING:
+    from retrievers.training.pretrain.pretrain import PretrainResult
 
 PACKAGE = "retrievers.training.continual"
 METHODS = {  # modules by the names of their methods
@@ -102,7 +104,7 @@ def read_method(table: Any) -> Method:
 
 def adapt(
     preset: Pretraining, domains: Sequence[Domain], method: Method, context: TrainingContext
-) -> tuple[PretrainResult, ...]:
+) -> "tuple[PretrainResult, ...]":
     """Pre-train on one domain after the other, each once, and return one result for each.
 
     The folder of the context gets one checkpoint per domain, see `domain_folder`, and the folder
@@ -138,8 +140,11 @@ def check_sequence(preset: Pretraining, domains: Sequence[Domain], method: Metho
 
 def _train(
     preset: Pretraining, domains: Sequence[Domain], method: Method, context: TrainingContext
-) -> PretrainResult:
+) -> "PretrainResult":
     """Train on the last of ``domains``, after the others were learnt."""
+    # late: those who read a method do without the Trainer, which takes seconds to import
+    from retrievers.training.pretrain.pretrain import pretrain
+
     replace = msgspec.structs.replace
     last, used = len(domains) - 1, _find_used(preset.start)
     if last and not method.restarts:

@@ -58,7 +58,7 @@ from retrievers.training.finetune.training_data import (
     select_negatives,
 )
 from retrievers.training.preset import Contrastive, Distillation, Finetuning, Mining, Source
-from retrievers.training.pretrain.start import hash_start
+from retrievers.training.pretrain.start import hash_teacher
 
 logger = logging.getLogger(__name__)
 
@@ -142,12 +142,6 @@ def finetune(
         )
 
     return RunFolder(context, training).train_once(FinetuneResult, train)
-
-
-def hash_teacher(preset: Finetuning) -> dict[str, str]:
-    """Return the sha256 of each file of the teacher that ``preset`` names, or of its start."""
-    named = preset.teacher and (preset.teacher.model or preset.teacher.start)
-    return hash_start(named, "teacher ") if named else {}
 
 
 def _use_given_negatives(preset: Finetuning, given: NegativePool | None) -> Finetuning:

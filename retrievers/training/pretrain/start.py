@@ -33,7 +33,7 @@ from retrievers.models.names import find_card
 from retrievers.models.positions import stated_positions
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.objective import Objective
-from retrievers.training.preset import Scratch, Start
+from retrievers.training.preset import Finetuning, Scratch, Start
 
 OBJECTIVE_FILE = "objective.json"
 NEW_HEADS = "Remove its folder to begin with new heads."
@@ -116,6 +116,12 @@ def hash_start(model: str, role: str = "") -> dict[str, str]:
     checkpoint, _ = find_checkpoint(model)
     hashes = {**checkpoint.hashes, **hash_heads(checkpoint.root)}
     return {f"{role}{name}": digest for name, digest in hashes.items()}
+
+
+def hash_teacher(preset: Finetuning) -> dict[str, str]:
+    """Return the sha256 of each file of the teacher that ``preset`` names, or of its start."""
+    named = preset.teacher and (preset.teacher.model or preset.teacher.start)
+    return hash_start(named, "teacher ") if named else {}
 
 
 def hash_heads(root: Path) -> dict[str, str]:

@@ -140,8 +140,7 @@ def test_each_stage_starts_from_what_the_one_before_left(here, tmp_path):
 
 
 @pytest.mark.slow
-def test_values_and_errors_of_a_child_process_arrive(monkeypatch):
-    monkeypatch.setattr("bench.experiments.experiment.PRELOADED", ())
+def test_values_and_errors_of_a_child_process_arrive():
     assert run_in_subprocess(os.getpid) != os.getpid()
     with pytest.raises(BenchError, match="killed by the system: most likely out of memory"):
         run_in_subprocess(processes.killed)
@@ -169,7 +168,6 @@ def test_an_interrupt_ends_no_other_process_of_the_caller(monkeypatch):
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     other.start()
     try:
-        monkeypatch.setattr("bench.experiments.experiment.PRELOADED", ())
         monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_in_subprocess(os.getpid)
@@ -180,9 +178,8 @@ def test_an_interrupt_ends_no_other_process_of_the_caller(monkeypatch):
 
 
 SLEEPER = """
-from bench.experiments import experiment as e
-e.PRELOADED = ()
-e.run_in_subprocess(exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
+from bench.experiments.experiment import run_in_subprocess
+run_in_subprocess(exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
 """
 
 

@@ -20,30 +20,22 @@ from retrievers.models.card import load_card
 from tests.support import msmarco
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench, write_collection
-from tests.support.trainable import DOCUMENTS, FINETUNING, TRAINING, write_trainable, write_training
-
-DISTILLING = FINETUNING + '[loss]\nname = "kl"\n[teacher]\nmodel = "nowhere"\n'
-TEXTS = [text for _, text in DOCUMENTS.values()]
-RECORDS = [
-    {
-        "query": query,
-        "pos": [TEXTS[number]],
-        "neg": [TEXTS[number - 1], TEXTS[number - 2]],
-        "pos_scores": [9.0],
-        "neg_scores": [1.0, -2.5],
-    }
-    for number, query in enumerate(TRAINING.values())
-]
+from tests.support.trainable import (
+    FINETUNING,
+    RECORDS,
+    TEXTS,
+    TRAINING,
+    write_lines,
+    write_trainable,
+    write_training,
+    write_training_files,
+)
 
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     write_training(tmp_path)
-    (tmp_path / "distil.toml").write_text(DISTILLING)
-    lines = "".join(f"{json.dumps(record)}\n" for record in RECORDS)
-    (tmp_path / "train.jsonl").write_text(lines)
-    triples = [f"q{number}\td{number}\td{(number + 1) % 7}\n" for number in range(5)]
-    (tmp_path / "triples.tsv").write_text("".join(triples))
+    write_training_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     return Bench(tmp_path)
@@ -74,10 +66,9 @@ def test_the_scores_of_a_training_file_are_distilled_instead_of_a_teachers(bench
     assert done.code == ExitCode.OK, done.stderr
     stored = json.loads((tmp_path / "out/m/training.json").read_text())["preset"]
     assert (stored["teacher"], stored["rounds"][0]["sources"]) == (None, ["file"])
-    for record in RECORDS:  # other scores are another training
-        record["neg_scores"] = record["neg_scores"][::-1]
-    lines = "".join(f"{json.dumps(record)}\n" for record in RECORDS)
-    (tmp_path / "train.jsonl").write_text(lines)
+    # other scores are another training
+    changed = [{**record, "neg_scores": record["neg_scores"][::-1]} for record in RECORDS]
+    write_lines(tmp_path / "train.jsonl", changed)
     again = bench(*typed(FINETUNE.format("distil.toml") + "--on train.jsonl"))
     assert again.code == ExitCode.BAD_INPUT
     assert "out/m" in again.stderr
@@ -90,7 +81,7 @@ def test_hard_negatives_of_several_systems_are_those_of_the_collection(bench, tm
         {"qid": "q1", "pos": [], "neg": {"bm25": ["d4"]}},
         {"qid": "q999", "pos": [], "neg": {"bm25": ["d4"]}},
     ]
-    (tmp_path / "hard.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in found))
+    write_lines(tmp_path / "hard.jsonl", found)
     small = "--set batch_size=2 --set rounds.0.keep=3"
     line = f"{FINETUNE.format('tiny.toml')}--on ./mine --negatives hard.jsonl {small}"
     done = bench(*typed(line))
@@ -99,8 +90,21 @@ def test_hard_negatives_of_several_systems_are_those_of_the_collection(bench, tm
     assert np.load(tmp_path / "out/m/negatives/file.npy").tolist() == [[1, 2, 3], [4, -1, -1]]
 
 
+GRID = """
+name = "lengths"
+pretrain = { preset = "texts.toml", on = ["./mine"] }
+finetune = { preset = "tiny.toml", on = ["./mine"] }
+evaluate = { on = ["./mine"] }
+[[axes]]
+field = "pretrain.steps"
+values = [3]
+"""
+
+
 @pytest.mark.slow
-def test_a_mistake_is_found_before_torch_is_imported(bench, tmp_path):
+def test_a_mistake_is_found_before_torch_is_imported_and_a_plan_made_before_the_trainer(
+    bench, tmp_path
+):
     lines = [
         "pretrain wrong.toml --on notes.txt",
         "finetune wrong.toml --model start.toml --on ./mine",
@@ -116,13 +120,17 @@ def test_a_mistake_is_found_before_torch_is_imported(bench, tmp_path):
         "for words in json.loads(sys.argv[1]):\n"
         "    sys.argv[1:] = words\n"
         "    try: run_command()\n"
-        "    except BenchError: print({'torch', 'transformers'} & set(sys.modules))"
+        "    except BenchError: print({'torch', 'transformers'} & set(sys.modules))\n"
+        "print({'torch', 'transformers.trainer'} & set(sys.modules))"
     )
-    commands = json.dumps([typed(f"{line} --out out/m") for line in lines])
+    (tmp_path / "grid.toml").write_text(GRID)
+    commands = [typed(f"{line} --out out/m") for line in lines]
+    commands = json.dumps([*commands, typed("ablate grid.toml --dry-run")])
     path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     words = [sys.executable, "-c", program, commands]
     done = subprocess.run(words, env=path, capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n" * len(lines), done.stderr
+    assert done.stdout.startswith("set()\n" * len(lines)), done.stderr
+    assert done.stdout.endswith("\n{'torch'}\n"), done.stdout
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "alone"])
@@ -134,35 +142,6 @@ def test_documents_alone_can_be_pretrained_on(bench, tmp_path, name):
     assert done.code == ExitCode.OK, done.stderr
     assert "evaluate it: python -m bench run COLLECTION --model out/m" in done.stdout
     assert load_card(tmp_path / "out/m/card.toml").trained_on == (name,)
-
-
-@pytest.mark.parametrize(
-    ("line", "message", "hint"),
-    [
-        ("tiny.toml --on triples.tsv", "triples.tsv has ids instead of texts", "--negatives"),
-        ("tiny.toml --on ./mine --negatives train.jsonl", "texts instead of ids", "--on"),
-        ("tiny.toml --on ./mine ./mine2 --negatives triples.tsv", "with negatives", "one after"),
-        ("tiny.toml --on ./mine --negatives other.tsv", "none of the 1 records", "ids"),
-        ("tiny.toml --on ./mine train.jsonl", "comes with negatives", "into a folder"),
-        ("distil.toml --on bare.jsonl", "nowhere", ""),
-        ("tiny.toml --on bad.jsonl", "bad.jsonl:2: not a record in the layout of Flag", ""),
-        ("tiny.toml --on empty.jsonl", "has no documents", ""),
-        ("tiny.toml --on ./mine --set 'rounds.0.sources=[\"file\"]'", "`file` needs queries", ""),
-    ],
-)
-def test_files_that_do_not_fit_give_one_message(bench, tmp_path, line, message, hint):
-    write_trainable(tmp_path / "mine2")
-    (tmp_path / "other.tsv").write_text("17\t18\t19\n")
-    (tmp_path / "empty.jsonl").touch()
-    (tmp_path / "bad.jsonl").write_text('{"query": "q", "pos": ["p"]}\n{"query": "q"}\n')
-    bare = [{key: record[key] for key in ("query", "pos", "neg")} for record in RECORDS]
-    (tmp_path / "bare.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in bare))
-    done = bench(*typed(FINETUNE.format(line.split()[0]) + line.partition(" ")[2]))
-    assert done.code == ExitCode.BAD_INPUT, done.stdout
-    assert done.stderr.count("error: ") == 1
-    assert message in done.stderr
-    assert hint in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_given_passages_are_rows_with_the_scores_of_their_query(tmp_path, caplog):
