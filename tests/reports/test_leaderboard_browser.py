@@ -16,7 +16,6 @@ from bench.requests.deciding import LeaderboardRequest
 from datasets_cfg.catalogue import expand_names
 from reports.leaderboard import page
 from retrievers.models.card import Card, ExpectedScore
-from tests.bench.comparing.test_groups import with_metadata
 from tests.support.browser import (
     NAMES,
     PHONE,
@@ -27,6 +26,7 @@ from tests.support.browser import (
     press,
     texts,
 )
+from tests.support.collections import with_metadata
 from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,10 +84,34 @@ def write_collection(
     return folder
 
 
+def with_metadata(folder: Path, values: Sequence[object], **metadata: str) -> Path:
+    """A collection whose queries have ``topic`` in their metadata and a column ``source``."""
+    write_collection(folder, *SIXTY)
+    path = folder / "queries.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row |= {"metadata": {"topic": values[number % len(values)]}, "source": number % 3}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with (folder / "dataset.toml").open("a") as file:
+        file.writelines(f'{name} = "{value}"\n' for name, value in metadata.items())
+    return folder
+
+
 def write_qrels(folder: Path, qrels: Mapping[tuple[str, str], int], split: str = "test") -> None:
     lines = [f"{query}\t{document}\t{grade}\n" for (query, document), grade in qrels.items()]
     header = "query-id\tcorpus-id\tscore\n"
     (folder / "qrels" / f"{split}.tsv").write_text(header + "".join(lines), encoding="utf-8")
+
+
+def write_run(path: Path, rankings: Mapping[str, Mapping[str, float]]) -> Path:
+    """A run file of ``{query: {document: score}}``."""
+    lines = [
+        f"{query} Q0 {document} 0 {score!r} run\n"
+        for query, ranking in rankings.items()
+        for document, score in ranking.items()
+    ]
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
 
 
 def write_hashing_card(path: Path, dim: int, **fields: object) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from bench.requests.outcomes import ExitCode
 from tests.support import tiny_checkpoints as tiny
-from tests.support.collections import write_collection, write_hashing_card, write_words
+from tests.support.collections import Bench, write_collection, write_hashing_card, write_words
 from tests.support.experiments import run_stages_in_this_process
 from tests.support.pipelines import write_cross_encoder, write_rerank
 from tests.support.trainable import write_training
@@ -29,16 +29,20 @@ prod = Search()
 
 @pytest.fixture
 def project(bench, monkeypatch):
-    """A folder with a collection, results of a card, BM25 and own code, and what made them."""
+    """An empty project with a collection, a card and own code."""
     folder = bench.place / "project"
-    write_collection(folder / "data" / "wings")
-    write_hashing_card(folder / "mine.toml", 16)
-    (folder / "search.py").write_text(SYSTEM, encoding="utf-8")
-    (folder / "words.py").write_text("split = str.split\n", encoding="utf-8")
+    write_project(folder)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])  # own code adds its folder
     monkeypatch.delitem(sys.modules, "words", raising=False)
     return folder
+
+
+def write_project(folder):
+    write_collection(folder / "data" / "wings")
+    write_hashing_card(folder / "mine.toml", 16)
+    (folder / "search.py").write_text(SYSTEM, encoding="utf-8")
+    (folder / "words.py").write_text("split = str.split\n", encoding="utf-8")
 
 
 def run(bench, *words):
@@ -51,20 +55,34 @@ def bundle(bench, *words):
     return bench("bundle", *words, "--data-dir", "data", "--cache-dir", bench.cache)
 
 
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    """A bundle of a card, BM25 and own code, one of BM25 alone, and the collections."""
+    bench = Bench(tmp_path_factory.mktemp("bundles"))
+    folder = bench.place / "project"
+    write_project(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", [*sys.path])
+        run(bench, "bm25")
+        assert bundle(bench, "results", "--out", "small").code == ExitCode.OK
+        run(bench, "mine.toml")
+        run(bench, "search.py:prod", "--trust-code")
+        assert bundle(bench, "results", "--out", "paper").code == ExitCode.OK
+    return folder
+
+
 @pytest.fixture
-def moved(bench, project, monkeypatch):
-    """A bundle that is all that is left, next to the collections."""
-    run(bench, "mine.toml", "bm25")
-    run(bench, "search.py:prod", "--trust-code")
-    done = bundle(bench, "results", "--out", "paper")
-    assert done.code == ExitCode.OK, done.stderr
-    place = bench.place / "elsewhere"
-    place.mkdir()
-    shutil.move(project / "paper", place / "paper")
-    shutil.move(project / "data", place / "data")
-    shutil.rmtree(project)
-    monkeypatch.chdir(place)
-    return place / "paper"
+def move(bench, bundles, monkeypatch):
+    """Copy a bundle to an empty folder, with nothing but the collections next to it."""
+
+    def move(name="paper"):
+        shutil.copytree(bundles / name, bench.place / "elsewhere" / "paper")
+        shutil.copytree(bundles / "data", bench.place / "elsewhere" / "data")
+        monkeypatch.chdir(bench.place / "elsewhere")
+        return bench.place / "elsewhere" / "paper"
+
+    return move
 
 
 def replay(bench, *words):
@@ -73,15 +91,13 @@ def replay(bench, *words):
 
 
 @pytest.mark.slow
-def test_a_moved_bundle_is_repeated_with_the_same_scores(bench, moved):
+def test_a_moved_bundle_is_repeated_with_the_same_scores(bench, move):
+    moved = move()
     planned = replay(bench, "--dry-run")
     assert planned.code == ExitCode.OK, planned.stdout + planned.stderr
     assert planned.stdout.count("would run") == 3
     assert "run with --trust-code: code/" in planned.stdout.replace("\\", "")
     assert not (moved.parent / "replayed").exists()
-    refused = replay(bench)
-    assert refused.code == ExitCode.BAD_INPUT
-    assert "--trust-code" in refused.stderr
     done = replay(bench, "--trust-code", "--json")
     assert done.code == ExitCode.OK, done.stdout + done.stderr
     report = json.loads(done.stdout)
@@ -90,59 +106,54 @@ def test_a_moved_bundle_is_repeated_with_the_same_scores(bench, moved):
     assert [row["mean_a"] for row in rows] == [row["mean_b"] for row in rows]
 
 
-def test_the_readme_has_the_commands_and_no_data_is_copied(bench, moved):
-    readme = (moved / "README.md").read_text()
+def test_the_readme_has_the_commands_and_no_data_is_copied(bundles):
+    readme = (bundles / "paper" / "README.md").read_text()
     assert "python -m bench run wings --model cards/mine.toml" in readme
     assert "code/" in readme
-    files = {path.name for path in moved.rglob("*") if path.is_file()}
+    files = {path.name for path in (bundles / "paper").rglob("*") if path.is_file()}
     known = {"README.md", "bundle.json", "requirements.txt", "mine.toml", "search.py", "words.py"}
     assert files == known | {"result.json", "per_query.parquet"}
 
 
 @pytest.mark.slow
-def test_a_changed_score_is_a_difference(bench, moved):
+def test_a_changed_or_missing_collection_is_named(bench, move):
     """Another collection of the same name has other scores, or is said to be another."""
-    qrels = moved.parent / "data" / "wings" / "qrels" / "test.tsv"
+    data = move("small").parent / "data"
+    qrels = data / "wings" / "qrels" / "test.tsv"
     lines = qrels.read_text().splitlines()
     qrels.write_text("\n".join(lines[:-1]) + "\n")
     planned = replay(bench, "--dry-run")
     assert planned.code == ExitCode.MISSING
     assert "other queries or judgements" in planned.stdout
-    done = replay(bench, "--trust-code")
+    done = replay(bench)
     assert done.code == ExitCode.DRIFT, done.stdout + done.stderr
     assert "differs" in done.stdout
-
-
-@pytest.mark.slow
-def test_missing_collections_are_named(bench, moved):
-    shutil.rmtree(moved.parent / "data")
-    (moved.parent / "data").mkdir()
-    for words in (("--dry-run",), ("--trust-code",)):
+    shutil.rmtree(data / "wings")
+    for words in (("--dry-run",), ("--out", "again")):
         done = replay(bench, *words)
         assert done.code == ExitCode.MISSING, done.stderr
-        assert done.stdout.count("**missing**") == 3
+        assert "**missing**" in done.stdout
         assert "wings" in done.stdout
 
 
-def test_a_bundle_that_was_cut_or_edited_is_refused(bench, moved):
+def test_a_bundle_that_was_cut_or_edited_is_refused(bench, move):
+    moved = move()
     manifest, card = moved / "bundle.json", moved / "cards" / "mine.toml"
+
+    def refused(about, *words):
+        done = bench("replay", *words) if words else replay(bench, "--dry-run")
+        assert done.code == ExitCode.BAD_INPUT
+        assert about in done.stderr
+
     content = manifest.read_text()
     manifest.write_text(content[: len(content) // 2])
-    done = replay(bench, "--dry-run")
-    assert done.code == ExitCode.BAD_INPUT
-    assert "bundle.json" in done.stderr
+    refused("bundle.json")
     manifest.write_text(content)
     card.write_text(card.read_text().replace("16", "17"))
-    done = replay(bench, "--dry-run")
-    assert done.code == ExitCode.BAD_INPUT
-    assert "mine.toml was changed" in done.stderr
+    refused("mine.toml was changed")
     card.unlink()
-    done = replay(bench, "--dry-run")
-    assert done.code == ExitCode.BAD_INPUT
-    assert "mine.toml is missing" in done.stderr
-    done = bench("replay", moved.parent)
-    assert done.code == ExitCode.BAD_INPUT
-    assert "is not a bundle" in done.stderr
+    refused("mine.toml is missing")
+    refused("is not a bundle", moved.parent)
 
 
 def forge(paper, added, **files):
@@ -173,15 +184,14 @@ def forge(paper, added, **files):
         ([], {"grids/a.toml": 'finetune = { command = ["sh", "-c", "evil"] }'}, "sh -c evil"),
     ],
 )
-def test_code_is_not_run_without_consent(bench, project, added, files, about):
+def test_code_is_not_run_without_consent(bench, move, added, files, about):
     """All code is shown, wherever somebody who writes a bundle by hand has hidden it."""
-    run(bench, "bm25")
-    assert bundle(bench, "results", "--out", "paper").code == ExitCode.OK
-    forge(project / "paper", added, **files)
+    moved = move("small")
+    forge(moved, added, **files)
     done = bench("replay", "paper", "--out", "again")
     assert done.code == ExitCode.BAD_INPUT
     assert f"the bundle runs code: {about}" in done.stderr
-    assert not (project / "again").exists()
+    assert not (moved.parent / "again").exists()
 
 
 def test_a_grid_of_another_suffix_is_not_read(bench, project):
@@ -244,10 +254,10 @@ def test_weights_are_trained_again_or_found_by_their_hashes(bench, project):
     lacking = replay(bench, "--dry-run")
     assert lacking.code == ExitCode.MISSING
     assert "start" in lacking.stdout
-    found = replay(bench, "--search", "kept", "--out", "one")
+    found = replay(bench, "--dry-run", "--search", "kept")
     assert found.code == ExitCode.OK, found.stdout + found.stderr
     assert "**found**" in found.stdout
-    repeated = replay(bench, "--search", "start", "--out", "two")
+    repeated = replay(bench, "--search", "start")
     assert repeated.code == ExitCode.OK, repeated.stdout + repeated.stderr
     assert repeated.stdout.count("**repeated**") == 2
 
@@ -261,7 +271,7 @@ class Own(MLM, kw_only=True):
 """
 GRID = """
 name = "tiny"
-seeds = [0, 1]
+seeds = [0]
 pretrain = { preset = "texts.toml", on = ["./mine"] }  # and an own objective in a row
 finetune = { preset = "tiny.toml", on = ["./mine"] }
 evaluate = { on = ["./mine"] }
@@ -272,9 +282,9 @@ values = [{ name = "own.py" }]
 """
 
 
-def move(bench, project, monkeypatch, *kept):
+def leave(project, monkeypatch, *kept):
     """Leave nothing but the bundle and what it says it needs, in another folder."""
-    place = bench.place / "elsewhere"
+    place = project.parent / "elsewhere"
     place.mkdir()
     for name in ("paper", *kept):
         shutil.move(project / name, place / name)
@@ -297,7 +307,7 @@ def test_a_moved_ablation_is_repeated_with_the_same_table(bench, project, monkey
     assert "Not repeated" not in written.stdout
     files = {path.name for path in (project / "paper").rglob("*") if path.is_file()}
     assert {"grid.toml", "texts.toml", "tiny.toml", "own.py", "helper.py", "report.json"} <= files
-    move(bench, project, monkeypatch, "mine", "bert")
+    leave(project, monkeypatch, "mine", "bert")
     places = ("--data-dir", ".", "--cache-dir", bench.place / "new-cache")
     lacking = bench("replay", "paper", "--dry-run", *places)
     assert lacking.code == ExitCode.MISSING
@@ -310,7 +320,7 @@ def test_a_moved_ablation_is_repeated_with_the_same_table(bench, project, monkey
     assert again.code == ExitCode.OK, again.stdout + again.stderr
     ((command),) = json.loads(again.stdout)["commands"]
     assert [row["mean_a"] for row in command["rows"]] == [row["mean_b"] for row in command["rows"]]
-    assert len(command["rows"]) == 4
+    assert len(command["rows"]) == 2
 
 
 @pytest.mark.slow
@@ -319,8 +329,8 @@ def test_rerankings_fusions_judgements_and_exported_indexes_are_repeated(
 ):
     (project / "own.py").write_text("def count(query, texts):\n    return [*map(len, texts)]\n")
     write_cross_encoder(project / "cross")
-    for name, reranker in (("by-code", "own.py:count"), ("by-cross", "cross")):
-        write_rerank(project, reranker, name, model="mine.toml")
+    write_rerank(project, "own.py:count", "by-code", model="mine.toml")
+    write_rerank(project, "cross", "by-cross", model="fused.toml")
     fused = 'name = "fused"\ntitle = "t"\nkind = "fusion"\nmodels = ["bm25", "mine.toml"]\n'
     (project / "fused.toml").write_text(fused)
     places = ("--cache-dir", bench.cache, "--data-dir", "data")
@@ -329,7 +339,6 @@ def test_rerankings_fusions_judgements_and_exported_indexes_are_repeated(
     for words in (
         ("by-code.toml", "--trust-code"),
         ("by-cross.toml", "--set", "allow_unknown_tokens=true"),
-        ("fused.toml",),
         ("mine.toml", "--index", "exported/graph", "--name", "graph"),
     ):
         run(bench, *words)
@@ -340,7 +349,7 @@ def test_rerankings_fusions_judgements_and_exported_indexes_are_repeated(
     done = bundle(bench, "results", "judged", "--out", "paper", "--json")
     assert done.code == ExitCode.OK, done.stderr
     assert json.loads(done.stdout)["unrepeated"] == {}
-    move(bench, project, monkeypatch, "data", "cross")
+    leave(project, monkeypatch, "data", "cross")
     lacking = replay(bench, "--dry-run")
     assert lacking.code == ExitCode.MISSING
     assert "models/cross" in lacking.stdout
@@ -350,4 +359,4 @@ def test_rerankings_fusions_judgements_and_exported_indexes_are_repeated(
     assert again.code == ExitCode.OK, again.stdout + again.stderr
     commands = json.loads(again.stdout)["commands"]
     assert {each["state"] for each in commands} == {"repeated"}
-    assert sum(len(each["rows"]) for each in commands) == 8
+    assert sum(len(each["rows"]) for each in commands) == 6

@@ -22,17 +22,21 @@ VALUES = {
     "store_dtype": "float16",
     "dtype": "bfloat16",
     "dimensions": 8,
-    "precision": "int8",
+    "precision": "binary",
     "rescore": "10:int8",
     "index": "bm25",
     "concurrency": 2,
     "passages": "#",
 }
+APART = [{"precision", "rescore"}, {"index"}]  # settings that do not go with all others
+OF_FOLDERS = {"python": {"dtype", "query_prompt"}}  # and not of this example
+KNOWN = {
+    kind: (KINDS[kind].honours & VALUES.keys()) - OF_FOLDERS.get(kind, set()) for kind in EXAMPLES
+}
 CASES = [
-    (kind, option)
-    for kind in EXAMPLES
-    for option in ("", *sorted(KINDS[kind].honours & VALUES.keys()))
-    if (kind, option) not in {("python", "dtype"), ("python", "query_prompt")}  # of folders only
+    (kind, sorted(settings))
+    for kind, known in KNOWN.items()
+    for settings in (known.difference(*APART), *(some for some in APART if some <= known))
 ]
 
 
@@ -53,14 +57,12 @@ def repeated(stored, folder: Path):
     return run(parsed.request).evaluations[0], words
 
 
-@pytest.mark.parametrize(("kind", "option"), CASES)
-def test_the_command_of_a_result_has_its_recipe(kind, option, tmp_path):
+@pytest.mark.parametrize(("kind", "settings"), CASES)
+def test_the_command_of_a_result_has_its_recipe(kind, settings, tmp_path):
     write_collection(tmp_path / "wings")
     with ExitStack() as stack:
         example = EXAMPLES[kind](tmp_path, stack)
-        chosen = {option: VALUES[option]} if option else {}
-        if option == "rescore":
-            chosen["precision"] = "binary"
+        chosen = {name: VALUES[name] for name in settings}
         stored = evaluated(tmp_path, model=example.name, **example.settings, **chosen)
         again, words = repeated(stored, tmp_path)
     assert again.record.fingerprint == stored.record.fingerprint, words
@@ -70,5 +72,6 @@ def test_the_command_of_a_result_has_its_recipe(kind, option, tmp_path):
 
 
 def test_every_setting_of_a_model_is_tried():
-    tried = {option for _, option in CASES} | {"like", "adapter", "endpoint_model", "trust_code"}
-    assert tried >= {each.name for each in attrs.fields(ModelSettings)} - {"allow_unknown_tokens"}
+    elsewhere = {"like", "adapter", "endpoint_model", "trust_code", "allow_unknown_tokens"}
+    tried = set().union(*(settings for _, settings in CASES))
+    assert tried | elsewhere >= {each.name for each in attrs.fields(ModelSettings)}

@@ -86,11 +86,6 @@ def without_tokenizer(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def cut_weights(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    os.truncate(path, path.stat().st_size - 100)
-
-
 def weights_of_another_size(folder: Path) -> None:
     edit_json(folder / "config.json", num_hidden_layers=3)
 
@@ -112,7 +107,6 @@ def code_in_modules(folder: Path) -> None:
 
 BAD_CHECKPOINTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
     "no tokenizer": (without_tokenizer, ("no tokenizer", "save_pretrained")),
-    "cut weights": (cut_weights, ("model.safetensors", "not a complete safetensors")),
     "a pointer of Git LFS": (
         lambda f: (f / "model.safetensors").write_text(LFS_POINTER),
         ("model.safetensors is a Git LFS pointer", "git lfs pull"),
@@ -124,12 +118,6 @@ BAD_CHECKPOINTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
     "a plain checkpoint": (
         lambda f: (f / "modules.json").unlink(),
         ("plain checkpoint", "--like CARD", "list models"),
-    ),
-    "a stage outside the folder": (
-        lambda f: (f / "modules.json").write_text(
-            (f / "modules.json").read_text().replace("1_Pooling", "../1_Pooling")
-        ),
-        ("../1_Pooling", "leads out of"),
     ),
 }
 
@@ -215,7 +203,7 @@ def test_ctrl_c_while_encoding_loses_nothing_and_leaves_nothing_half_written(ben
     assert stdout == ""
     assert not bench.out.exists()
     assert not list(bench.cache.rglob(".*"))
-    finished = bench.process(*command)
+    finished = bench(*command)
     assert finished.code == 0, finished.stderr
     encoded = load(bench.results("tiny", "hashing")).record.timings.encoded_documents
     assert 0 < encoded < 9001

@@ -2,12 +2,14 @@
 
 import re
 import resource
-from functools import partial
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.collections import Bench, finish, heed_ctrl_c, write_collection
+from tests.support.collections import Bench, write_collection
 
 COMMANDS = {
     "run": ["run", "{data}", "--model", "hashing", "bm25", "--results", "{new}"],
@@ -16,27 +18,31 @@ COMMANDS = {
 }
 
 
-def limited(most_bytes: int) -> None:
+@contextmanager
+def full_disk(most_bytes: int) -> Iterator[None]:
     """Let no file grow beyond this: the system says what it says of a full disk."""
-    heed_ctrl_c()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", COMMANDS)
 def test_a_disk_that_is_full_is_named_with_the_file_and_what_to_do(
-    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Python would leave modules cut off in its caches, and every later process would fail.
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    bench = Bench(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     data = write_collection(tmp_path / "tiny")
     other = write_collection(tmp_path / "other")
     assert bench("run", data, other, "--model", "bm25").code == 0
     places = {"data": data, "new": tmp_path / "new", "old": bench.out}
     words = [word.format(**places) for word in COMMANDS[case]]
-    caches = ["--cache-dir", bench.cache] if case.startswith("check") else []
-    done = finish(bench.start(*words, *caches, preexec_fn=partial(limited, 40)))
+    words += ["--cache-dir", str(bench.cache)] if case == "check" else []
+    with full_disk(40):
+        done = bench(*words)
     assert done.code == (4 if case == "check" else 2), done.stderr  # 4: a collection is MISSING
     assert "Traceback" not in done.stderr
     assert re.search(f"(error|warning|evaluated): .*{tmp_path}/.*: File too large", done.stderr)

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from bench.cli.command_table import COMMANDS, typed_name
@@ -43,8 +44,13 @@ def texts_of(node: ast.expr) -> Iterator[str]:
         yield from (text for argument in node.args for text in texts_of(argument))
 
 
-def hints() -> Iterator[tuple[str, str]]:
+@cache
+def hints() -> list[tuple[str, str]]:
     """Place and text of each hint in the source."""
+    return list(find_hints())
+
+
+def find_hints() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -73,8 +79,7 @@ def wrong_names(place: str, hint: str) -> list[str]:
 
 
 def test_every_command_and_option_in_a_hint_exists():
-    found = list(hints())
-    assert len(found) > 200
+    assert len(hints()) > 200
     assert wrong_names(
         "bench/x.py:1", "`bench lst` or `bench run --dept 9`, or --no-such-option"
     ) == [
@@ -82,7 +87,7 @@ def test_every_command_and_option_in_a_hint_exists():
         "bench/x.py:1: run has no option --dept",
         "bench/x.py:1: no option --no-such-option",
     ]
-    assert [text for place, hint in found for text in wrong_names(place, hint)] == []
+    assert [text for place, hint in hints() for text in wrong_names(place, hint)] == []
 
 
 def test_hints_are_sentences_that_begin_with_a_capital_letter():

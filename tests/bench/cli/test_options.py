@@ -8,7 +8,6 @@ from bench.cli.command_table import COMMANDS
 from bench.cli.main import examples_of, parse_command, run_command
 from bench.cli.parsing import parse_duration
 from bench.requests.training import AdaptRequest, PretrainRequest
-from foundation.errors import BenchError
 
 
 def test_set_changes_the_preset_and_the_settings_of_the_method():
@@ -39,14 +38,6 @@ def test_one_set_takes_several_settings_and_no_other_word(words):
     assert parsed.request == PretrainRequest(
         *("mlm", "x", "o"), changes={"seed": 1, "optimizer.lr": 0.5}
     )
-
-
-def test_a_word_after_set_that_is_a_setting_or_a_path_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "step=5").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(BenchError, match="step=5 after --set may be a setting or the path") as it:
-        parse_command(["run", "tiny", "--model", "m", "--set", "max_query_tokens=9", "step=5"])
-    assert it.value.hint == "Type --set step=5, or ./step=5."
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -211,7 +211,7 @@ def test_passages_of_a_run_file_count_for_their_documents(place):
 
 @pytest.mark.slow
 def test_every_query_that_was_answered_is_asked_once_in_spite_of_kills(place, engine):
-    engine.delay_s, kills = 0.02, 4
+    engine.delay_s, kills = 0.02, 2
     words = [sys.executable, "-m", "bench", *RUN, "search.py:prod"]
     words += ["--results", "out", "--cache-dir", "cache"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}

@@ -29,7 +29,7 @@ def test_workers_give_the_ranking_and_the_vectors_of_one_process(collection, tmp
     alone, shared = Bench(tmp_path / "alone"), Bench(tmp_path / "shared")
     words = ("run", collection, "--model", "hashing", "--device", "cpu")
     assert alone(*words).code == 0
-    done = shared.process(*words, "--workers", 2)
+    done = shared(*words, "--workers", 2)
     assert done.code == 0, done.stderr
     one, two = result_of(alone, "hashing"), result_of(shared, "hashing")
     assert one.measures == two.measures

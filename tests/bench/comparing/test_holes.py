@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,29 +82,6 @@ def check_every_labeling(a: list[str], b: list[str], grades: dict[str, int], mea
 @given(a=rankings, b=rankings, grades=judgements, measure=st.sampled_from(MEASURES))
 def test_scores_and_bounds_are_those_of_every_labeling(a, b, grades, measure):
     check_every_labeling(a, b, grades, measure)
-
-
-GAINS = {
-    "exponential": lambda grades, rel: np.exp2(np.maximum(grades, 0)) - 1,
-    "from 2 on": lambda grades, rel: np.maximum(grades - 1, 0).astype(np.float64),
-}
-
-
-@with_examples(20)
-@given(
-    a=rankings,
-    b=rankings,
-    grades=judgements,
-    measure=st.sampled_from(["nDCG@3", "nDCG"]),
-    gain=st.sampled_from(sorted(GAINS)),
-)
-def test_holes_have_the_gain_of_the_measure_whatever_it_is(a, b, grades, measure, gain):
-    changed = replace(DEFINITIONS["nDCG"], gain=GAINS[gain])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(DEFINITIONS, "nDCG", changed)
-        of_text = {COPIES.get(doc, doc): grade for doc, grade in grades.items()}
-        if any(grade > 1 for grade in of_text.values()):  # a copy has the grade of its text
-            check_every_labeling(a, b, grades, measure)
 
 
 def test_every_native_measure_is_tested_here_or_refused():

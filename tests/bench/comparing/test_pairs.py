@@ -195,41 +195,28 @@ def test_equal_scores_have_equal_figures_whatever_the_collection_is_called():
     assert msgspec.structs.replace(one, on=other_.on) == other_
 
 
-def test_p_is_corrected_over_the_collections_of_a_pair():
-    names = expand_names(["beir/cqadupstack"])[:5]
-    models = [model("a", 1, names), model("b", 2, names, shift=0.12)]
-    (found,) = compare_models(models, FAST)
-    plain = [row.paired.p for row in found.collections]
-    corrected = [row.paired.p_adjusted for row in found.collections]
-    assert corrected == pytest.approx(holm(plain))
-    assert corrected != plain
+def corrected(found: list[Comparison]) -> list[ComparisonRow]:
+    rows = [row for one in found for row in one.collections]
+    plain = [row.paired.p for row in rows]
+    adjusted = [row.paired.p_adjusted for row in rows]
+    assert adjusted == holm(plain) != plain
+    return rows
 
 
-def test_p_is_corrected_over_all_pairs_too_where_more_than_two_models_are_compared():
+def test_p_is_corrected_over_the_collections_and_over_all_pairs_of_models():
     names = expand_names(["beir/cqadupstack"])
     models = [model(name, seed, names, shift=0.06 * seed) for seed, name in enumerate("abc")]
     found = compare_models(models, FAST)
     assert [one.pairs for one in found] == [3, 3, 3]
-    rows = [row for one in found for row in one.collections]
+    rows = corrected(found)
     assert len(rows) == 3 * len(names)
-    assert [row.paired.p_adjusted for row in rows] == holm([row.paired.p for row in rows])
     means = [one.suites[0] for one in found]
     assert [row.paired.p_adjusted for row in means] == holm([row.paired.p for row in means])
     for row in (*rows, *means):
         assert (row.verdict == "neither") == (row.paired.p_adjusted > 0.05)
     (alone,) = compare_models(models[:2], FAST)
+    assert len(corrected([alone])) == len(names)
     assert alone.suites[0].paired.p_adjusted is None
-
-
-@pytest.mark.slow
-def test_some_pair_of_six_equal_models_is_better_in_at_most_5_of_100_comparisons():
-    found, rng = [], np.random.default_rng(2)
-    for _ in range(100):
-        scores = rng.choice([0.0, 0.5, 1.0], (6, 40))
-        models = [ComparedModel(f"m{i}", {"x": entry(one)}) for i, one in enumerate(scores)]
-        compared = compare_models(models, ComparisonSettings(resampling=Resampling(39)))
-        found.append(any(one.collections[0].verdict != "neither" for one in compared))
-    assert np.mean(found) <= 0.05 + 2.6 * np.sqrt(0.05 * 0.95 / len(found))
 
 
 def test_a_collection_that_one_model_lacks_is_a_gap_and_counts_in_no_correction():
@@ -306,22 +293,21 @@ def test_a_value_that_is_not_a_number_is_refused():
         compare_models([ComparedModel("a", {"beir/scifact": entry([0.1, 0.2])}), broken], FAST)
 
 
-def test_recipes_compare_freely_and_what_differs_is_listed():
-    models = [
-        model("a", 1, recipe=RECIPE, index="flat"),
-        model("b", 2, recipe=HALF, index="HNSW32"),
-    ]
+@pytest.mark.parametrize(
+    ("other", "differing"),
+    [
+        (
+            {"recipe": HALF, "index": "HNSW32"},
+            [("index", "flat", "HNSW32"), ("dtype", "float32", "float16")],
+        ),
+        ({}, [("run file", "", "f" * 12)]),
+    ],
+    ids=["recipe", "run file"],
+)
+def test_recipes_compare_freely_and_what_differs_is_listed(other, differing):
+    models = [model("a", 1, recipe=RECIPE, index="flat"), model("b", 2, **other)]
     (found,) = compare_models(models, FAST)
-    assert [(one.field, one.a, one.b) for one in found.recipes] == [
-        ("index", "flat", "HNSW32"),
-        ("dtype", "float32", "float16"),
-    ]
-
-
-def test_from_a_run_file_whose_recipe_is_not_known_nothing_differs():
-    models = [model("a", 1, recipe=RECIPE), model("b", 2)]
-    (found,) = compare_models(models, FAST)
-    assert [(one.field, one.a, one.b) for one in found.recipes] == [("run file", "", "f" * 12)]
+    assert [(one.field, one.a, one.b) for one in found.recipes] == differing
 
 
 # Suites

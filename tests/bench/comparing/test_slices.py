@@ -23,8 +23,7 @@ from bench.gate.check_record import Decision, Reason
 from bench.gate.decision import GateSettings, decide_slices, smallest_shown_loss
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError, UnavailableError
-from tests.bench.comparing.test_groups import with_metadata
-from tests.support.collections import SIXTY, Bench, write_collection
+from tests.support.collections import SIXTY, Bench, with_metadata, write_collection
 
 
 def make_slice(
@@ -274,14 +273,12 @@ def test_the_bound_of_the_smallest_shown_loss_is_that_of_equal_losses():
             assert (upper_bound([gains], level=LOWER_LEVEL) < 0) == shown
 
 
-@pytest.fixture
-def compared(tmp_path, monkeypatch) -> tuple[Bench, object, tuple[object, ...]]:
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> tuple[Bench, object, tuple[object, ...]]:
     """Results of two models on a collection of two tenants, and further queries."""
-    monkeypatch.chdir(tmp_path)
-    folder = with_metadata(tmp_path / "own", ["acme", "acme", ["acme", "zeta"], None])
-    bench = Bench(tmp_path)
-    for model in ("bm25", "hashing"):
-        assert bench("run", folder, "--model", model).code == 0
+    bench = Bench(tmp_path_factory.mktemp("compared"))
+    folder = with_metadata(bench.place / "own", ["acme", "acme", ["acme", "zeta"], None])
+    assert bench("run", folder, "--model", "bm25", "hashing").code == 0
     return bench, folder, ("--results", bench.out, "--cache-dir", bench.cache)
 
 
@@ -321,12 +318,12 @@ def test_compare_and_check_have_a_row_for_each_slice(compared, tmp_path):
 
 
 @pytest.mark.slow
-def test_slices_cannot_be_combined_with_what_has_none(compared):
-    bench, _, places = compared
-    same = bench("check", "bm25", "--baseline", "bm25", "--expect-same", "--by", "topic", *places)
-    assert same.code == 2
-    assert "by" in same.stderr
-    typed = bench("compare", "hashing", "bm25", "--by", "topik", *places)
-    assert typed.code == 2
-    assert "Did you mean topic?" in typed.stderr
-    assert bench("compare", "hashing", "bm25", "--figure", "x.svg", *places).code == 2
+def test_compare_and_check_test_groups(compared):
+    bench, folder, places = compared
+    on = ("--on", folder, "--group", "source", "--json")
+    found = bench("check", "hashing", "--baseline", "bm25", *on, *places)
+    row = json.loads(found.stdout)["rows"][0]["paired"]
+    assert row["wins"] + row["ties"] + row["losses"] == 3
+    assert "means of 3 groups by source are compared" in found.stdout
+    (pair,) = json.loads(bench("compare", "hashing", "bm25", *on, *places).stdout)["comparisons"]
+    assert pair["collections"][0]["queries"] == 3

@@ -101,7 +101,7 @@ def meet_in_the_middle(values: np.ndarray) -> float:
     return min(1.0, 2 * float(above.sum()) / 2 ** len(values))
 
 
-@pytest.mark.parametrize("changed", [17, 32, 33, 36])
+@pytest.mark.parametrize("changed", [32, 33])  # the last one that is enumerated, and the next
 @pytest.mark.parametrize("kind", ["normal", "steps of RR", "one outlier", "two outliers", "equal"])
 def test_p_is_exact_for_any_shape_of_differences(changed, kind):
     rng = np.random.default_rng(changed)
@@ -113,17 +113,6 @@ def test_p_is_exact_for_any_shape_of_differences(changed, kind):
         "equal": rng.choice([0.5, 0.5, -0.5], changed),
     }[kind]
     assert sign_flip_p(values, 1e-11) == pytest.approx(meet_in_the_middle(values), abs=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("queries", "zeros"), [(50, 0.1), (300, 0.8)])
-def test_p_is_that_of_scipy_within_its_sampling_error(queries, zeros):
-    values = sparse(RNG, queries, zeros, skewed=True)
-    draws, found = 29_999, compared(values, np.zeros(queries)).p
-    theirs = stats.permutation_test(
-        (values,), np.mean, permutation_type="samples", n_resamples=draws, vectorized=True, rng=1
-    ).pvalue
-    assert found == pytest.approx(theirs, abs=5 * np.sqrt(theirs * (1 - theirs) / draws) + 1e-3)
 
 
 def counted(values: np.ndarray) -> float:
@@ -303,23 +292,6 @@ def test_few_changes_in_a_suite_are_enumerated_across_its_collections():
     found = paired_difference(parts, [0.5, 0.5])
     assert found.p == 2 / 8
     assert found.difference == pytest.approx(0.5 * 0.25 + 0.5 * 0.125)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("queries", "zeros"), [(50, 0.9), (300, 0.8)])
-def test_p_is_uniform_where_the_models_are_exchangeable(queries, zeros):
-    """Never below its level, and near it: p of sparse differences is coarse."""
-    rng = np.random.default_rng(11)
-    base = np.abs(sparse(rng, queries, zeros))
-    found = [
-        compared(base * rng.choice([-1, 1], queries), np.zeros(queries), Resampling(39)).p
-        for _ in range(300)
-    ]
-    for level in (0.05, 0.2, 0.5):
-        share = np.mean(np.array(found) <= level)
-        error = np.sqrt(level * (1 - level) / len(found))
-        assert share <= level + 3.5 * error
-        assert share >= level - 3.5 * error - (0.05 if zeros == 0.9 else 0.01)
 
 
 @pytest.mark.slow

@@ -9,13 +9,12 @@ import pytest
 import bench as api
 from bench.cutoffs.cutoff import least_queries, lower_bound
 from bench.requests.outcomes import ExitCode
-from foundation.errors import BenchError
-from tests.bench.comparing.test_groups import with_metadata
 from tests.support.collections import (
     SIXTY,
     SIXTY_QRELS,
+    with_metadata,
     write_collection,
-    write_hashing_card,
+    write_run,
 )
 
 METADATA = 'name = "{}"\nmain_measure = "nDCG@10"\n'
@@ -30,17 +29,6 @@ def cutoff(bench, *words):
     done = bench("cutoff", *words, "--json", "--cache-dir", bench.cache)
     assert done.code in (ExitCode.OK, ExitCode.INCONCLUSIVE), done.stderr
     return json.loads(done.stdout), done.code
-
-
-def write_run(path, rankings):
-    """A run file of ``{query: {document: score}}``."""
-    lines = [
-        f"{query} Q0 {document} 0 {score!r} run\n"
-        for query, ranking in rankings.items()
-        for document, score in ranking.items()
-    ]
-    path.write_text("".join(lines), encoding="utf-8")
-    return path
 
 
 def separable(relevant=2.0, other=1.0, step=0.01):
@@ -147,16 +135,6 @@ def test_equal_scores_do_not_separate_and_the_cost_is_said_first(bench, sixty, t
     )
 
 
-def test_two_given_queries_without_an_answer_leave_it_open(bench, sixty, tmp_path):
-    (tmp_path / "off.txt").write_text("zebra\nzither\n", encoding="utf-8")
-    given = ("--without-answer", tmp_path / "off.txt", "--cache-dir", bench.cache)
-    done = bench("cutoff", "bm25", "--on", sixty, "--keep", ".8", *given)
-    assert done.code == ExitCode.INCONCLUSIVE
-    assert done.stdout.startswith(
-        "It is uncertain whether scores of bm25 separate on sixty: 0 % [0, 84] of the given queries"
-    )
-
-
 def test_rankings_of_relevant_documents_alone_are_too_short_to_take_them_out(
     bench, sixty, tmp_path
 ):
@@ -202,13 +180,6 @@ def test_the_proof_must_hold_on_each_collection(bench, sixty, tmp_path):
     assert [on["name"] for on in both["collections"]] == ["sixty", "harder"]
 
 
-def test_equal_vectors_have_an_equal_cutoff_under_any_name(bench, sixty, tmp_path):
-    cards = [write_hashing_card(tmp_path / f"{name}.toml", 64) for name in ("one", "other")]
-    renamed = write_collection(tmp_path / "b", *SIXTY, metadata=METADATA.format("b"))
-    found = [cutoff(bench, card, "--on", on)[0] for card in cards for on in (sixty, renamed)]
-    assert len({one["cutoff"] for one in found}) == 1
-
-
 def test_the_cutoff_like_that_of_another_model_keeps_as_much(bench, sixty, tmp_path):
     old = write_run(tmp_path / "old.trec", separable())
     new = write_run(tmp_path / "new.trec", separable(relevant=200.0, other=199.9, step=1.0))
@@ -233,6 +204,10 @@ def test_given_queries_without_an_answer_decide_whether_scores_separate(bench, s
     assert on["silent_given"]["queries"] == 2
     assert on["silent_given"]["value"] == 0.5  # the second has an answer after all
     assert code == ExitCode.INCONCLUSIVE  # two queries show nothing
+    typed = ("--without-answer", path, "--cache-dir", bench.cache)
+    assert bench("cutoff", "bm25", "--on", sixty, *typed).stdout.startswith(
+        "It is uncertain whether scores of bm25 separate on sixty: 50 % [1, 99] of the given"
+    )
     path.write_text("".join(f"unknown{n} words{n}\n" for n in range(60)), encoding="utf-8")
     found, code = cutoff(bench, "bm25", "--on", sixty, "--without-answer", path)
     assert (found["collections"][0]["silent_given"]["value"], code) == (1.0, ExitCode.OK)
@@ -301,8 +276,3 @@ def test_a_run_that_has_no_cutoff_is_refused(bench, sixty, tmp_path, options, me
     assert done.code == ExitCode.BAD_INPUT
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_python_refuses_a_number_of_documents_below_1(sixty):
-    with pytest.raises(BenchError, match="--at must be at least 1, not 0"):
-        api.cutoff("bm25", sixty, at=0)

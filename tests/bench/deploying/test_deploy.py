@@ -112,9 +112,6 @@ def test_a_margin_below_what_the_queries_can_prove_is_answered_before_anything_i
     done = bench("deploy", card, "--on", words, "--cache-dir", bench.cache)
     assert done.code == ExitCode.INCONCLUSIVE
     assert "A margin of 0.0100 needs 299 queries" in done.stdout
-
-
-def test_a_limit_below_every_setting_is_refused(bench, words, card):
     done = bench("deploy", card, "--on", words, "--margin", ".05", "--limit-bytes", "3")
     assert done.code == ExitCode.BAD_INPUT
     assert "--limit-bytes 3 is below every setting" in done.stderr

@@ -2,15 +2,19 @@
 
 import json
 import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bench.experiments.ablate import prepare_experiment
 from bench.experiments.evaluate_stage import EvaluateStage, read_scores
-from bench.experiments.experiment import CellTask
+from bench.experiments.experiment import CellTask, run_task
 from bench.experiments.grid import load_grid
 from bench.experiments.training_stages import FinetuneStage, PretrainStage
 from bench.requests.outcomes import ExitCode
+from bench.requests.training import AblateRequest
 from bench.result_store.result import save
 from bench.runner.workspace import Workspace, _opened_once
 from foundation.errors import BenchError
@@ -48,68 +52,158 @@ values = [0.01]
 """
 
 
+BASED = GRID.replace("[pretrain]", '[base]\npreset = "texts.toml"\non = ["./mine"]\n\n[pretrain]')
+
+
+def write_experiment(folder, grid=GRID):
+    write_training(folder)
+    (folder / "grid.toml").write_text(grid)
+    return Bench(folder)
+
+
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    write_training(tmp_path)
-    (tmp_path / "grid.toml").write_text(GRID)
     monkeypatch.chdir(tmp_path)
     run_stages_in_this_process(monkeypatch)
-    return Bench(tmp_path)
+    return write_experiment(tmp_path)
+
+
+def typed(bench, *more):
+    return ("ablate", "grid.toml", "--device", "cpu", "--cache-dir", bench.cache, *more)
 
 
 def ablate(bench, *more):
-    typed = ("ablate", "grid.toml", "--device", "cpu", "--cache-dir", bench.cache, *more)
-    return bench(*typed)
+    return bench(*typed(bench, *more))
 
 
-def done_files(tmp_path):
-    return {path: path.stat().st_mtime_ns for path in (tmp_path / "ablations").rglob("done.json")}
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of an ablation from a base, with logs, and what it printed."""
+    pytest.importorskip("sentence_transformers")
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run_stages_in_this_process(patch)
+        bench = write_experiment(folder, BASED)
+        yield bench, ablate(bench, "--log-dir", "runs")
+
+
+def scores_of(report, seed=0):
+    cells = [cell for row in report["rows"] for cell in row["cells"]]
+    return [cell["scores"] for cell in cells if cell["seed"] == seed]
 
 
 @pytest.mark.slow
-def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench, tmp_path):
-    pytest.importorskip("sentence_transformers")
-    first = ablate(bench)  # the only one that trains more than one seed
+def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(whole):
+    bench, first = whole
     assert first.code == ExitCode.OK, first.stderr
     assert "6 cells: 3 rows, 2 seeds" in first.stderr
     assert "cell 6 of 6: lr=0.01, seed 1: done" in first.stderr
-    folder = tmp_path / "ablations" / "tiny"
+    folder = bench.place / "ablations" / "tiny"
     assert (folder / "report.md").read_text() == first.stdout
-    assert (folder / "report.json").is_file()
     assert "pretrain.objective: mlm -> retromae" in first.stdout
-    before = done_files(tmp_path)
+    done = sorted((bench.place / "ablations").rglob("done.json"))
+    before = {path: path.stat().st_mtime_ns for path in done}
 
     again = ablate(bench, "--json")
     assert again.code == ExitCode.OK, again.stderr
-    assert done_files(tmp_path) == before
+    assert {path: path.stat().st_mtime_ns for path in done} == before
     report = json.loads(again.stdout)
+    assert report == json.loads((folder / "report.json").read_text())
     assert [row["name"] for row in report["rows"]] == ["reference", "objective=retromae", "lr=0.01"]
     for row in report["rows"]:
         assert [cell["seed"] for cell in row["cells"]] == [0, 1]
         assert all(0 <= cell["scores"]["mine"] <= 1 for cell in row["cells"])
         assert row["cells"][0]["costs"]["pretrain"]["tokens"] > 0
-    # the row with another fine-tuning shares the pre-training of the reference
-    stages = [path.parent.parent.name for path in before]
-    assert (stages.count("pretrain"), stages.count("finetune")) == (4, 6)
+    # all rows share one base, and the row with another fine-tuning the reference's pre-training
+    stages = [path.parent.parent.name for path in done]
+    counts = {stage: stages.count(stage) for stage in stages}
+    assert counts == {"base": 1, "pretrain": 4, "finetune": 6, "evaluate": 6}
 
 
 @pytest.mark.slow
-def test_each_row_and_seed_has_its_loss_curve_in_tensorboards_log(bench, tmp_path):
+def test_a_killed_run_gives_the_same_result(whole):
+    bench, _ = whole
+    words = typed(bench, "--out", "killed", "--seeds", 0)
+    with bench.start(*words, cwd=bench.place) as process:
+        for line in process.stderr:
+            if line.startswith("cell 1 of 3"):
+                process.kill()
+                break
+    assert list((bench.place / "killed").glob("pretrain/*/done.json"))
+    again = bench(*words, "--json")
+    assert again.code == ExitCode.OK, again.stderr
+    report = json.loads((bench.place / "ablations/tiny/report.json").read_text())
+    assert scores_of(json.loads(again.stdout)) == scores_of(report)
+
+
+@pytest.mark.slow
+def test_each_row_and_seed_has_its_loss_curve_in_tensorboards_log(whole):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    done = ablate(bench, "--log-dir", "runs", "--seeds", "1")
-    assert done.code == ExitCode.OK, done.stderr
+    place = whole[0].place
     logged = {}
-    for file in (tmp_path / "runs").rglob("events*"):
+    for file in (place / "runs").rglob("events*"):
         events = reader.EventAccumulator(str(file.parent)).Reload().Scalars("train/loss")
-        row, stage = file.parent.relative_to(tmp_path / "runs/ablations/tiny").parts
-        curve = read_curve(tmp_path / "ablations" / stage.replace("-", "/") / "model" / CURVE_FILE)
+        row, stage = file.parent.relative_to(place / "runs/ablations/tiny").parts
+        curve = read_curve(place / "ablations" / stage.replace("-", "/") / "model" / CURVE_FILE)
         assert [event.step for event in events] == [point.step for point in curve]
         logged.setdefault(row, []).append(stage.partition("-")[0])
-    assert {row: sorted(stages) for row, stages in logged.items()} == {
+    assert {row: sorted(stages) for row, stages in logged.items() if row.endswith("seed 1")} == {
         "reference, seed 1": ["finetune", "pretrain"],
         "objective=retromae, seed 1": ["finetune", "pretrain"],
         "lr=0.01, seed 1": ["finetune"],  # with the pre-training of the reference
     }
+
+
+MASKED = """
+import {helper}
+from retrievers.training.objectives.mlm import MLM
+
+class Masked(MLM):
+    pass
+"""
+
+
+def prepare(bench):
+    request = AblateRequest("grid.toml", device="cpu", cache_dir=bench.cache)
+    return prepare_experiment(request)
+
+
+def test_cells_of_an_objective_whose_code_was_edited_are_trained_again(
+    bench, tmp_path, monkeypatch
+):
+    """Its own file and a file that it imports; other objectives keep their cells."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "one.py").write_text("")
+    (tmp_path / "other.py").write_text("")
+    (tmp_path / "masked.py").write_text(MASKED.format(helper="one"))
+    (tmp_path / "grid.toml").write_text(GRID.replace('{ name = "retromae" }', '"masked.py"'))
+
+    def cells():
+        experiment, conditions = prepare(bench)
+        assert "masked.py" in conditions.own_code
+        return {cell.row: cell.task.key for cell in experiment.cells}
+
+    before = cells()
+    assert cells() == before
+    (tmp_path / "masked.py").write_text(MASKED.format(helper="other"))
+    after = cells()
+    assert {row for row in after if after[row] != before[row]} == {"objective=masked.py"}
+
+
+def test_a_task_whose_inputs_changed_after_the_start_is_not_run(bench, tmp_path):
+    task = prepare(bench)[0].tasks()[0]
+    stale = replace(task, inputs={**task.inputs, "objective mlm.py": "0"})
+    with pytest.raises(BenchError, match=r"changed since the experiment began: objective mlm\.py"):
+        run_task(stale, tmp_path)
+
+
+def test_each_seed_may_have_a_base_of_its_own(bench, tmp_path):
+    counts = []
+    for first in ("", "base_per_seed = true\n"):
+        (tmp_path / "grid.toml").write_text(first + BASED)
+        counts.append(sum(task.stage == "base" for task in prepare(bench)[0].tasks()))
+    assert counts == [1, 2]
 
 
 def test_code_of_the_users_is_evaluated_only_with_permission(bench, tmp_path):

@@ -28,7 +28,7 @@ from tests.support.tiny_checkpoints import write_bert, write_card
 GRID = """
 name = "tiny"
 model = "./start"
-seeds = [0, 1]
+seeds = [0]
 
 [adapt]
 preset = "mlm-small"
@@ -138,7 +138,7 @@ def test_after_the_sequence_the_last_checkpoint_or_the_domains_own_is_searched_w
 @pytest.mark.slow
 def test_gained_is_against_the_start_and_forgotten_against_just_after_the_domain(report, stored):
     for name, row in rows(report).items():
-        cells = [stored[name, seed] for seed in (0, 1)]
+        cells = [stored[name, cell["seed"]] for cell in row["cells"]]
         gained = [
             each[model, domain] - each["start", domain]
             for each in cells

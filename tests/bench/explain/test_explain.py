@@ -4,13 +4,10 @@ import functools
 import json
 import random
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
@@ -20,13 +17,11 @@ import transformers
 
 from bench.evaluation.run_files import read_run_file
 from bench.explain.deviation_search import answer_question
-from bench.explain.question import SUFFIXES, Question, observe_run
+from bench.explain.question import Question, observe_run
 from bench.explain.setup import Answer
-from bench.gate.check_record import Check
 from bench.runner.workspace import Workspace
 from retrievers.models.settings import ModelSettings
 from tests.support.collections import WORDS, write_collection
-from tests.support.embedding_server import serving
 from tests.support.tiny_checkpoints import write_bert, write_card
 
 RANDOM = random.Random(4)
@@ -116,11 +111,6 @@ class Oracle:
         return "".join(lines)
 
 
-@pytest.fixture(autouse=True)
-def _few_rounds(monkeypatch):
-    monkeypatch.setattr("bench.gate.server.ROUNDS", 3)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A checkpoint, its card and a collection."""
@@ -172,6 +162,7 @@ SINGLES: dict[str, dict[str, Any]] = {
     "long texts lose their first tokens": {"side": "left"},
     "texts not lower-cased": {"cased": True},
     "no token before the text (BOS, [CLS])": {"first": False},
+    "no token after the text (EOS, [SEP])": {"last": False},
 }
 
 
@@ -434,146 +425,3 @@ def test_a_title_template_is_named(question, oracle, folder, query):
     name = "'title: {title} | text: {text}' as document"
     task = "prompts and title template of EmbeddingGemma"
     assert (name if query == "alpha " else task) in names(answer)[0]
-
-
-def check_server(bench, folder, encode, *words: Any) -> tuple[int, Check]:
-    """Exit code and report of a check of a server on the loopback interface."""
-    with serving(encode) as (url, _):
-        against = ("--against", folder / "tiny.toml", "--on", folder / "words")
-        done = bench("check", "--served", url, *against, *words, "--json")
-    assert done.stdout, done.stderr
-    return done.code, msgspec.json.decode(done.stdout, type=Check)
-
-
-def served(oracle, usage=DEFAULT, change=lambda text: text) -> Callable[[list[str]], np.ndarray]:
-    return lambda texts: np.stack([oracle.vector(usage, change(text)) for text in texts])
-
-
-SERVED: dict[str, tuple[Usage, Callable[[str], str]]] = {
-    "no token after the text (EOS, [SEP])": (Usage(last=False), str),
-    "document prompt missing": (DEFAULT, lambda text: text.removeprefix("beta ")),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SERVED)
-def test_a_server_that_changes_vectors_drifts_and_the_cause_is_named(bench, folder, oracle, name):
-    code, done = check_server(bench, folder, served(oracle, *SERVED[name]))
-    assert (code, done.outcome) == (5, "DRIFT")
-    assert name in names(done.answer)[0]
-    assert name in done.reasons[0].what
-
-
-@pytest.mark.slow
-def test_a_faithful_server_passes(bench, folder, oracle):
-    code, done = check_server(bench, folder, served(oracle))
-    assert (code, done.outcome, done.answer.explanations) == (0, "OK", ())
-    assert [row.mean_a for row in done.rows] == [1.0, 1.0]
-    assert done.reasons[1].what.startswith("the server reads at most 24 tokens: longer texts lose")
-
-
-@pytest.mark.slow
-def test_a_server_that_cuts_texts_drifts_with_its_exact_length(bench, folder, oracle):
-    code, done = check_server(bench, folder, served(oracle, replace(DEFAULT, length=17)))
-    assert (code, names(done.answer)[0]) == (5, {"texts cut at 17 tokens"})
-    assert done.reasons[1].what.startswith(
-        "the server reads at most 17 tokens, not 24: longer texts "
-    )
-    assert 0 < done.rows[0].mean_a < 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("stated", "code"), [((), 5), (("--dtype", "bfloat16"), 0)])
-def test_lower_precision_is_drift_unless_it_is_stated(bench, folder, oracle, stated, code):
-    exact = served(oracle)
-
-    def round_vectors(texts: list[str]) -> np.ndarray:
-        return torch.tensor(exact(texts)).bfloat16().float().numpy()
-
-    found, done = check_server(bench, folder, round_vectors, *stated)
-    assert found == code
-    assert ("float32 is stated" in done.reasons[0].what) == bool(code)
-
-
-@pytest.mark.slow
-def test_vectors_that_are_mixed_up_under_load_are_drift(bench, folder, oracle, tmp_path):
-    """A request now and then gets the vectors of one that is answered at the same time."""
-    exact, requests = served(oracle), list[list[str]]()
-
-    def mixing(texts: list[str]) -> np.ndarray:
-        requests.append(texts)
-        number = len(requests)
-        time.sleep(0.01)
-        return exact(requests[-1] if number % 50 == 0 else texts)
-
-    code, done = check_server(bench, folder, mixing, "--junit", tmp_path / "junit.xml")
-    assert (code, done.answer.verdict) == (5, "reproduced")
-    assert "of another text" in done.reasons[0].what
-    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
-    assert suite.attrib["errors"] == "2"  # of the load, and of the outcome
-
-
-@pytest.mark.slow
-def test_another_checkpoint_is_distinguished_from_unrelated_vectors(bench, folder, oracle):
-    other = np.random.default_rng(0).normal(size=(32, 32)) / 8
-    exact = served(oracle)
-    code, done = check_server(bench, folder, lambda texts: np.tanh(exact(texts) @ other) + 0.1)
-    assert (code, done.answer.verdict) == (5, "none")
-    assert "another checkpoint" in done.reasons[0].what
-
-    def unrelated(texts):
-        seeds = [np.random.default_rng([*text.encode(), 1]) for text in texts]
-        return np.array([seed.normal(size=32) for seed in seeds])
-
-    code, done = check_server(bench, folder, unrelated)
-    assert (code, done.answer.verdict) == (5, "none")
-
-
-@pytest.mark.parametrize("url", ["http://[::1", "localhost:8000"])
-def test_a_malformed_server_address_gives_one_error(bench, folder, url):
-    against = ("--against", folder / "tiny.toml", "--on", folder / "words")
-    done = bench("check", "--served", url, *against)
-    assert (done.code, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: ")
-
-
-def test_the_report_of_a_server_names_it_and_explains(bench, folder, oracle):
-    with serving(served(oracle, Usage(pooling="mean"))) as (url, _):
-        against = ("--against", folder / "tiny.toml", "--on", folder / "words")
-        done = bench("check", "--served", url, *against)
-    host = url.removeprefix("http://").removesuffix("/v1")
-    assert done.stdout.startswith(f"## DRIFT: {host}\n")
-    assert f"Best explanation of the vectors of {host}: mean pooling." in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ((), "no evidence"),
-        (("--published", "24.4"), "24.4"),
-        (("--published", "beir/scifact:.5"), "beir/scifact"),
-        (("--run-file", "shifted.trec"), "has ids such as '1', and numbers has ids such as '0'"),
-        (("--vectors", "short.npy"), "3 vectors"),
-        (("--vectors", "nan.npy"), "finite"),
-        (("--vectors", "pickle.npy"), "pickle.npy"),
-        *((("--vectors", f"damaged{suffix}"), "damaged") for suffix in SUFFIXES),
-        (("--vectors", "shifted.trec"), ".safetensors"),
-        (("--per-query", "damaged.npy"), "UTF-8"),
-        (("--per-query", "other.txt"), "judged here"),
-    ],
-)
-def test_bad_evidence_is_refused_by_name(bench, folder, tmp_path, monkeypatch, words, named):
-    monkeypatch.chdir(tmp_path)
-    documents = {str(3 * n): ("", f"alpha {n}") for n in range(5)}
-    write_collection(tmp_path / "numbers", documents, {"q": "alpha"}, {("q", "3"): 1})
-    lines = [f"q Q0 {3 * n + 1} 1 {1 / (n + 1)} x\n" for n in range(5)]
-    Path("shifted.trec").write_text("".join(lines))
-    Path("other.txt").write_text("other 0.5\n")
-    np.save("short.npy", np.zeros((3, 32), np.float32))
-    np.save("nan.npy", np.full((5, 32), np.nan))
-    np.save("pickle.npy", np.array([{}] * 5, dtype=object))
-    for suffix in SUFFIXES:
-        Path(f"damaged{suffix}").write_bytes(b"\xff damaged")
-    done = bench("explain", folder / "tiny.toml", "--on", tmp_path / "numbers", *words)
-    assert (done.code, done.stdout) == (2, "")
-    assert named in done.stderr

@@ -228,20 +228,3 @@ def test_command_json_and_python_give_the_same_ledger(system_file, bench):
     assert (read.version, read.measures) == ("7", ("nDCG@10", "R@50"))
     recall = bench("explain", *ARGUMENTS, "--trust-code", "--json", "--measure", "R@20")
     assert json.loads(recall.stdout)["measures"] == ["nDCG@10", "R@20"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (ARGUMENTS, "is code that is not of this program"),
-        (("search.py:Nothing", *ARGUMENTS[1:], "--trust-code"), "does not define Nothing"),
-        (("search.py:np", *ARGUMENTS[1:], "--trust-code"), "has no method search"),
-        (ARGUMENTS[:3], "is compared with one checkpoint on one collection"),
-        ((*ARGUMENTS, "--published", ".5"), "the ledger of a search system has no --published"),
-        (("tiny.toml", *ARGUMENTS[1:], "--measure", "R@5"), "--measure is of the ledger"),
-    ],
-)
-def test_what_cannot_be_examined_is_refused(system_file, bench, arguments, message):
-    run = bench("explain", *arguments)
-    assert run.code == 2
-    assert message in run.stderr

@@ -1,7 +1,7 @@
 """The promises of the gate's bound, in simulation; the limits are those of chance."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,64 +15,49 @@ MOST = stats.binom.ppf(0.9995, DRAWS, 0.05) / DRAWS
 MARGIN = 0.02
 FAMILIES = {  # queries of each collection
     "2, very unequal": (30, 3_000),
-    "5, unequal": (30, 60, 120, 300, 1_000),
     "14, unequal": (11, 13, 14, 38, 56, 75, 81, 100, 162, 250, 250, 352, 500, 750),
 }
 
 
-@dataclass(frozen=True)
-class Population:
-    """Losses of queries with a known mean.
+class Losses(NamedTuple):
+    """Possible losses of a query, and their probabilities."""
 
-    Attributes:
-        values, shares: possible losses, and their probabilities; None for a normal distribution.
-        changed: share of the queries with a loss or gain.
-        mean, deviation: of the losses of changed queries.
-    """
-
-    name: str
-    values: tuple[float, ...] = ()
-    shares: tuple[float, ...] = ()
-    changed: float = 1.0
-    mean: float = 0.0
-    deviation: float = 0.2
+    values: tuple[float, ...]
+    shares: tuple[float, ...]
 
     @property
-    def true_mean(self) -> float:
-        """Mean loss of all queries."""
-        if self.values:
-            return float(np.dot(self.values, self.shares))
-        return self.changed * self.mean
+    def mean(self) -> float:
+        return float(np.dot(self.values, self.shares))
 
     def draw(self, queries: int, draws: int, rng: np.random.Generator) -> np.ndarray:
         """Losses ``(queries, draws)``."""
-        if self.values:
-            return rng.choice(self.values, (queries, draws), p=self.shares)
-        spread = min(1 - abs(self.mean), 4 * self.deviation)  # symmetric, so the mean stays
-        losses = rng.normal(0, self.deviation, (queries, draws)).clip(-spread, spread)
-        return np.where(rng.random((queries, draws)) < self.changed, self.mean + losses, 0.0)
+        return rng.choice(self.values, (queries, draws), p=self.shares)
 
 
-def symmetric(changed: float, mean: float = 0.0) -> Population:
-    """Normal losses on a share of the queries, so that all have this mean."""
-    name = f"{changed:.0%} changed"
-    return Population(name, changed=changed, mean=mean / changed if changed else 0.0)
+EQUAL = Losses((0.0,), (1.0,))  # no query changed
 
 
-def rare(share: float, gaining: float, mean: float = 0.0, loss: float = 1.0) -> Population:
+def symmetric(changed: float, mean: float = 0.0) -> Losses:
+    """Losses around their mean on a share of the queries, so that all have this mean."""
+    spread = np.linspace(-0.4, 0.4, 9)
+    weights = stats.norm.pdf(spread, scale=0.2)
+    shares = changed * weights / weights.sum()
+    return Losses((0.0, *(spread + mean / changed)), (1 - shares.sum(), *shares))
+
+
+def rare(share: float, gaining: float, mean: float = 0.0, loss: float = 1.0) -> Losses:
     """A rare large loss, and equal gains on a share of the queries that leave this mean."""
     gain = (share * loss - mean) / gaining if gaining else 0.0
-    values, shares = (loss, -gain, 0.0), (share, gaining, 1 - share - gaining)
-    return Population(f"{share:.2%} lose {loss:g}, {gaining:.0%} gain", values, shares)
+    return Losses((loss, -gain, 0.0), (share, gaining, 1 - share - gaining))
 
 
-def populations(queries: int, mean: float = 0.0) -> Iterator[tuple[str, Population]]:
+def populations(queries: int, mean: float = 0.0) -> Iterator[tuple[str, Losses]]:
     """Kinds of losses with this mean, for samples of this size."""
     for changed in (0.02, 0.1, 0.5, 1.0):
         if mean <= changed * 0.5:
             yield f"{changed:.0%} of the queries changed", symmetric(changed, mean)
     if mean == 0:
-        yield "no query changed", Population("no query changed", (0.0,), (1.0,))
+        yield "no query changed", EQUAL
     for expected in (0.3, 1.0, 3.0, 10.0):  # rare losses in a sample
         share = max(expected / queries, mean) if mean else expected / queries
         if share <= 0.4:
@@ -81,9 +66,8 @@ def populations(queries: int, mean: float = 0.0) -> Iterator[tuple[str, Populati
             yield "rare losses of 1, the rest equal", rare(share, 0.0)
 
 
-def mixtures(sizes: Sequence[int]) -> Iterator[tuple[str, list[Population]]]:
-    """Populations of several collections."""
-    equal = Population("no query changed", (0.0,), (1.0,))
+def mixtures(sizes: Sequence[int]) -> Iterator[tuple[str, list[Losses]]]:
+    """Losses of several collections."""
     yield "half of the queries changed", [symmetric(0.5)] * len(sizes)
     yield "2 % to 100 % changed", [symmetric(c) for c in np.linspace(0.02, 1, len(sizes))]
     for expected in (0.3, 1.0, 3.0):
@@ -91,7 +75,7 @@ def mixtures(sizes: Sequence[int]) -> Iterator[tuple[str, list[Population]]]:
         yield "rare losses of 1 everywhere, half gain", [rare(rate, 0.5) for rate in rates]
         yield "rare losses of 1 everywhere, the rest equal", [rare(rate, 0.0) for rate in rates]
         for place, where in ((0, "the smallest"), (len(sizes) - 1, "the largest")):
-            one: list[Population] = [equal] * len(sizes)
+            one = [EQUAL] * len(sizes)
             one[place] = rare(rates[place], 0.0)
             yield f"rare losses of 1 on {where} alone", one
 
@@ -105,22 +89,13 @@ def test_many_samples_at_once_have_the_bound_of_the_gate():
         assert found[column] == pytest.approx(upper_bound(parts, [0.3, 0.7]), abs=1e-12)
 
 
-def test_every_kind_of_losses_has_the_mean_that_it_states():
-    rng = np.random.default_rng(1)
-    for mean in (0.0, MARGIN):
-        for kind, one in populations(100, mean):
-            drawn = one.draw(100, 4_000, rng).mean(axis=0)
-            assert one.true_mean == pytest.approx(drawn.mean(), abs=0.003), kind
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("queries", [30, 300, 3_000])
+@pytest.mark.parametrize("queries", [30, 3_000])
 def test_the_bound_covers_the_true_mean_whatever_the_losses_are(queries):
     rng = np.random.default_rng([queries, 0])
     for kind, one in populations(queries):
-        sample = [one.draw(queries, DRAWS, rng)]
-        bounds = bound_by_gaffke(sample, [1.0], INNER)
-        assert np.mean(bounds < one.true_mean - 1e-9) <= MOST, kind
+        bounds = bound_by_gaffke([one.draw(queries, DRAWS, rng)], [1.0], INNER)
+        assert np.mean(bounds < one.mean - 1e-9) <= MOST, kind
 
 
 @pytest.mark.slow
@@ -131,7 +106,7 @@ def test_the_bound_covers_the_mean_of_unequal_collections(family):
     rng = np.random.default_rng(len(sizes))
     for kind, members in mixtures(sizes):
         sample = [one.draw(n, DRAWS, rng) for one, n in zip(members, sizes, strict=True)]
-        mean = float(np.dot(weights, [one.true_mean for one in members]))
+        mean = float(np.dot(weights, [one.mean for one in members]))
         bounds = bound_by_gaffke(sample, weights.tolist(), INNER)
         assert np.mean(bounds < mean - 1e-9) <= MOST, kind
 
@@ -141,14 +116,14 @@ def test_the_bound_covers_the_mean_of_unequal_collections(family):
 def test_a_true_loss_of_the_margin_passes_at_most_5_times_in_100(queries):
     rng = np.random.default_rng([queries, 1])
     for kind, one in populations(queries, MARGIN):
-        if one.true_mean == pytest.approx(MARGIN):
+        if one.mean == pytest.approx(MARGIN):
             bounds = bound_by_gaffke([one.draw(queries, DRAWS, rng)], [1.0], INNER)
             assert np.mean(bounds <= MARGIN) <= MOST, kind
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("queries", "least"), [(300, 0.5), (1_000, 0.98), (3_000, 1.0)])
+@pytest.mark.parametrize(("queries", "least"), [(300, 0.5), (1_000, 0.98)])
 def test_equal_models_pass_as_often_as_the_page_says(queries, least):
     rng = np.random.default_rng([queries, 2])
     sample = [symmetric(0.5).draw(queries, DRAWS, rng)]
-    assert np.mean(bound_by_gaffke(sample, [1.0], INNER) <= 0.02) >= least
+    assert np.mean(bound_by_gaffke(sample, [1.0], INNER) <= MARGIN) >= least

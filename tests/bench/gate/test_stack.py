@@ -24,6 +24,7 @@ from tests.support.collections import write_words
 from tests.support.tiny_checkpoints import (
     seeded,
     write_bert,
+    write_card,
     write_json,
     write_st_folder,
     write_tokenizer,
@@ -31,13 +32,6 @@ from tests.support.tiny_checkpoints import (
 
 Change = Callable[[Path], None]
 WEIGHTS = "model.safetensors"
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "bert"
-    write_bert(folder)
-    return save_pooled(folder)
 
 
 def save_pooled(folder: Path) -> Path:
@@ -48,17 +42,30 @@ def save_pooled(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory) -> Path:
-    """Has rotary positions, in a plain folder."""
-    folder = tmp_path_factory.mktemp("models") / "llama"
+def write_llama(folder: Path) -> None:
+    """A network with rotary positions."""
     words = write_tokenizer(folder)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     config = transformers.LlamaConfig(
         vocab_size=len(words), num_attention_heads=2, initializer_range=0.5, **sizes
     )
     seeded(lambda: transformers.LlamaModel(config)).save_pretrained(folder)
-    return save_pooled(folder)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, Path]:
+    """Folders of sentence-transformers."""
+    folder = tmp_path_factory.mktemp("models")
+    write_bert(folder / "bert")
+    write_llama(folder / "llama")
+    return {name: save_pooled(folder / name) for name in ("bert", "llama")}
+
+
+@pytest.fixture(scope="module")
+def here(models, tmp_path_factory) -> dict[str, Stack]:
+    """What the probe finds of each model in this environment."""
+    place = tmp_path_factory.mktemp("probed")
+    return {name: probe(folder, place) for name, folder in models.items()}
 
 
 def probe(folder: Path, tmp_path: Path, tokens: Any = None) -> Stack:
@@ -110,32 +117,29 @@ CAUSES: list[tuple[Change, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "cause"), CAUSES)
-def test_each_cause_of_other_vectors_is_named(bert, tmp_path, change, cause):
-    check_cause(bert, tmp_path, change, cause)
+ROTARY = ("llama", edit("config.json", rope_theta=100.0), "rotary frequencies: ")
 
 
-def test_other_rotary_settings_are_named(llama, tmp_path):
-    check_cause(llama, tmp_path, edit("config.json", rope_theta=100.0), "rotary frequencies: ")
-
-
-def check_cause(model: Path, tmp_path: Path, change: Change, cause: str) -> None:
-    changed = shutil.copytree(model, tmp_path / "changed")
+@pytest.mark.parametrize(
+    ("name", "change", "cause"), [*(("bert", *each) for each in CAUSES), ROTARY]
+)
+def test_each_cause_of_other_vectors_is_named(models, here, tmp_path, name, change, cause):
+    changed = shutil.copytree(models[name], tmp_path / "changed")
     change(changed)
-    here = probe(model, tmp_path)
-    found = judge_stacks("changed", here, probe(changed, tmp_path, here.properties["whole"]))
+    there = probe(changed, tmp_path, here[name].properties["whole"])
+    found = judge_stacks("changed", here[name], there)
     assert found.outcome == "DRIFT"
     first, *others = map(str, found.reasons)
     assert re.search(cause, first)
     assert others[0].startswith("the largest difference")
 
 
-def test_equal_environments_are_equal(bert, llama, tmp_path):
-    for model in (bert, llama):
-        here = probe(model, tmp_path)
-        found = judge_stacks("same", here, probe(model, tmp_path, here.properties["whole"]))
-        assert found.outcome == "OK"
-        assert [row.mean_a for row in found.rows] == [1.0] * 3
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_equal_environments_are_equal(models, here, tmp_path, name):
+    there = probe(models[name], tmp_path, here[name].properties["whole"])
+    found = judge_stacks("same", here[name], there)
+    assert found.outcome == "OK"
+    assert [row.mean_a for row in found.rows] == [1.0] * 3
 
 
 @pytest.mark.slow
@@ -148,9 +152,9 @@ def test_a_folder_without_a_transformer_is_refused(tmp_path):
         probe(tmp_path / "words", tmp_path)
 
 
-def test_code_of_a_folder_is_not_run(bert, tmp_path, capsys):
+def test_code_of_a_folder_is_not_run(models, tmp_path, capsys):
     folder = tmp_path / "own"
-    shutil.copytree(bert, folder)
+    shutil.copytree(models["bert"], folder)
     (folder / "own.py").write_text("raise SystemExit('executed')")
     modules = json.loads((folder / "modules.json").read_text())
     write_json(folder / "modules.json", [*modules, {**modules[0], "type": "own.Module"}])
@@ -159,25 +163,28 @@ def test_code_of_a_folder_is_not_run(bert, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_command_scores_a_collection_with_both_environments(
-    bert, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
-    words = write_words(tmp_path / "words")
-    others = ["--on", str(words), "--json"]
-    assert main(["check", str(bert), "--stack", sys.executable, *others]) == ExitCode.OK
-    *_, scored = json.loads(capsys.readouterr().out)["rows"]
+def test_the_command_scores_a_collection_with_both_environments(bench, tmp_path):
+    """A plain checkpoint, used as a card says."""
+    write_bert(tmp_path / "plain")
+    lengths = {"max_query_tokens": 16, "max_document_tokens": 16}
+    card = write_card(tmp_path / "like.toml", checkpoint="plain", pooling="mean", **lengths)
+    words, plain = write_words(tmp_path / "words"), ("--like", card, "--json")
+    typed = ("check", tmp_path / "plain", "--stack", sys.executable, "--on", words, *plain)
+    done = bench(*typed, "--cache-dir", bench.cache)
+    assert done.code == ExitCode.OK, done.stderr
+    *_, scored = json.loads(done.stdout)["rows"]
     assert scored["paired"]["ties"] == 25
-    assert main(["run", str(words), "--limit=25", "--model", str(bert), "--json"]) == ExitCode.OK
-    run = json.loads(capsys.readouterr().out)["results"][0]["measures"]
+    done = bench("run", words, "--limit", 25, "--model", tmp_path / "plain", *plain)
+    run = json.loads(done.stdout)["results"][0]["measures"]
     assert scored["mean_a"] == pytest.approx(run[scored["measure"]], abs=1e-6)
 
 
 @pytest.mark.slow
-def test_what_transformers_5_changes_is_named(bert, llama, tmp_path):
+def test_what_transformers_5_changes_is_named(models, tmp_path):
     other = os.environ.get("BENCH_OTHER_PYTHON", "")
     if not other:
         pytest.skip("BENCH_OTHER_PYTHON does not name the Python of another environment")
+    bert, llama = models["bert"], models["llama"]
     half = shutil.copytree(bert, tmp_path / "half")
     weights = {name: each.bfloat16() for name, each in load_file(half / WEIGHTS).items()}
     save_torch_file(weights, half / WEIGHTS, {"format": "pt"})
@@ -218,16 +225,3 @@ def check_in(python: str, models: list[Path], tmp_path: Path) -> list[Check]:
         judge_stacks("there", here, read_probe(folder / "arrays.npz"))
         for here, folder in zip(stacks, folders, strict=True)
     ]
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["--stack", "missing/python"], "missing/python is not an interpreter"),
-        (["--stack", "missing/python", "--baseline", "other"], "--baseline has no effect"),
-        (["--stack", sys.executable, "--dtype", "bfloat16"], "--dtype has no effect with --stack"),
-    ],
-)
-def test_what_cannot_be_compared_is_one_error(bert, capsys, words, problem):
-    assert main(["check", str(bert), *words]) == ExitCode.BAD_INPUT
-    assert problem in capsys.readouterr().err

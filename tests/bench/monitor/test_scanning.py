@@ -18,22 +18,15 @@ from bench.monitor import (
 )
 from bench.requests.training import WatchRequest
 from bench.runner.workspace import Workspace
-from tests.support.training import train
 
 FIRST, LAST = "checkpoint-2", "checkpoint-4"
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    """Two checkpoints as the Hugging Face Trainer leaves them."""
-    folder = tmp_path_factory.mktemp("trained")
-    train(folder, steps=4, save_every=2)
-    return folder
-
-
 @pytest.fixture
 def training(trained, tmp_path) -> Path:
-    return Path(shutil.copytree(trained, tmp_path / "training"))
+    """Two checkpoints of a training."""
+    without = shutil.ignore_patterns("checkpoint-6")
+    return Path(shutil.copytree(trained, tmp_path / "training", ignore=without))
 
 
 def names(folder: Path) -> list[str]:
@@ -106,8 +99,5 @@ def test_a_checkpoint_that_the_training_deletes_is_skipped_in_one_sentence(train
     watcher.evaluate(checkpoint)
     (told,) = capsys.readouterr().err.splitlines()
     assert told == f"warning: {checkpoint.name} is left out: {DELETED}"
-
-
-def test_a_watch_survives_a_training_that_is_removed(training):
     shutil.rmtree(training)
     assert scan_checkpoints(training) == {}

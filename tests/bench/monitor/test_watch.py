@@ -3,10 +3,7 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,12 +16,11 @@ from bench.requests.training import WatchRequest
 from bench.result_store.find import find_results
 from bench.runner.workspace import Workspace
 from foundation.files import FileLock
-from tests.support.collections import ROOT, Bench, Finished, finish, start, write_words
-from tests.support.processes import HANGS_S, wait_until
+from tests.support.collections import Bench, Finished, finish, start, write_words
+from tests.support.processes import wait_until
 from tests.support.tiny_checkpoints import write_card
-from tests.support.training import train
+from tests.support.training import STEPS
 
-STEPS = (2, 4, 6)
 # Ctrl-C arrives while this module of matplotlib is imported.
 INTERRUPTED_IMPORT = """
 import importlib.machinery, runpy, sys
@@ -80,13 +76,6 @@ class Place:
         return json.loads(done.stdout)["curve"]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    train(folder, steps=STEPS[-1], save_every=STEPS[0])
-    return folder
-
-
 @pytest.fixture
 def place(trained, tmp_path) -> Place:
     training = Path(shutil.copytree(trained, tmp_path / "my run"))
@@ -94,15 +83,18 @@ def place(trained, tmp_path) -> Place:
 
 
 def test_every_checkpoint_is_evaluated_once_as_the_ordinary_pipeline_does(place):
-    first = place.curve()
-    assert [(one["checkpoint"], one["step"]) for one in first["points"]] == [
-        (f"checkpoint-{step}", step) for step in STEPS
-    ]
+    done, out = place.watch(), place.training / "watch"
+    files = {path.name for path in out.iterdir()}
+    assert files == {"curve.md", "curve.json", "curve.svg", "curve.png", ".work"}
+    assert (out / "curve.md").read_text() == done.stdout
+    assert "partly the luckiest" in done.stdout
+    assert "checkpoint-2 on tiny: evaluating" in done.stderr
+    assert not list((out / ".work").iterdir())
     before = {path: path.stat().st_mtime_ns for path in place.bench.out.rglob("*")}
     os.utime(place.training / "checkpoint-2" / "model.safetensors", ns=(1, 1))
-    assert place.curve() == first
+    points = [(one["checkpoint"], one["step"]) for one in place.curve()["points"]]
+    assert points == [(f"checkpoint-{step}", step) for step in STEPS]
     assert {path: path.stat().st_mtime_ns for path in place.bench.out.rglob("*")} == before
-    assert not list((place.training / "watch" / ".work").iterdir())
 
     model, card = place.training / "checkpoint-4", place.bench.place / "card.toml"
     done = place.bench("run", place.collection, "--model", model, "--like", card)
@@ -111,34 +103,8 @@ def test_every_checkpoint_is_evaluated_once_as_the_ordinary_pipeline_does(place)
     assert place.results["checkpoint-4"][0]["nDCG@10"] == alone.record.measures["nDCG@10"]
 
 
-def test_pictures_and_tables_lie_in_the_folder_of_the_watch(place):
-    done = place.watch()
-    out = place.training / "watch"
-    assert {path.name for path in out.iterdir()} == {
-        *("curve.md", "curve.json", "curve.svg", "curve.png", ".work")
-    }
-    assert (out / "curve.md").read_text() == done.stdout
-    assert "partly the luckiest" in done.stdout
-    assert "checkpoint-2 on tiny: evaluating" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_half_written_checkpoint_is_skipped_until_it_is_complete(place):
-    weights = place.training / "checkpoint-4" / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[: len(whole) // 2])
-    done = place.watch()
-    assert done.code == ExitCode.OK, done.stderr
-    assert "not a complete safetensors file" in done.stderr
-    assert "checkpoint-4 could not be evaluated" in done.stdout
-    assert set(place.results) == {"checkpoint-2", "checkpoint-6"}
-    weights.write_bytes(whole)
-    assert place.curve()["broken"] == {}
-    assert set(place.results) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
-
-
 def test_a_checkpoint_that_cannot_be_opened_is_reported_and_the_others_are_evaluated(place):
-    """Numbers that are none, no tokenizer or a part of it, no configuration, a cut pickle."""
+    """Half written, numbers that are none, no tokenizer, half a tokenizer, no configuration."""
     from safetensors.torch import load_file, save_file
 
     first = place.training / "checkpoint-2"
@@ -158,10 +124,18 @@ def test_a_checkpoint_that_cannot_be_opened_is_reported_and_the_others_are_evalu
             os.truncate(copy / "pytorch_model.bin", size // 2)
     path = place.training / "checkpoint-4" / "model.safetensors"
     save_file({name: one * float("nan") for name, one in load_file(path).items()}, path)
+    weights = place.training / "checkpoint-6" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
     done = place.watch()
     assert done.code == ExitCode.OK, done.stderr
-    for step in (4, 10, 11, 12, 13):
+    for step in (4, 6, 10, 11, 12, 13):
         assert f"checkpoint-{step} is left out" in done.stderr
+    assert "not a complete safetensors file" in done.stderr
+    assert "checkpoint-6 could not be evaluated" in done.stdout
+    assert set(place.results) == {"checkpoint-2"}
+    weights.write_bytes(whole)
+    assert "checkpoint-6" not in place.curve()["broken"]
     assert set(place.results) == {"checkpoint-2", "checkpoint-6"}
 
 
@@ -186,42 +160,39 @@ def test_matplotlib_is_imported_before_anything_is_evaluated(place):
 
 
 @pytest.mark.slow
-def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_path):
-    place = Place(Bench(tmp_path), tmp_path / "my run", write_words(tmp_path / "tiny"))
-    place.training.mkdir()
-    command = (*place.words(), "--every", 0.2)
-    program = ("tests.support.training", place.training, STEPS[1], STEPS[0], 3.0)
-    trainer = subprocess.Popen([sys.executable, "-m", *map(str, program)], cwd=ROOT)
-    try:
-        first = place.bench.start(*command)
-        wait_until(lambda: len(place.results) >= 1, first)
-        first.kill()
-        first.communicate()
-        second = place.bench.start(*command)
-        wait_until(lambda: len(place.results) >= 2, second)
-        assert trainer.wait(timeout=HANGS_S) == 0
-        time.sleep(0.5)  # it waits for more
-        second.send_signal(signal.SIGINT)
-        done = finish(second)
-    finally:
-        trainer.kill()
-        trainer.wait()
+def test_a_training_is_followed_through_a_kill_to_ctrl_c(place, monkeypatch):
+    shutil.rmtree(place.training / "checkpoint-6")
+    later, hidden = place.training / "checkpoint-4", place.bench.place / "checkpoint-4"
+    later.rename(hidden)
+    watching = place.bench.start(*place.words(), "--every", 0.2)
+    wait_until(lambda: place.results, watching)
+    watching.kill()
+    watching.communicate()
+
+    def sleep(seconds: float) -> None:
+        if hidden.exists():
+            hidden.rename(later)
+        elif len(place.results) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("bench.monitor.time.sleep", sleep)
+    done = place.bench(*place.words())
     assert done.code == ExitCode.INTERRUPTED, done.stderr
-    assert "Traceback" not in done.stderr
+    assert "checkpoint-2 on tiny: evaluating" not in done.stderr
     for step in STEPS[:2]:
         assert f"checkpoint-{step} " in done.stdout
 
 
-def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(tmp_path, monkeypatch):
+def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(place, monkeypatch):
     """It is no result."""
-    train(tmp_path / "run", steps=2, save_every=2)
 
     def interrupted(workspace: Workspace, folder: str, like: None) -> None:
         assert (Path(folder) / "model.safetensors").is_file()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Workspace, "load", interrupted)
-    watcher = Watcher("run", (), {}, "RR@10", tmp_path / "out", Workspace(tmp_path / "cache"))
-    assert follow_training(WatchRequest(tmp_path / "run", on=("any",), every=0.01), watcher, list)
+    cache = place.bench.cache
+    watcher = Watcher("run", (), {}, "RR@10", place.bench.out, Workspace(cache))
+    assert follow_training(WatchRequest(place.training, on=("any",), every=0.01), watcher, list)
     assert (watcher.evaluations, watcher.left_out) == ({}, {})
-    assert not list(tmp_path.rglob("vectors"))
+    assert not list(place.bench.place.rglob("vectors"))

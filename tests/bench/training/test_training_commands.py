@@ -179,47 +179,6 @@ def test_a_training_collection_is_trained_on_and_not_evaluated(bench, tmp_path):
     assert "7 queries of split train, on which mine is evaluated" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "options", "message", "hint"),
-    [
-        (finetune, "--set rounds.0.depht=3", "unknown field 'depht'", "depth"),
-        (finetune, "--set nonsense", "is not FIELD=VALUE", "--set"),
-        (finetune, "--set batch_size=9", "batch_size is 9, but there are only 7", ""),
-        (finetune, "--split dev", "qrels", ""),
-        (finetune, "--split test", "2 queries of split test", ""),
-        (finetune, "--model bm25", "bm25 cannot be fine-tuned", ""),
-        (finetune, "--held-out nowhere", "nowhere", ""),
-        (finetune, "--set use.max_document_tokens=99", "up to 99", ""),
-        (finetune, "--device cuda:1", "cuda", ""),
-        (pretrain, "--set objective.name=retromea", "no pre-training objective", "retromae"),
-        (pretrain, "--set max_tokens=17", "positions, 16", "max_tokens=16"),
-        (pretrain, "--steps 1 --set epochs=2", "both set the length", "one of them"),
-        (pretrain, "--set save_every=0", "save_every is 0: expected a whole number", ""),
-        (pretrain, "--start minilmm", "there is no model card and no folder 'minilmm'", "minilm"),
-        (pretrain, "--on beir/scifcat", "beir/scifcat", "beir/scifact"),
-        (adapt, "--method dsa", "dsa", "das"),
-        (adapt, "--method replay --set method.bufer=1", "bufer", "buffer"),
-        (
-            adapt,
-            "--method das --set gradient_checkpointing=true",
-            "gradient checkpointing",
-            "accumulate",
-        ),
-        (adapt, "--method ewc --set objective.name=retromae", "not retromae", "plain"),
-    ],
-)
-def test_bad_input_gives_one_message_before_any_work(
-    bench, tmp_path, command, options, message, hint
-):
-    done = bench(*command(*options.split()))
-    assert done.code == ExitCode.BAD_INPUT
-    assert done.stderr.count("error: ") == 1
-    assert message in done.stderr
-    assert hint in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_damaged_test_split_is_not_treated_as_missing(bench, tmp_path):
     (tmp_path / "mine" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nt1\n")
     done = bench(*finetune())
