@@ -188,7 +188,7 @@ def test_a_killed_command_loses_no_pair(tmp_path, mine):
     wait_until(lambda: seen.exists() and seen.read_text("utf-8").count("\n") >= 15, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    finished = bench.process(*command)
+    finished = bench(*command)
     assert finished.code == 0, finished.stderr
     lines = seen.read_text("utf-8").splitlines()
     asked_twice = len(lines) - len(set(lines))

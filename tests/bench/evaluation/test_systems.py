@@ -154,7 +154,7 @@ RANKED_ALIKE = {
     "no numbers": (lambda rows: [(name, float("nan")) for name, _ in rows], UNORDERED),
     "beyond float32": (lambda rows: [(name, 1e39) for name, _ in rows], UNORDERED),
     "an id twice": (
-        lambda rows: rows[:2] + rows,
+        lambda rows: [name for name, _ in rows[:4] + rows[:2] + rows[4:]],
         "an id twice for 60 of 60 queries, such as 'q00'",
     ),
 }
@@ -193,8 +193,6 @@ def test_a_system_is_the_candidate_or_the_baseline_of_a_check(sixty, tmp_path):
     places["margin"] = 0.1  # which 60 queries can prove
     stored = bench.evaluate("bm25", sixty, **folders)
     assert bench.check(Named(), baseline="bm25", **places).outcome == "OK"
-    assert bench.check(Worse(), baseline="bm25", **folders).outcome == "REGRESSION"
-    assert bench.check("bm25", baseline=Worse(), **places).outcome == "OK"
     assert bench.check(Worse(), baseline=Named(), **places).outcome == "REGRESSION"
     against = bench.check(stored, baseline=Worse(), **places)
     assert (against.outcome, against.baseline) == ("OK", "prod")

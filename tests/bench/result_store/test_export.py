@@ -8,16 +8,24 @@ from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collectio
 
 
 @pytest.mark.parametrize("exclude_self", [False, True])
-def test_an_exported_run_scores_as_the_result_it_is_of(bench, tmp_path, exclude_self):
+def test_an_exported_run_scores_as_its_result_and_is_not_written_over(
+    bench, tmp_path, exclude_self
+):
     metadata = f"exclude_self = {str(exclude_self).lower()}\n"
     folder = write_collection(tmp_path / "tiny", metadata=metadata)
     assert bench("run", folder, "--model", "hashing").code == 0
-    exported = bench("export", "hashing", "--results", bench.out, "--out", tmp_path / "runs")
+    export = ("export", "hashing", "--results", bench.out, "--out", tmp_path / "runs")
     run = tmp_path / "runs" / "hashing" / "tiny.trec.gz"
-    assert exported.stdout.strip() == str(run)
+    assert bench(*export).stdout.strip() == str(run)
     assert bench("score", run, "--dataset", folder, "--name", "back").code == 0
     measured, back = (load(bench.results("tiny", name)).record for name in ("hashing", "back"))
     assert back.measures == measured.measures
+    assert bench(*export).code == 0
+    run.write_text("mine")
+    done = bench(*export)
+    assert done.code == ExitCode.BAD_INPUT
+    assert "exists already, with different content" in done.stderr
+    assert run.read_text() == "mine"
 
 
 def test_ids_with_spaces_are_evaluated_and_not_exported(bench, tmp_path):
@@ -44,20 +52,6 @@ def test_a_mixture_of_recipes_is_not_exported(bench, tmp_path):
     assert f"'{name}'" in refused.stderr
     assert bench(*export, name).code == 0
     assert [path.name for path in (tmp_path / "runs").rglob("*.gz")] == ["other.trec.gz"]
-
-
-def test_an_exported_file_is_not_written_over(bench, tmp_path):
-    folder = write_collection(tmp_path / "tiny")
-    assert bench("run", folder, "--model", "hashing").code == 0
-    options = ("export", "hashing", "--results", bench.out, "--out", tmp_path / "runs")
-    assert bench(*options).code == 0
-    assert bench(*options).code == 0
-    (file,) = (tmp_path / "runs").rglob("*.gz")
-    file.write_text("mine")
-    done = bench(*options)
-    assert done.code == ExitCode.BAD_INPUT
-    assert "exists already, with different content" in done.stderr
-    assert file.read_text() == "mine"
-    elsewhere = bench(*options, "--on", "beir/scifact")
+    elsewhere = bench(*export, name, "--on", "beir/scifact")
     assert elsewhere.code == ExitCode.BAD_INPUT
-    assert "hashing has no results on these collections" in elsewhere.stderr
+    assert "has no results on these collections" in elsewhere.stderr

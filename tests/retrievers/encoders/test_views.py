@@ -22,8 +22,7 @@ from retrievers.encoders.views import (
 )
 from retrievers.models.card import AdapterIdentity, Compression, Precision, Recipe
 from retrievers.models.resolve import resolve_model
-
-TEXTS = ["a short one", "the second text is rather longer than the first", "x"]
+from tests.support import tiny_checkpoints as tiny
 
 
 def stored(rows=40, width=16, seed=0):
@@ -37,14 +36,19 @@ def searched(view, documents, queries):
 
 
 @pytest.mark.parametrize(("pooling", "normalize"), [("cls", False), ("mean", True), ("last", True)])
-def test_a_view_of_every_pooling_is_what_an_encoder_with_that_pooling_gives(pooling, normalize):
-    model = resolve_model("minilm")
+def test_a_view_of_every_pooling_is_what_an_encoder_with_that_pooling_gives(
+    pooling, normalize, tmp_path
+):
+    tiny.write_bert(tmp_path / "bert")
+    fields = {"checkpoint": "bert", "pooling": "mean"}
+    model = resolve_model(str(tiny.write_card(tmp_path / "tiny.toml", **fields)))
     shared = open_encoder(replace(model, recipe=recipe_with_every_pooling(model.recipe)), "cpu")
     view = View(pooling=pooling, normalize=normalize)
     recipe = view.recipe(shared.recipe)
     own = open_encoder(replace(model, recipe=recipe), "cpu")
-    expected = own.encode_documents([""] * 3, TEXTS)
-    found = view.transform_documents(shared.encode_documents([""] * 3, TEXTS))
+    titles = [""] * len(tiny.SENTENCES)
+    expected = own.encode_documents(titles, tiny.SENTENCES)
+    found = view.transform_documents(shared.encode_documents(titles, tiny.SENTENCES))
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert recipe.similarity == ("cos" if normalize else "dot")
 
