@@ -53,12 +53,12 @@ T = TypeVar("T")
 
 def read_json(path: Path, kind: type[T], hint: str = "") -> T:
     """Return the record of type ``kind`` in a JSON file. A damaged file has the ``hint``."""
-    return decode_json(_read_content(path), kind, path, hint)
+    return decode_json(read_content(path), kind, path, hint)
 
 
 def read_toml(path: Path, kind: type[T]) -> T:
     """Return the record of type ``kind`` in the TOML file ``path``."""
-    return decode_toml(_read_content(path), kind, path)
+    return decode_toml(read_content(path), kind, path)
 
 
 def read_object(path: Path, hint: str = "") -> dict[str, Any]:
@@ -66,10 +66,14 @@ def read_object(path: Path, hint: str = "") -> dict[str, Any]:
 
     NaN and Infinity are accepted: they are not JSON, but Python programs write them.
     """
-    content = _read_content(path)
-    value: Any = _decode(lambda _: json.loads(content), dict, path, "JSON", hint)
+    return decode_object(read_content(path), path, hint)
+
+
+def decode_object(content: bytes, source: object, hint: str = "") -> dict[str, Any]:
+    """Decode a JSON object, called ``source`` in messages, as `read_object` does."""
+    value: Any = _decode(lambda _: json.loads(content), dict, source, "JSON", hint)
     if not isinstance(value, dict):
-        raise BenchError(f"{path} is not a JSON object", hint)
+        raise BenchError(f"{source} is not a JSON object", hint)
     return value
 
 
@@ -117,7 +121,8 @@ def find_differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], above: str =
     return names
 
 
-def _read_content(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
+    """Return the bytes of a file, which is not a Git LFS pointer."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -189,7 +194,7 @@ class TomlFiles(Generic[R]):
     def load(self, name_or_path: str | Path) -> R:
         """Return the record of a shipped file (with or without ``.toml``) or of the user."""
         path = self.find(str(name_or_path))
-        return self.parse(_read_content(path), str(path))
+        return self.parse(read_content(path), str(path))
 
     def parse(self, content: bytes, source: str) -> R:
         """Return a record from the TOML in ``content``, called ``source`` in messages."""

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from foundation.errors import BenchError
 from foundation.files import resolve_inside, sha256_of_file
 from foundation.machine import library_version
-from foundation.records import read_json, read_object
+from foundation.records import decode_json, decode_object, read_content, read_json, read_object
 from retrievers.models import st_files as st
 from retrievers.models.card import (
     CARD_FILE,
@@ -90,12 +90,27 @@ class ModelFolder:
     def __init__(self, root: Path, checkpoint: str = "", revision: str = "") -> None:
         self.root, self.checkpoint, self.revision = root, checkpoint or root.name, revision
         self._hashed: dict[Path, HashedFile] = {}
+        self._contents: dict[Path, bytes] = {}  # of settings
 
     def hash_file(self, path: Path) -> HashedFile:
         """Hash the file ``path`` in the folder."""
         if path not in self._hashed:
             self._hashed[path] = HashedFile.read(path)
         return self._hashed[path]
+
+    def _read(self, path: Path) -> bytes:
+        if path not in self._contents:
+            self._contents[path] = read_content(path)
+        return self._contents[path]
+
+    def _read_object(self, path: Path, hint: str = COPY_AGAIN) -> dict[str, Any]:
+        return decode_object(self._read(path), path, hint)
+
+    def _read_record(self, path: Path, kind: type[F], hint: str = "") -> F:
+        return decode_json(self._read(path), kind, path, hint)
+
+    def _read_if_present(self, path: Path, kind: type[F]) -> F:
+        return self._read_record(path, kind) if lexists(path) else kind()
 
     @property
     def is_st(self) -> bool:
@@ -105,7 +120,8 @@ class ModelFolder:
     @cached_property
     def modules(self) -> list[st.Module]:
         """Entries of ``modules.json``, whose paths stay inside the folder."""
-        modules = read_json(self.root / st.MODULES, list[st.Module]) if self.is_st else []
+        path = self.root / st.MODULES
+        modules = self._read_record(path, list[st.Module]) if self.is_st else []
         for module in modules:
             self.inside(module.path)
         return modules
@@ -139,12 +155,12 @@ class ModelFolder:
         path = self.inner / "config.json"
         if not path.is_file():
             raise BenchError(f"{path} is missing", "Give the folder of a model.")
-        return read_object(path, COPY_AGAIN)
+        return self._read_object(path)
 
     def refuse_own_code(self) -> None:
         """Raise if the network or tokenizer has code of its own."""
         for path in (self.inner / "config.json", self.inner / "tokenizer_config.json"):
-            if path.exists() and read_object(path, COPY_AGAIN).get(st.AUTO_MAP):
+            if path.exists() and self._read_object(path).get(st.AUTO_MAP):
                 problem = f"{path} asks to run code of its own (auto_map)"
                 raise BenchError(
                     problem, "Code is not run here: write an encoder in a Python file."
@@ -153,7 +169,7 @@ class ModelFolder:
     @cached_property
     def _tokenizer(self) -> st.TokenizerConfig:
         path = self.inner / "tokenizer_config.json"
-        config = _read_if_present(path, st.TokenizerConfig)
+        config = self._read_if_present(path, st.TokenizerConfig)
         if config.model_max_length is not None and not config.model_max_length >= 1:
             length = config.model_max_length
             raise BenchError(f"{path}: model_max_length is {length}", "Write 1 or more tokens.")
@@ -164,7 +180,8 @@ class ModelFolder:
         """Side on which the tokenizer truncates long texts."""
         if self._tokenizer.truncation_side is not None:
             return self._tokenizer.truncation_side
-        truncation = _read_if_present(self.inner / "tokenizer.json", st.TokenizerFile).truncation
+        path = self.inner / "tokenizer.json"
+        truncation = self._read_if_present(path, st.TokenizerFile).truncation
         return "left" if truncation and truncation.direction == "Left" else "right"
 
     @property
@@ -177,7 +194,8 @@ class ModelFolder:
     @cached_property
     def _transformer(self) -> st.TransformerFile:
         path = find_transformer_file(self.inner)
-        return read_json(path, st.TransformerFile, WRITE_A_CARD) if path else st.TransformerFile()
+        kind = st.TransformerFile
+        return self._read_record(path, kind, WRITE_A_CARD) if path else kind()
 
     def read_card(self, typed: str, *, may_classify: bool = False) -> Card | None:
         """Return the card in the folder or one made from its sentence-transformers files, or None.
@@ -204,7 +222,7 @@ class ModelFolder:
         """Raise if the folder holds a sparse, late-interaction or cross-encoder model."""
         names = (st.MODULES, st.SETTINGS) if self.is_st else (st.SETTINGS, "config.json")
         files = (self.root / name for name in names)
-        contents = [path.read_bytes() for path in files if path.is_file()]
+        contents = [self._read(path) for path in files if path.is_file()]
         lines = [path.name.encode() for path in self.root.iterdir()]
         text = b"\n".join([*lines, *contents]).decode(errors="replace")
         for kind, marks in OTHER_KINDS.items():
@@ -218,7 +236,7 @@ class ModelFolder:
 
     def read_st_card(self) -> Card:
         """Read the modules, prompts, lengths and text processing of the folder as a card."""
-        every = read_json(self.root / st.MODULES, list[st.KnownModule])
+        every = self._read_record(self.root / st.MODULES, list[st.KnownModule])
         self._refuse_other_classes()
         modules = [module for module in every if module.kind != "Dropout"]
         names = [module.kind for module in modules]
@@ -261,7 +279,7 @@ class ModelFolder:
         for module in modules:
             if module.kind in st.PLAIN_MODULES:
                 path = self.inside(module.path) / "config.json"
-                _read_if_present(path, st.PLAIN_MODULES[module.kind])
+                self._read_if_present(path, st.PLAIN_MODULES[module.kind])
 
     def _find_length(self) -> int:
         """Return the stated length or the tokenizer's and network's, within the positions."""
@@ -302,7 +320,7 @@ class ModelFolder:
     def _read_settings(self, kind: type[st.Settings]) -> st.Settings:
         """Read settings of the whole model, whose requirements are met and whose products rank."""
         path = self.root / st.SETTINGS
-        settings = _read_if_present(path, kind)
+        settings = self._read_if_present(path, kind)
         _check_requirements(self.root, settings.requirements)
         is_unit = settings.truncate_dim is None and self._ends_at_length_1()
         if not (settings.similarity_fn_name == "euclidean" and is_unit):
@@ -354,7 +372,7 @@ class ModelFolder:
 
     def read_stage(self, path: str) -> st.StageFile:
         """Read the settings of the stage in the folder ``path`` inside."""
-        return read_json(self.inside(path) / "config.json", st.StageFile, WRITE_A_CARD)
+        return self._read_record(self.inside(path) / "config.json", st.StageFile, WRITE_A_CARD)
 
     def list_files(self) -> list[Path]:
         """Return all files, sorted, or raise if a folder inside is a link."""
@@ -393,7 +411,7 @@ class ModelFolder:
                 continue
             found.clear()
             try:
-                json.loads(path.read_bytes(), object_hook=visit)
+                json.loads(self._read(path), object_hook=visit)
             except RecursionError:  # with a larger stack, a library might read it
                 text = text or f"{path} is nested too deeply to be searched for code"
             except ValueError:  # no library can read it either
@@ -487,7 +505,3 @@ def is_known_module(module: st.Module, path: Path) -> bool:
         )
     except BenchError:
         return False
-
-
-def _read_if_present(path: Path, kind: type[F]) -> F:
-    return read_json(path, kind) if lexists(path) else kind()
