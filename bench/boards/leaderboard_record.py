@@ -12,7 +12,7 @@ from bench.comparing.pairs import Comparison, ComparisonRow
 from bench.comparing.slices import SliceComparison
 from bench.comparing.statistics import Estimate
 from bench.gate.check_record import Outcome, Reason
-from retrievers.models.weights import Parameters
+from retrievers.models.checkpoint import Parameters
 
 
 class Score(Estimate):

@@ -13,7 +13,7 @@ from bench.evaluation.retriever import EvaluationOptions, Resources, Retriever, 
 from bench.evaluation.runs import Run
 from datasets_cfg.dataset import Dataset
 from retrievers.models.card import STATE
-from retrievers.models.weights import Parameters
+from retrievers.models.checkpoint import Parameters
 
 ROW_BYTES = 100  # of a document of a member's ranking while rankings are combined
 

@@ -26,8 +26,8 @@ from datasets_cfg.dataset import Dataset
 from foundation.files import hash_records
 from retrievers.encoders.protocol import join_documents
 from retrievers.encoders.reranker import Reranker, open_reranker
+from retrievers.models.checkpoint import Parameters
 from retrievers.models.resolve import Model, count_parameters
-from retrievers.models.weights import Parameters
 
 PAIRS = "reranked"  # folder of the cache
 LIBRARIES = ("sentence-transformers", "transformers")

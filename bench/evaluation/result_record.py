@@ -25,7 +25,7 @@ from datasets_cfg.readers.reader import Qrels
 from foundation.errors import BenchError, format_count
 from foundation.records import Record, decode_json
 from retrievers.models.card import Recipe
-from retrievers.models.weights import Parameters
+from retrievers.models.checkpoint import Parameters
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,9 +22,9 @@ from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.views import View
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import Card, Recipe, replace_fields
+from retrievers.models.checkpoint import Parameters
 from retrievers.models.kinds import OF_SYSTEMS
 from retrievers.models.resolve import Model, count_parameters
-from retrievers.models.weights import Parameters
 
 FLAT = IndexSpec.parse("flat")
 

@@ -43,8 +43,8 @@ from retrievers.encoders.views import View, ViewedVectors, compress, sample_rows
 from retrievers.index.faiss_index import IndexSpec, faiss_device, trained_on
 from retrievers.index.hits import Hits, multiply_by_similarity, sort_canonically
 from retrievers.models.card import Compression, Role
+from retrievers.models.checkpoint import COUNTING_VERSION, Parameters
 from retrievers.models.resolve import Model, count_parameters, resolve_model
-from retrievers.models.weights import COUNTING_VERSION, Parameters
 
 PYTORCH_BYTES = 1 << 30  # the library, its caches and a batch
 ROLES: tuple[Role, ...] = ("query", "document")

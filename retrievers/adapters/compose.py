@@ -30,9 +30,8 @@ from retrievers.models.card import (
     load_card,
     replace_fields,
 )
-from retrievers.models.checkpoint import ADAPTER_CONFIG
+from retrievers.models.checkpoint import ADAPTER_CONFIG, read_tensors
 from retrievers.models.resolve import Model, resolve_model
-from retrievers.models.weights import read_tensors
 
 # Of configurations: what says nothing about which function the weights are of.
 IGNORED_FIELDS = {

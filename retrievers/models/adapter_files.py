@@ -9,8 +9,12 @@ from foundation.errors import BenchError
 from foundation.files import resolve_inside, sha256_of_file
 from foundation.records import Record, read_json, read_object
 from retrievers.models.card import AdapterIdentity, AdapterKind, CardAdapter
-from retrievers.models.checkpoint import ADAPTER_CONFIG, WAIT_FOR_WRITER, Checkpoint
-from retrievers.models.weights import read_safetensors_header
+from retrievers.models.checkpoint import (
+    ADAPTER_CONFIG,
+    WAIT_FOR_WRITER,
+    Checkpoint,
+    read_safetensors_header,
+)
 
 ATTACH_TO_BASE = "Attach it to the model that it was trained on."
 ADAPTER_FOLDER = "adapter"  # inside the folder of a training
@@ -92,10 +96,6 @@ def _find_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]
             raise BenchError(f"an adapter in {folder} is routed itself", "Route its adapters.")
         files = [path for part in inner for path in _find_files(part, base)[1]]
         return "routed", [folder / ROUTING, folder / ROUTER, *files]
-    return _find_adapter_files(folder, base)
-
-
-def _find_adapter_files(folder: Path, base: Checkpoint) -> tuple[AdapterKind, list[Path]]:
     config = read_object(folder / ADAPTER_CONFIG)
     kind: AdapterKind = "peft" if "peft_type" in config else "adapterhub"
     if kind == "adapterhub":

@@ -35,8 +35,8 @@ from retrievers.models.card import (
     load_card,
 )
 from retrievers.models.positions import position_limit, stated_positions
-from retrievers.models.weights import COPY_AGAIN
 
+COPY_AGAIN = "copy or download the checkpoint again"
 NO_LIMIT = MAX_TOKENS  # transformers writes 1e30 where a tokenizer has no limit
 # Tokenizers that apply do_lower_case. The others, such as RoBERTa's, keep it and ignore it.
 LOWER_CASING = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
@@ -103,8 +103,8 @@ class ModelFolder:
             self._contents[path] = read_content(path)
         return self._contents[path]
 
-    def _read_object(self, path: Path, hint: str = COPY_AGAIN) -> dict[str, Any]:
-        return decode_object(self._read(path), path, hint)
+    def _read_object(self, path: Path) -> dict[str, Any]:
+        return decode_object(self._read(path), path, COPY_AGAIN)
 
     def _read_record(self, path: Path, kind: type[F], hint: str = "") -> F:
         return decode_json(self._read(path), kind, path, hint)
@@ -170,8 +170,8 @@ class ModelFolder:
     def _tokenizer(self) -> st.TokenizerConfig:
         path = self.inner / "tokenizer_config.json"
         config = self._read_if_present(path, st.TokenizerConfig)
-        if config.model_max_length is not None and not config.model_max_length >= 1:
-            length = config.model_max_length
+        length = config.model_max_length
+        if length is not None and not length >= 1:
             raise BenchError(f"{path}: model_max_length is {length}", "Write 1 or more tokens.")
         return config
 
@@ -266,8 +266,7 @@ class ModelFolder:
             truncation_side=self.truncation_side,
             lower_case=bool(transformer.do_lower_case) and not self._lower_cases,
             warning="; ".join(
-                _find_warnings(settings, normalize)
-                + _find_length_warnings(length, transformer.max_seq_length)
+                _find_warnings(settings, normalize, length, transformer.max_seq_length)
             ),
         )
 
@@ -454,7 +453,10 @@ def _check_requirements(folder: Path, requirements: Mapping[str, str | st.Requir
             raise BenchError(f"{folder} requires {stated}{versions}, and {state}", install)
 
 
-def _find_warnings(settings: st.Settings, normalize: bool) -> list[str]:
+def _find_warnings(
+    settings: st.Settings, normalize: bool, length: int = 0, stated: int | None = None
+) -> list[str]:
+    """Return what users should know about settings, and about a ``length`` below the stated one."""
     prompts = settings.prompts or {}
     unused = [name for name in prompts if prompts[name] and name not in st.RETRIEVAL_PROMPTS]
     warnings = [] if settings.similarity_fn_name or normalize else [COSINE_ASSUMED]
@@ -468,16 +470,12 @@ def _find_warnings(settings: st.Settings, normalize: bool) -> list[str]:
             "document, as encode_query and encode_document of sentence-transformers do; to use "
             "others, write a card"
         )
-    return warnings
-
-
-def _find_length_warnings(length: int, stated: int | None) -> list[str]:
     if stated is not None and stated > length:
-        cut = f"its network reads at most {length:,} tokens, at which texts are cut"
-        return [f"max_seq_length is {stated:,}, but {cut}"]
-    if length == NO_LIMIT:
-        return ["it states no length, so texts are never cut, as in sentence-transformers"]
-    return []
+        reads = f"its network reads at most {length:,} tokens, at which texts are cut"
+        warnings.append(f"max_seq_length is {stated:,}, but {reads}")
+    elif length == NO_LIMIT:
+        warnings.append("it states no length, so texts are never cut, as in sentence-transformers")
+    return warnings
 
 
 def _read_pooling(path: Path) -> Pooling:

@@ -19,15 +19,15 @@ from torch.nn import functional
 from foundation.errors import BenchError, wrap_errors
 from foundation.files import resolve_inside
 from retrievers.models.card import Recipe, Stage
-from retrievers.models.checkpoint import Checkpoint
-from retrievers.models.folder import ModelFolder
-from retrievers.models.weights import (
+from retrievers.models.checkpoint import (
     DAMAGED,
     HEAD_WEIGHTS,
+    Checkpoint,
     find_weights,
     read_tensors,
     weight_files,
 )
+from retrievers.models.folder import ModelFolder
 
 LoadedStage = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, LoadedStage] = {

@@ -9,8 +9,8 @@ from typing import Any
 from foundation.errors import BenchError, first_line
 from foundation.files import resolve_inside
 from retrievers.models.card import BRANCH, Card
+from retrievers.models.checkpoint import find_weights, weight_files
 from retrievers.models.folder import ModelFolder
-from retrievers.models.weights import find_weights, weight_files
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
 DECLARATIONS = ("*.json", "*.txt", "*.model")  # settings and tokenizers

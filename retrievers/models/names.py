@@ -263,12 +263,9 @@ def _explain_missing_settings(folder: Path, typed: str) -> BenchError:
     if not (folder / "config.json").exists():
         files = (path for name in ("config.json", CARD_FILE) for path in folder.glob(f"*/{name}"))
         names = [str(Path(typed) / name) for name in sorted({path.parent.name for path in files})]
-        return BenchError(
-            f"{typed} is not the folder of a model: it has no config.json",
-            f"Give a model in it: {format_names(names)}"
-            if names
-            else "Give the folder of a model.",
-        )
+        problem = f"{typed} is not the folder of a model: it has no config.json"
+        inside = f"Give a model in it: {format_names(names)}" if names else ""
+        return BenchError(problem, inside or "Give the folder of a model.")
     return BenchError(
         f"{typed} is a plain checkpoint: it does not state how vectors are made (pooling, "
         "normalisation, prompts, lengths), and a guess gives wrong scores",

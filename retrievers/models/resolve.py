@@ -30,13 +30,12 @@ from retrievers.models.card import (
     Recipe,
     replace_fields,
 )
-from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.checkpoint import Checkpoint, Parameters, count_file_parameters
 from retrievers.models.folder import ModelFolder
 from retrievers.models.kinds import KindName
 from retrievers.models.locate import locate_card, locate_checkpoint
 from retrievers.models.names import PYTHON_FILE, anchor_members, resolve_card
 from retrievers.models.settings import SOURCES, ModelSettings
-from retrievers.models.weights import Parameters, count_file_parameters
 
 TRUST = "Read its code, then allow it with --trust-code."
 LIBRARIES = ("sentence-transformers", "transformers")
@@ -285,8 +284,6 @@ def _make_recipe(card: Card, **fields: Any) -> Recipe:
         "model": card.name,
         "kind": card.kind,
         "dim": dim,
-        "checkpoint": card.checkpoint,
-        "revision": card.revision if card.checkpoint else "",
         "prompts": Prompts(query=card.prompts.query, document=card.prompts.document),
         "dataset_prompts": dict(card.prompts.datasets),
         "options": card.fusion.options if card.models else dict(card.options),
@@ -309,10 +306,9 @@ def resolve_endpoint(card: Card) -> Model:
 
 def _resolve_vectors(card: Card, base: Path, _: bool) -> Model:
     """Resolve ready vectors by their files. Their dimension is known once they are opened."""
-    folder = Path(base, Path(card.checkpoint).expanduser())
-    checkpoint = Checkpoint.of_vectors(folder)
-    source = {"checkpoint": folder.resolve().name, "revision": ""}
-    recipe = _make_recipe(card, files=checkpoint.hashes, **source)
+    path = Path(base, Path(card.checkpoint).expanduser())
+    checkpoint = Checkpoint.of_vectors(path)
+    recipe = _make_recipe(card, checkpoint=path.resolve().name, files=checkpoint.hashes)
     return Model(card, recipe, checkpoint)
 
 
@@ -373,9 +369,7 @@ def count_parameters(model: Model) -> Parameters | None:
     if traits.reads_ids or (traits.is_opaque and model.document is None):
         return Parameters(model.card.parameters) if model.card.parameters else None
     towers = [tower for tower in (model.document, model.query) if tower is not None]
-    network = sum(
-        count_file_parameters(tower.root / name) for tower in towers for name in tower.hashes
-    )
+    network = sum(count_file_parameters(path) for tower in towers for path in tower.files)
     identity, folder = model.recipe.adapter, model.adapter
     files = [folder / name for name in identity.files] if identity and folder else []
     adapter = sum(map(count_file_parameters, files))

@@ -17,7 +17,7 @@ from bench.requests.deciding import LeaderboardRequest
 from datasets_cfg.catalogue import expand_names
 from reports.leaderboard import SITE, markdown, page, scores, script_json
 from retrievers.models.card import Card, ExpectedScore
-from retrievers.models.weights import Parameters
+from retrievers.models.checkpoint import Parameters
 from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
 from tests.support.markdown import tables_of
 

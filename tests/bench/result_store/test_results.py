@@ -35,7 +35,7 @@ from bench.evaluation.scoring import Scores
 from bench.result_store.find import choose_results
 from bench.result_store.result import RESULT_FILE, load, save
 from foundation.errors import BenchError
-from retrievers.models.weights import Parameters
+from retrievers.models.checkpoint import Parameters
 from tests.support import results as records
 from tests.support.examples import with_examples
 from tests.support.results import CONDITIONS, PROTOCOL

@@ -5,9 +5,9 @@ import torch
 import transformers
 
 from foundation.errors import BenchError
+from retrievers.models.checkpoint import Parameters
 from retrievers.models.resolve import count_parameters, resolve_model
 from retrievers.models.settings import ModelSettings
-from retrievers.models.weights import Parameters
 from tests.support.tiny_checkpoints import (
     seeded,
     write_bert,
