@@ -40,24 +40,37 @@ ROOT = Path(__file__).parents[2]
 HANGS_S = 900  # a busy machine takes minutes to import what a quiet one does in seconds
 
 
-def run_in_two(program: str, folder: Path, *arguments: str) -> list[str]:
-    """What both print, word by word; the program is kept in ``folder``.
+# torchrun's own launcher, with workers that are forked when all is imported.
+LAUNCH = """
+import sys
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from {module} import {name} as work
+fixed = {{"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "start_method": "fork"}}
+found = elastic_launch(LaunchConfig(1, 1, nproc_per_node=2, **fixed), work)(sys.argv[1])
+print(found[0], found[1], sep="\\n")
+"""
+
+
+def run_in_two(work: Callable[[str], object], folder: Path) -> list[str]:
+    """What a function of a module returns in each of two processes of torchrun, printed.
 
     Raises:
         CalledProcessError: one of them failed.
     """
-    file = folder / "program.py"
-    file.write_text(program)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run(
-        [sys.executable, *launcher, str(file), *arguments],
+        [
+            sys.executable,
+            "-c",
+            LAUNCH.format(module=work.__module__, name=work.__name__),
+            str(folder),
+        ],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         check=True,
         timeout=HANGS_S,
         stdout=subprocess.PIPE,
         text=True,
     )
-    return done.stdout.split()
+    return done.stdout.splitlines()
 
 
 @contextmanager
