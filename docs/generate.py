@@ -113,7 +113,6 @@ DOCUMENTS: dict[str, Any] = {
 
 # Notes on a document that its types do not express.
 REMARKS = {
-    ("run", "means"): "also `model`, the model's name",
     ("pretrain", "losses"): "`first` and `last`",
     ("finetune", "losses"): "`first` and `last`",
     ("adapt", "checkpoints"): "`collection`, `first_loss`, `last_loss`",

@@ -94,16 +94,20 @@ def _search_device(result: Result) -> str:
     return "" if result.index in ("", "flat", "bm25") else result.conditions.search_device
 
 
-def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) -> str:
+def means_table(means: Sequence[SuiteMean], published: Published) -> str:
     """Return a table of suites' means by model; an incomplete one is a gap that names members."""
-    columns: list[Column[tuple[str, SuiteMean]]] = [
-        Column("suite", lambda row: row[1].suite, fmt.display_name),
-        Column("mean of", lambda row: _mean_of(row[1])),
-        Column("model", lambda row: row[0]),
-        Column("mean", lambda row: row[1].value, fmt.score),
-        Column("zero-shot mean", lambda row: row[1], _zero_shot),
-        Column("published", lambda r: published.get((r[0], r[1].suite, r[1].measure)), fmt.score),
-        Column("missing", lambda row: _gap(row[1]), fmt.short_text),
+    columns: list[Column[SuiteMean]] = [
+        Column("suite", lambda mean: mean.suite, fmt.display_name),
+        Column("mean of", _mean_of),
+        Column("model", lambda mean: mean.model),
+        Column("mean", lambda mean: mean.value, fmt.score),
+        Column("zero-shot mean", lambda mean: mean, _zero_shot),
+        Column(
+            "published",
+            lambda mean: published.get((mean.model, mean.suite, mean.measure)),
+            fmt.score,
+        ),
+        Column("missing", _gap, fmt.short_text),
     ]
     return Table(means, columns).markdown()
 

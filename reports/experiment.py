@@ -189,8 +189,7 @@ def _finished(row: RowResult) -> str:
 def _half_width(score: SeedEstimate | None) -> str:
     if score is None:
         return "gap"
-    half = "" if score.high is None else f" ± {fmt.score(score.high - score.value)}"
-    return fmt.score(score.value) + half
+    return fmt.score(score.value) + fmt.half_width(score)
 
 
 def _verdict(on: RowOnCollection | None, trains: bool) -> str:

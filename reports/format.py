@@ -53,35 +53,40 @@ def signed(value: float | None, digits: int = 4) -> str:
     return "" if value is None else f"{value:+.{digits}f}"
 
 
+def limits(of: "Estimate | Difference | None") -> tuple[float, float] | tuple[()]:
+    """Return the limits of the interval ``of`` an estimate; empty without an interval."""
+    return () if of is None or of.low is None or of.high is None else (of.low, of.high)
+
+
 def interval(of: "Estimate | Difference | None", digits: int = 4) -> str:
     """Format the interval ``of`` a difference with so many ``digits``: ``-0.0300 to +0.0050``."""
-    if of is None or of.low is None or of.high is None:
-        return ""
-    return f"{signed(of.low, digits)} to {signed(of.high, digits)}"
+    return " to ".join(signed(limit, digits) for limit in limits(of))
 
 
 def range_of(of: "Estimate | Difference") -> str:
     """Format the interval ``of`` a score: ``0.350–0.450``."""
-    if of.low is None or of.high is None:
-        return ""
-    return f"{of.low:.3f}–{of.high:.3f}"
+    return "–".join(f"{limit:.3f}" for limit in limits(of))
+
+
+def half_width(of: "Estimate", digits: int = 4) -> str:
+    """Format half the interval ``of`` a mean with so many ``digits``: `` ± 0.0123``."""
+    return "" if of.high is None else f" ± {of.high - of.value:.{digits}f}"
 
 
 def paired_interval(pair: "Difference") -> str:
     """Format the interval of ``pair``, marked if too few queries changed for a reliable one."""
     if pair.low is None and not pair.changed:
         return "no query changed"
-    limits = interval(pair)
-    return f"{limits} (few)" if limits and pair.few else limits
+    between = interval(pair)
+    return f"{between} (few)" if between and pair.few else between
 
 
 def mean_score(of: "Estimate | None") -> str:
     """Format a score ``of`` a model with its interval: ``0.4000 (0.3500 to 0.4500)``."""
     if of is None:
         return ""
-    if of.low is None or of.high is None:
-        return score(of.value)
-    return f"{score(of.value)} ({score(of.low)} to {score(of.high)})"
+    between = " to ".join(map(score, limits(of)))
+    return score(of.value) + (f" ({between})" if between else "")
 
 
 def p_value(p: float) -> str:

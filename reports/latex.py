@@ -6,7 +6,8 @@ a model was trained on. Captions name the test and its correction.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from bench.boards.leaderboard_record import Leaderboard, ModelRow, ScoreColumn
 from bench.comparing.pairs import Comparison, ComparisonRow
@@ -22,9 +23,6 @@ from reports.leaderboard import (
     label_of,
 )
 
-LatexCell = tuple[float | None, str]  # a score, or None if there is none, and the text after it
-
-GAP: LatexCell = (None, "–")
 NO_LIGATURE = "\u200b"
 LIGATURE = re.compile(r"(?<=[-`'?!,])(?=[-`'?!,])")  # as -- and ?`
 # Characters that LaTeX reads as commands, or that its standard fonts lack.
@@ -56,12 +54,24 @@ def escape_latex(text: str) -> str:
     return LIGATURE.sub(NO_LIGATURE, to_one_line(text)).translate(SPECIAL)
 
 
+class LatexCell(NamedTuple):
+    """A score, or None if there is none, the text after it, and whether the score is bold."""
+
+    score: float | None = None
+    after: str = "–"
+    bold: bool = False
+
+    def latex(self) -> str:
+        """Return the cell in LaTeX."""
+        score = "" if self.score is None else f"{self.score:.3f}"
+        return (rf"\textbf{{{score}}}" if self.bold else score) + _after_score(self.after)
+
+
+GAP = LatexCell()
+
+
 def table_of_scores(
-    names: Sequence[str],
-    columns: Mapping[str, Sequence[LatexCell]],
-    caption: str,
-    label: str,
-    bold: Mapping[str, Collection[int]],
+    names: Sequence[str], columns: Mapping[str, Sequence[LatexCell]], caption: str, label: str
 ) -> str:
     """Return a table in LaTeX.
 
@@ -70,15 +80,10 @@ def table_of_scores(
         columns: a cell of each row by header. A line break in a header makes a second line.
         caption: caption, to be escaped.
         label: follows ``tab:``.
-        bold: numbers of the rows to print in bold, by header.
     """
     heads = [["", ""], *(header.partition("\n")[::2] for header in columns)]
-    lines = [[escape_latex(name)] for name in names]
-    for header, cells in columns.items():
-        for number, (line, (value, after)) in enumerate(zip(lines, cells, strict=True)):
-            score = "" if value is None else f"{value:.3f}"
-            shown = rf"\textbf{{{score}}}" if number in bold[header] else score
-            line.append(shown + _after_score(after))
+    rows = zip(names, *columns.values(), strict=True)
+    lines = [[escape_latex(name), *(cell.latex() for cell in cells)] for name, *cells in rows]
     label = re.sub(r"[^A-Za-z0-9-]+", "-", label)
     first, second = ([escape_latex(head[place]) for head in heads] for place in (0, 1))
     headers = [first, second] if any(second) else [first]
@@ -113,33 +118,34 @@ def board_latex(board: Leaderboard, measure: str) -> str:
         name = label.rpartition("/")[2] if len(bare) == len(columns) else label
         return name if len(measures) == 1 else f"{name}\n{measure or column.main_measure}"
 
+    leaders = {column.name: _sole_leader(rows, column, measure) for column in columns}
+
     def cell(row: ModelRow, column: ScoreColumn) -> LatexCell:
         score = row.score_in(column, measure)
         marks = "*" * is_in_domain(row, column, measure) + daggers(board, row, column, measure)
-        return (score.value, marks) if score else GAP
+        return LatexCell(score.value, marks, row is leaders[column.name]) if score else GAP
 
     cells = {header(column): [cell(row, column) for row in rows] for column in columns}
-    bold = {header(column): _sole_leader(rows, column, measure) for column in columns}
-    has_asterisk = any("*" in marks for scores in cells.values() for _, marks in scores)
+    marks = {letter for scores in cells.values() for one in scores for letter in one.after}
     caption = [
         f"{measures.pop() if len(measures) == 1 else 'Scores'} of {len(rows):,} models.",
         f"A bold score is significantly better than the next best ({GROUP_TEST})."
-        if any(bold.values())
+        if any(leaders.values())
         else "",
         describe_daggers(board),
     ]
-    if has_asterisk:
+    if "*" in marks:
         caption.append("* marks collections that the model was trained on.")
     names = [row.name for row in rows]
-    return table_of_scores(names, cells, " ".join(filter(None, caption)), "leaderboard", bold)
+    return table_of_scores(names, cells, " ".join(filter(None, caption)), "leaderboard")
 
 
-def _sole_leader(rows: Sequence[ModelRow], column: ScoreColumn, measure: str) -> list[int]:
-    """Return the number of the only row in the first of several groups of a column, or nothing."""
+def _sole_leader(rows: Sequence[ModelRow], column: ScoreColumn, measure: str) -> ModelRow | None:
+    """Return the only row in the first of several groups of a column, or None."""
     scores = (row.score_in(column, measure) for row in rows)
     groups = [score and score.group for score in scores]
     has_others = any(group and group > 1 for group in groups)
-    return [groups.index(1)] if has_others and groups.count(1) == 1 else []
+    return rows[groups.index(1)] if has_others and groups.count(1) == 1 else None
 
 
 def _of_pairs(pairs: int) -> str:
@@ -155,7 +161,8 @@ def comparisons_latex(comparisons: Sequence[Comparison]) -> str:
         if row is None or not row.paired:
             return GAP
         difference, interval = fmt.signed(row.paired.difference, 3), fmt.interval(row.paired, 3)
-        return None, f"{difference} ({interval})" + "†" * (row.verdict in ("a", "b"))
+        dagger = "†" * (row.verdict in ("a", "b"))
+        return LatexCell(after=f"{difference} ({interval}){dagger}")
 
     by_header = [_rows_by_header(one) for one in comparisons]
     headers = dict.fromkeys(header for rows in by_header for header in rows)
@@ -166,7 +173,7 @@ def comparisons_latex(comparisons: Sequence[Comparison]) -> str:
         "(paired randomisation test over queries, p at most .05, Holm-corrected over the "
         f"collections{_of_pairs(comparisons[0].pairs)})."
     )
-    return table_of_scores(names, columns, caption, "differences", dict.fromkeys(headers, ()))
+    return table_of_scores(names, columns, caption, "differences")
 
 
 def _rows_by_header(comparison: Comparison) -> dict[str, ComparisonRow]:
@@ -178,49 +185,48 @@ def comparison_latex(comparison: Comparison) -> str:
     a, b = comparison.a, comparison.b
 
     def cells(row: ComparisonRow) -> list[LatexCell]:
-        means = {"a": row.mean_a, "b": row.mean_b}.items()
+        sides = (row.mean_a, row.verdict == "a"), (row.mean_b, row.verdict == "b")
         scores = [
-            GAP if mean is None else (mean, "†" if row.verdict == side else "")
-            for side, mean in means
+            GAP if mean is None else LatexCell(mean, "†" * best, best) for mean, best in sides
         ]
         if not row.paired:
             return [*scores, GAP, GAP, GAP]
         pair = row.paired
         p = "" if pair.p_adjusted is None else fmt.p_value(pair.p_adjusted)
         more = fmt.signed(pair.difference, 3), fmt.interval(pair, 3), p
-        return [*scores, *((None, text) for text in more)]
+        return [*scores, *(LatexCell(after=text) for text in more)]
 
-    headers = _rows_by_header(comparison)
-    columns = {header: cells(row) for header, row in headers.items()}
-    bold = {header: {"a": [0], "b": [1]}.get(row.verdict, []) for header, row in headers.items()}
+    columns = {header: cells(row) for header, row in _rows_by_header(comparison).items()}
     caption = (
         f"{a} compared with {b}. Bold and † mark the significantly better model (paired "
         "randomisation test over queries, p at most .05, Holm-corrected over the collections"
         f"{_of_pairs(comparison.pairs)}); intervals by bootstrap over queries."
     )
     names = [a, b, "difference", "95 % interval", "p (Holm)"]
-    return table_of_scores(names, columns, caption, f"{a}-{b}", bold)
+    return table_of_scores(names, columns, caption, f"{a}-{b}")
 
 
 def report_latex(report: Report) -> str:
     """Return the rows of ``report`` by collections, their mean first, and the factors' effects."""
     seeds = len(report.seeds) if report.trains else 1
 
+    best = {name: _distinguished(report, name) for name in report.collections}
+
     def cell(row: RowResult, name: str) -> LatexCell:
         on = row.on_collection(name)
         if on is None or on.score is None:
             return GAP
-        half = "" if on.score.high is None else f" ± {on.score.high - on.score.value:.3f}"
+        half = fmt.half_width(on.score, 3)
         if seeds > sum(bool(cell.scores) for cell in row.cells) == 1:
             half = " (one seed)"
-        return on.score.value, half + "†" * (on.verdict in ("better", "worse"))
+        dagger = "†" * (on.verdict in ("better", "worse"))
+        return LatexCell(on.score.value, half + dagger, row is best[name])
 
     def measure(name: str) -> str:
         return next((on.measure for row in report.rows if (on := row.on_collection(name))), "")
 
     headers = {f"{name}\n{measure(name)}": name for name in reversed(report.collections)}
     columns = {header: [cell(row, name) for row in report.rows] for header, name in headers.items()}
-    bold = {header: _distinguished(report, name) for header, name in headers.items()}
     test = "t test over seeds and queries" if seeds > 1 else "paired test over queries"
     over = f", mean over {seeds} seeds ± 95 %" if seeds > 1 else ""
     caption = (
@@ -228,13 +234,13 @@ def report_latex(report: Report) -> str:
         "† marks a significant difference from the row that it was compared with, "
         f"usually {report.rows[0].name} ({test}, p at most .05, Holm-corrected over the rows)."
     )
-    if any(bold.values()):
+    if any(best.values()):
         caption += " A bold score is significantly better than all others of its column."
     scores = (on.score for row in report.rows for on in row.on if on.score)
     if any(score.seeds_sd is not None and score.high is None for score in scores):
         caption += f" {fmt.NOTHING_VARIES}."
     names = [row.name for row in report.rows]
-    table = table_of_scores(names, columns, caption, report.name, bold)
+    table = table_of_scores(names, columns, caption, report.name)
     return table + (f"\n{_effects_latex(report, headers, test)}" if report.effects else "")
 
 
@@ -246,9 +252,8 @@ def _effects_latex(report: Report, headers: Mapping[str, str], test: str) -> str
         if on is None or on.difference is None:
             return GAP
         found = on.difference
-        half = "" if found.high is None else f" ± {found.high - found.value:.3f}"
-        dagger = "†" * (on.verdict in ("better", "worse"))
-        return None, f"{fmt.signed(found.value, 3)}{half}{dagger}"
+        shown = fmt.signed(found.value, 3) + fmt.half_width(found, 3)
+        return LatexCell(after=shown + "†" * (on.verdict in ("better", "worse")))
 
     columns = {
         header: [cell(effect, name) for effect in report.effects]
@@ -265,26 +270,23 @@ def _effects_latex(report: Report, headers: Mapping[str, str], test: str) -> str
     )
     if report.has_three_factors:
         caption += " Interactions of three or more factors are not shown."
-    return table_of_scores(
-        names, columns, caption, f"{report.name}-effects", dict.fromkeys(columns, ())
-    )
+    return table_of_scores(names, columns, caption, f"{report.name}-effects")
 
 
-def _distinguished(report: Report, name: str) -> list[int]:
-    """Return the number of the row that is significantly better than all others, or nothing."""
-    scored = {
-        number: (row, on, on.score.value)
-        for number, row in enumerate(report.rows)
+def _distinguished(report: Report, name: str) -> RowResult | None:
+    """Return the row that is significantly better than all others, or None."""
+    scored = [
+        (on.score.value, row, on)
+        for row in report.rows
         if (on := row.on_collection(name)) and on.score
-    }
+    ]
     if len(scored) < 2:
-        return []
-    best = max(scored, key=lambda number: scored[number][2])
-    top, top_on, _ = scored[best]
+        return None
+    _, top, top_on = max(scored, key=lambda each: each[0])
     is_better = (
         (row.against == top.name and on.verdict == "worse")
         or (top.against == row.name and top_on.verdict == "better")
-        for number, (row, on, _) in scored.items()
-        if number != best
+        for _, row, on in scored
+        if row is not top
     )
-    return [best] if all(is_better) else []
+    return top if all(is_better) else None

@@ -155,8 +155,8 @@ def _draw_forest(
     for height, pair in enumerate(reversed(differences)):
         clear = pair.significant
         colour = BLUE if clear else GREY
-        if pair.low is not None and pair.high is not None:
-            axes.plot([pair.low, pair.high], [height, height], color=colour, lw=2)
+        if limits := fmt.limits(pair):
+            axes.plot(limits, [height, height], color=colour, lw=2)
         axes.plot(pair.difference, height, "o", ms=6, **_marker_style(clear))
     axes.set_yticks(range(len(labels)), labels[::-1], fontsize=8)
     axes.set_ylim(-0.7, len(labels) - 0.3)
@@ -263,10 +263,8 @@ def _draw_row(axes: "Axes", report: Report, row: RowResult, name: str, x: float)
 def _limits(row: RowResult, name: str) -> tuple[float, float] | None:
     """Return the interval of the mean of a row, above 0 as all scores are."""
     on = row.on_collection(name)
-    score = on.score if on else None
-    if score is None or score.low is None or score.high is None:
-        return None
-    return max(score.low, 0.0), score.high
+    limits = fmt.limits(on.score if on else None)
+    return (max(limits[0], 0.0), limits[1]) if limits else None
 
 
 def _file_name(title: str) -> str:
@@ -328,8 +326,8 @@ def draw_costs(board: Leaderboard, measure: str, path: Path) -> None:
             for (row, score), style in zip(scored, styles, strict=True):
                 if cost := getattr(row, name):
                     axes.plot(cost, score.value, **style)
-                    if score.low is not None and score.high is not None:
-                        axes.vlines(cost, score.low, score.high, color=style["color"])
+                    if limits := fmt.limits(score):
+                        axes.vlines(cost, *limits, color=style["color"])
             costs = [cost for row, _ in scored if (cost := getattr(row, name))]
             axes.set_xlim(min(costs) / 1.5, max(costs) * 1.5)
             _label_decades(axes.xaxis)

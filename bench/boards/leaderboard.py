@@ -8,7 +8,7 @@ mean is a claim of its own, on the suite that it averages.
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from statistics import mode
 from typing import Annotated
@@ -39,7 +39,7 @@ from bench.comparing.comparison import check_scores_against_rankings, open_evalu
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, compare_models
 from bench.comparing.slices import SliceComparison, Slicing, compare_slices, find_slices
 from bench.comparing.statistics import Resampling
-from bench.evaluation.judging import mean_weights, suite_mean, suite_weights
+from bench.evaluation.judging import mean_weights, suite_means, suite_weights
 from bench.evaluation.result_record import Evaluation, Result
 from bench.evaluation.vector_search import bytes_per_document
 from bench.gate.candidate import Candidate
@@ -365,17 +365,13 @@ def _document_bytes(result: Result) -> int | None:
 def _means_by_measure(
     suite: str, results: Mapping[str, Result], score: Callable[[str, str, float], Score]
 ) -> dict[str, Mean]:
-    """Return a suite's mean by each measure, over the published collections only."""
-    official = {name: result for name, result in results.items() if not result.protocol.is_altered}
-    scores = {name: result.measures for name, result in official.items()}
-    in_domain = {name for name, result in official.items() if result.in_domain}
+    """Return a suite's mean by each measure of which a member has a score."""
     means = {}
-    for measure in dict.fromkeys(chain.from_iterable(scores.values())):
-        values = {name: known[measure] for name, known in scores.items() if measure in known}
-        mean = suite_mean(suite, measure, values, in_domain)
+    for mean in suite_means(suite, results):
         if len(mean.missing) < mean.members:
-            value = None if mean.value is None else score(suite, measure, mean.value)
-            means[measure] = Mean(value, mean.zero_shot, mean.zero_shot_members, mean.missing)
+            value = None if mean.value is None else score(suite, mean.measure, mean.value)
+            shown = Mean(value, mean.zero_shot, mean.zero_shot_members, mean.missing)
+            means[mean.measure] = shown
     return means
 
 

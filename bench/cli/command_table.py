@@ -54,24 +54,21 @@ PYTHON_ONLY = {
 # How a field is typed, by its type, unless its name decides.
 BY_TYPE: dict[Any, Any] = {
     Any: str,
-    int: parse.PositiveInt,
-    int | None: parse.PositiveInt | None,
+    int: parse.WholeNumber,
+    int | None: parse.WholeNumber | None,
     Path: parse.LocalPath,
     Path | None: parse.LocalPath | None,
-    tuple[Any, ...]: parse.Names,
-    tuple[Path, ...]: parse.LocalPaths,
-    tuple[int, ...]: parse.NonNegativeInts,
-    tuple[str, ...] | None: parse.Names | None,
+    tuple[Any, ...]: Words,
+    tuple[Path, ...]: tuple[parse.LocalPath, ...],
+    tuple[int, ...]: tuple[parse.WholeNumber, ...],
+    tuple[str, ...] | None: Annotated[Words, parse.SeveralValues] | None,
 }
 BY_NAME: dict[str, Any] = {
-    "changed": parse.NonNegativeInt,
     "device": parse.Device,
     "every": parse.Duration,
     "like_cutoff": Annotated[str | None, Parameter(metavar="MODEL=SCORE")],
     "max_memory": parse.Size | None,
-    "older_than": Annotated[parse.NonNegativeInt | None, Parameter(metavar="DAYS")],
-    "recall_queries": parse.NonNegativeInt | None,
-    "resamples": parse.Resamples,
+    "older_than": Annotated[parse.WholeNumber | None, Parameter(metavar="DAYS")],
     "rescore": Annotated[str | None, Parameter(metavar="N|N:int8")],
     "run": parse.LocalPath,
     "only": Annotated[parse.LocalPath | None, Parameter(metavar="CARD")],
@@ -225,8 +222,8 @@ class Command:
         elif self.to_fields is parse.read_card_settings:
             options.append(make_option("set", parse.FieldValues, SET_CARD, MODEL_SETTINGS, ()))
         elif self.to_fields is parse.read_training_changes:
-            steps = parse.PositiveInt | None
-            options.append(make_option("steps", steps, STEPS, TRAINING, None))
+            steps = make_option("steps", parse.WholeNumber | None, STEPS, TRAINING, None)
+            options.append(steps)
             options.append(make_option("set", parse.FieldValues, SET_PRESET, TRAINING, ()))
         return inspect.Signature(sorted(options, key=lambda option: option.kind))
 
@@ -263,8 +260,8 @@ def _kind_of(name: str, type_: Any, positional: bool) -> Any:
     if name in WRITTEN and type_ in (Path, Path | None):
         return parse.OutFolder if type_ is Path else parse.OutFolder | None
     kind = BY_NAME.get(name, BY_TYPE.get(type_, type_))
-    is_plain_tuple = get_origin(kind) is tuple and kind not in BY_TYPE.values()
-    return Annotated[kind, parse.SeveralValues] if is_plain_tuple and not positional else kind
+    is_tuple = get_origin(kind) is tuple
+    return Annotated[kind, parse.SeveralValues] if is_tuple and not positional else kind
 
 
 LATEX = "Format of the output. latex is a table for a paper (with the package booktabs)."

@@ -4,14 +4,13 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import attrs
 import msgspec
-from cyclopts import Parameter, Token, validators
+from cyclopts import Parameter
 
 from foundation.errors import BenchError, import_package
 from foundation.files import local_path
@@ -58,16 +57,18 @@ def _parse_one(parse: Callable[[str], Any], metavar: str) -> Parameter:
     return Parameter(converter=lambda _, tokens: parse(tokens[0].value), metavar=metavar)
 
 
-def _convert_each(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
-    """Return a converter for several words. Cyclopts ignores converters of a tuple's members."""
-    return lambda _, tokens: tuple(read(token.value) for token in tokens)
-
-
-def parse_whole_number(text: str, least: int = 0) -> int:
-    """Parse ``text`` as a number of decimal digits without a sign, not below ``least``."""
-    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
-        raise ValueError(f"{text} is not {least} or more")
+def parse_whole_number(text: str) -> int:
+    """Parse ``text`` as a number of decimal digits without a sign."""
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise ValueError(f"{text} is not a whole number without a sign")
     return int(text)
+
+
+def parse_workers(text: str) -> int:
+    """Parse a number of workers. ``auto`` is 0."""
+    if not re.fullmatch("auto|[1-9][0-9]{0,17}", text):
+        raise ValueError(f"{text} is neither auto nor at least 1")
+    return 0 if text == "auto" else int(text)
 
 
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -105,28 +106,16 @@ def parse_figure(text: str) -> Path:
     return path
 
 
-NonNegativeInt = Annotated[int, _parse_one(parse_whole_number, "N")]
-PositiveInt = Annotated[int, _parse_one(partial(parse_whole_number, least=1), "N")]
-Resamples = Annotated[PositiveInt, Parameter(validator=validators.Number(lte=1_000_000))]
+WholeNumber = Annotated[int, _parse_one(parse_whole_number, "N")]  # requests check ranges
 Duration = Annotated[float, _parse_one(parse_duration, "TIME")]
 Size = Annotated[int, _parse_one(parse_size, "SIZE")]
 Device = Annotated[str, _parse_one(parse_device, "DEVICE")]
-WorkerNumber = Annotated[
-    int, _parse_one(lambda text: 0 if text == "auto" else parse_whole_number(text, 1), "auto|N")
-]
+WorkerNumber = Annotated[int, _parse_one(parse_workers, "auto|N")]
 LocalPath = Annotated[Path, _parse_one(parse_local_path, "FOLDER")]
 OutFolder = Annotated[LocalPath, OutputMark("folder")]
 Figure = Annotated[Path, _parse_one(parse_figure, "FILE"), OutputMark("file")]
 OutFile = Annotated[LocalPath, OutputMark("file"), Parameter(metavar="FILE")]
-LocalPaths = Annotated[
-    tuple[Path, ...],
-    Parameter(converter=_convert_each(parse_local_path), consume_multiple=1, metavar="FOLDER..."),
-]
 SeveralValues = Parameter(consume_multiple=1)  # values after one option, at least one: --on A B C
-Names = Annotated[tuple[str, ...], SeveralValues]
-NonNegativeInts = Annotated[
-    tuple[int, ...], Parameter(converter=_convert_each(parse_whole_number)), SeveralValues
-]
 FieldValues = Annotated[tuple[str, ...], Parameter(metavar="FIELD=VALUE...")]
 
 

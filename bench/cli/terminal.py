@@ -278,14 +278,14 @@ def as_json(document: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
 
 
-def print_result(json: bool, document: Any, text: str) -> ExitCode:
-    """Print ``document`` as JSON with ``--json``, else ``text``, and return the code of success.
+def print_result(json: bool, document: Any, text: str) -> int:
+    """Print ``document`` as JSON with ``--json``, else ``text``, and return its exit code.
 
-    Nothing is printed for an empty text.
+    A document without an exit code is a success. Nothing is printed for an empty text.
     """
     if json or text:
         print_document(as_json(document) if json else text.removesuffix("\n"))
-    return ExitCode.OK
+    return int(getattr(document, "exit_code", ExitCode.OK))
 
 
 def print_document(text: str, end: str = "\n") -> None:

@@ -36,13 +36,14 @@ from bench.comparing.statistics import (
     SAME_MEAN,
     SAME_SCORE,
     Resampling,
+    ScorePair,
     average_groups,
     collection_order,
     paired_difference,
     resample_differences,
 )
 from datasets_cfg.dataset import Dataset
-from foundation.arrays import Float64Array, Int64Array
+from foundation.arrays import Float64Array
 from foundation.errors import BenchError, UnavailableError, format_count, format_names
 from foundation.records import Record
 
@@ -74,25 +75,6 @@ class Slicing:
     field: str
     labels: Mapping[str, QueryLabels]
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Scores of two models on the queries of one slice, or on a whole collection.
-
-    Attributes:
-        on, measure: name of the collection, and of the measure.
-        label: value that the queries share.
-        rows: int64 ``(rows,)``, number of each query, or group of queries, in the collection.
-        a, b: float64 ``(rows,)``, scores of both models.
-    """
-
-    on: str
-    measure: str
-    label: str
-    rows: Int64Array
-    a: Float64Array
-    b: Float64Array
 
 
 @dataclass(frozen=True)
@@ -198,20 +180,20 @@ def split_numbers(values: Values) -> Values:
 
 
 def slice_scores(
-    whole: Slice, queries: Sequence[str], labels: QueryLabels, groups: Mapping[str, str] | None
-) -> list[Slice]:
+    whole: ScorePair, labels: QueryLabels, groups: Mapping[str, str] | None
+) -> list[ScorePair]:
     """Return the slices of a collection, of which those with few queries are one.
 
     Args:
         whole: scores of each query of the collection.
-        queries: ids of the queries.
         labels: values of each query.
         groups: group of each query, if the means of groups are compared.
     """
     slices = []
-    for label, rows in slice_rows(queries, labels):
-        part = replace(whole, label=label, rows=np.array(rows), a=whole.a[rows], b=whole.b[rows])
-        slices.append(_average(part, queries, groups) if groups else part)
+    for label, rows in slice_rows(whole.queries, labels):
+        queries = tuple(whole.queries[row] for row in rows)
+        part = replace(whole, a=whole.a[rows], b=whole.b[rows], queries=queries, label=label)
+        slices.append(_average(part, groups) if groups else part)
     return slices
 
 
@@ -234,30 +216,25 @@ def slice_rows(queries: Sequence[str], labels: QueryLabels) -> list[tuple[str, l
     return found
 
 
-def _average(part: Slice, queries: Sequence[str], groups: Mapping[str, str]) -> Slice:
+def _average(part: ScorePair, groups: Mapping[str, str]) -> ScorePair:
     """Return the means of the groups of the queries in ``part``."""
-    number = {name: place for place, name in enumerate(sorted(set(groups.values())))}
-    scores = np.stack([part.a, part.b], axis=1)
-    means, names = average_groups(scores, [queries[row] for row in part.rows], groups)
-    rows = np.array([number[name] for name in names])
-    return replace(part, rows=rows, a=means[:, 0], b=means[:, 1])
+    means, names = average_groups(np.stack([part.a, part.b], axis=1), part.queries, groups)
+    return replace(part, a=means[:, 0], b=means[:, 1], queries=tuple(names))
 
 
 def read_slices(
     models: Sequence[ComparedModel], settings: ComparisonSettings, slicing: Slicing
-) -> tuple[list[Slice], list[Slice]]:
+) -> tuple[list[ScorePair], list[ScorePair]]:
     """Read the slices of two models, and the collections as a whole."""
-    slices, wholes = list[Slice](), list[Slice]()
+    slices, wholes = list[ScorePair](), list[ScorePair]()
     by_query = replace(settings, groups={})
     for name in sorted(slicing.labels):
         matrix = read_scores(name, models, by_query)
         if matrix.gaps:
             continue
-        a, b = (matrix.scores[:, matrix.columns[model.name]] for model in models)
-        whole = Slice(name, matrix.measure, "", np.arange(len(a)), a, b)
-        groups = settings.groups.get(name)
-        slices += slice_scores(whole, matrix.queries, slicing.labels[name], groups)
-        wholes.append(_average(whole, matrix.queries, groups) if groups else whole)
+        whole, groups = matrix.pair(*(model.name for model in models)), settings.groups.get(name)
+        slices += slice_scores(whole, slicing.labels[name], groups)
+        wholes.append(_average(whole, groups) if groups else whole)
     return slices, wholes
 
 
@@ -281,17 +258,17 @@ def compare_slices(
 
 
 def _slice_row(
-    one: Slice, names: tuple[str, str], p_adjusted: float, resampling: Resampling
+    one: ScorePair, names: tuple[str, str], p_adjusted: float, resampling: Resampling
 ) -> ComparisonRow:
     """Return the row of a slice."""
-    part = resample_differences(np.sort(one.a - one.b), resampling, one.on, one.measure)
+    part = resample_differences(np.sort(one.differences), resampling, one.on, one.measure)
     test = paired_difference([replace(part, a=names[0], b=names[1])])
     test = msgspec.structs.replace(test, p_adjusted=max(test.p, p_adjusted))
     return ComparisonRow(
         on=one.on,
         value=one.label,
         measure=one.measure,
-        queries=len(one.rows),
+        queries=len(one.a),
         mean_a=float(one.a.mean()),
         mean_b=float(one.b.mean()),
         paired=test,
@@ -300,7 +277,7 @@ def _slice_row(
 
 
 def correct_jointly(
-    slices: Sequence[Slice],
+    slices: Sequence[ScorePair],
     resampling: Resampling,
     losses_only: bool = False,
     constant: float = CONSTANT,
@@ -326,7 +303,7 @@ def correct_jointly(
     for numbers in by_collection.values():
         values = {number: _changes(slices[number]) for number in numbers}
         collections.append(sorted(numbers, key=lambda n: (len(values[n]), *np.sort(values[n]))))
-    vectors = [[slices[n].a - slices[n].b for n in reversed(numbers)] for numbers in collections]
+    vectors = [[slices[n].differences for n in reversed(numbers)] for numbers in collections]
     for place, number in enumerate(collection_order(vectors, [1.0] * len(vectors))):
         numbers = collections[number]
         scaled = _scale([slices[n] for n in numbers], constant)
@@ -346,23 +323,21 @@ def correct_jointly(
     return JointTest(tuple(p_values.tolist()), float(critical))
 
 
-def _changes(one: Slice) -> Float64Array:
+def _changes(one: ScorePair) -> Float64Array:
     """Return the differences of a slice that are not 0."""
-    values = one.a - one.b
-    return np.asarray(values[np.abs(values) > SAME_SCORE])
+    return np.asarray(one.differences[np.abs(one.differences) > SAME_SCORE])
 
 
-def _scale(slices: Sequence[Slice], constant: float) -> Float64Array:
+def _scale(slices: Sequence[ScorePair], constant: float) -> Float64Array:
     """Return what each changed query adds to the statistic of each slice, ``(queries, slices)``.
 
     Queries are sorted by their differences and slices, so that their names have no influence.
     """
-    entries: dict[int, list[tuple[float, int]]] = {}
+    entries: dict[str, list[tuple[float, int]]] = {}
     for column, one in enumerate(slices):
-        values = one.a - one.b
-        for row, value in zip(one.rows.tolist(), values.tolist(), strict=True):
+        for query, value in zip(one.queries, one.differences.tolist(), strict=True):
             if abs(value) > SAME_SCORE:
-                entries.setdefault(row, []).append((value, column))
+                entries.setdefault(query, []).append((value, column))
     table = np.zeros((max(1, len(entries)), len(slices)))
     for row, found in enumerate(sorted(map(sorted, entries.values()))):
         for value, column in found:

@@ -182,6 +182,35 @@ class ScoreMatrix:
         )
         return PairedScores(scores, bootstrap, self.collection, self.measure, a, b)
 
+    def pair(self, a: str, b: str) -> "ScorePair":
+        """Return the scores of two models on each query."""
+        first, other = (self.scores[:, self.columns[name]] for name in (a, b))
+        return ScorePair(self.collection, self.measure, first, other, self.queries)
+
+
+@dataclass(frozen=True)
+class ScorePair:
+    """Scores of two models, ``a`` and ``b``, on the queries of one collection or of a slice of it.
+
+    Attributes:
+        on, measure: name of the collection, and of the measure.
+        a, b: float64 ``(queries,)``, scores of both models.
+        queries: ids of the queries, or names of their groups.
+        label: value that the queries of a slice share; "" for a whole collection.
+    """
+
+    on: str
+    measure: str
+    a: Float64Array
+    b: Float64Array
+    queries: tuple[str, ...] = ()
+    label: str = ""
+
+    @property
+    def differences(self) -> Float64Array:
+        """Score of a minus score of b on each query, float64 ``(queries,)``."""
+        return self.a - self.b
+
 
 def resample(scores: Float64Array, resampling: Resampling) -> Float64Array:
     """Draw the mean of all models over as many queries of one collection, with replacement.

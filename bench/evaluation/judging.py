@@ -1,7 +1,7 @@
 """The protocol of a collection applied to a run, and means over suites."""
 
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import regex
 
+from bench.evaluation.result_record import Result
 from bench.evaluation.runs import Run, encode_strings, find_strings
 from bench.evaluation.scoring import Scores, parse_measure, score, tie_bounds
 from datasets_cfg.catalogue import collections_of, is_suite, suite_for
@@ -246,10 +247,11 @@ def _join_tokens(words: Sequence[str]) -> str:
     return f" {' '.join(words)} "
 
 
-class SuiteMean(msgspec.Struct, frozen=True):
+class SuiteMean(msgspec.Struct, frozen=True, kw_only=True):
     """Mean of one measure of one model over a suite.
 
     Attributes:
+        model: name of the model; "" if it is not named.
         suite: name of the suite.
         measure: name of the measure.
         value: mean; None unless every member has a score.
@@ -261,6 +263,7 @@ class SuiteMean(msgspec.Struct, frozen=True):
         zero_shot_members: number of members behind ``zero_shot``.
     """
 
+    model: str = ""
     suite: str
     measure: str
     value: float | None
@@ -272,9 +275,13 @@ class SuiteMean(msgspec.Struct, frozen=True):
 
 
 def suite_mean(
-    suite: str, measure: str, values: Mapping[str, float], in_domain: Collection[str] = ()
+    suite: str,
+    measure: str,
+    values: Mapping[str, float],
+    in_domain: Collection[str] = (),
+    model: str = "",
 ) -> SuiteMean:
-    """Compute the mean of ``values``, the scores of one measure by collection, over a suite.
+    """Compute the mean of ``values``, a model's scores by one measure by collection, over a suite.
 
     A member that is a suite counts as in-domain if the model was trained on one of its collections.
     """
@@ -293,6 +300,7 @@ def suite_mean(
         return fmean([known[member] for member in members], [shares[member] for member in members])
 
     return SuiteMean(
+        model=model,
         suite=suite,
         measure=measure,
         value=mean(known),
@@ -302,6 +310,21 @@ def suite_mean(
         zero_shot_members=len(unseen),
         weighted=len(set(shares.values())) > 1,
     )
+
+
+def suite_means(suite: str, results: Mapping[str, Result], model: str = "") -> Iterator[SuiteMean]:
+    """Yield the mean of a model over a suite by each measure, from its results by collection.
+
+    Results on collections that differ from the published ones are gaps.
+    """
+    in_domain = {name for name, result in results.items() if result.in_domain}
+    for measure in dict.fromkeys(key for result in results.values() for key in result.measures):
+        values = {
+            name: result.measures[measure]
+            for name, result in results.items()
+            if measure in result.measures and not result.protocol.is_altered
+        }
+        yield suite_mean(suite, measure, values, in_domain, model)
 
 
 def member_weights(suite: str) -> dict[str, float]:

@@ -309,10 +309,9 @@ class FinetuneStage(PresetStage):
             self.preset(settings),
             resolve_model(last_checkpoint(model)),
             self.workspace.datasets(settings["on"], settings["split"]),
-            self.workspace.store,
+            self.workspace.resources,
             self.context(out),
             evaluated=self._held_out(settings),
-            max_memory=self.workspace.max_memory,
         )
         return msgspec.structs.replace(
             count_work(out / MODEL),

@@ -29,7 +29,7 @@ from bench.explain.evidence import (
 )
 from bench.explain.ledger import SearchStage
 from bench.explain.question import Question
-from bench.explain.setup import CORRECT_THERE, EvaluationSetup
+from bench.explain.setup import CORRECT_THERE, EvaluationSetup, Observation
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError, format_count
 from retrievers.encoders.objects import join_titles
@@ -61,17 +61,17 @@ CLEAR, PART = 0.1, 0.5  # gain and agreement of a cause that explains answers in
 
 
 class Cause(NamedTuple):
-    """A cause, with the places of the documents that it applies to.
+    """A cause of stored vectors, with the places of those that it applies to.
 
     Attributes:
         name: what differs.
         apply: setting that does the same here, or what to change there.
-        places: int64, of stored vectors; empty for queries.
+        places: int64, of stored vectors.
     """
 
     name: str
     apply: str
-    places: Int64Array = np.zeros(0, np.int64)
+    places: Int64Array
 
 
 def group_vectors(
@@ -217,35 +217,34 @@ class QueryCauses:
         dataset, ids = self.question.dataset, self.answers.query_ids
         probe, sample = (choose_queries(dataset, ids, count) for count in (PROBE, SAMPLE))
         plain = self._encode_by(self.question.setup)
-        width, tried = plain(probe.texts).shape[1], dict[bytes, _Candidate]()
-        for candidate in self._candidates():
+        width, tried = plain(probe.texts).shape[1], dict[bytes, tuple[Observation, Encode]]()
+        for cause, encode in self._candidates():
             with suppress(BenchError):  # impossible, as in `explain`
-                vectors = candidate.encode(probe.texts)
+                vectors = encode(probe.texts)
                 if vectors.shape[1] == width:
-                    tried.setdefault(vectors.tobytes(), candidate)
+                    tried.setdefault(vectors.tobytes(), (cause, encode))
         tried.pop(plain(probe.texts).tobytes(), None)
-        by_probe = sorted(
-            tried.values(), key=lambda each: -self._agreement(probe, each.encode).mean()
-        )
+        by_probe = sorted(tried.values(), key=lambda each: -self._agreement(probe, each[1]).mean())
         base = self._agreement(sample, plain)
-        found = [(self._agreement(sample, each.encode), each) for each in by_probe[:FULL]]
-        agreement, best = max(found, key=lambda each: each[0].mean())
+        found = [(self._agreement(sample, each[1]), *each) for each in by_probe[:FULL]]
+        agreement, best, encode = max(found, key=lambda each: each[0].mean())
         is_whole = (agreement >= SAME).mean() >= SHARE
         is_part = agreement.mean() >= PART and agreement.mean() - base.mean() >= CLEAR
         if agreement.mean() <= base.mean() or not (is_whole or is_part):
             return None
         queries = dataset.queries
-        run = self.find(queries.ids, best.encode(queries.texts), self.depth)
+        run = self.find(queries.ids, encode(queries.texts), self.depth)
         return SearchStage(f"query vectors: {best.name}", run, best.apply)
 
-    def _candidates(self) -> Iterator["_Candidate"]:
+    def _candidates(self) -> Iterator[tuple[Observation, Encode]]:
+        """Yield what may be done to the text of a query, with the encoder that does it."""
         setup = self.question.setup
         for name, each in self.question.deviations.items():
-            named = name.replace("texts cut", "queries cut")
-            yield _Candidate(named, each.apply, self._encode_by(each.on(setup)))
+            cause = Observation(name.replace("texts cut", "queries cut"), each.apply)
+            yield cause, self._encode_by(each.on(setup))
         for length in QUERY_CHARACTERS:
-            name = f"queries cut after {length} characters"
-            yield _Candidate(name, CORRECT_THERE, self._encode_by(setup, length))
+            cause = Observation(f"queries cut after {length} characters", CORRECT_THERE)
+            yield cause, self._encode_by(setup, length)
 
     def _encode_by(self, setup: EvaluationSetup, length: int | None = None) -> Encode:
         return lambda texts: self.question.passes.queries(setup, [text[:length] for text in texts])
@@ -258,15 +257,6 @@ class QueryCauses:
     @cached_property
     def _first(self) -> dict[str, list[str]]:
         return read_ids(self.answers, TOP)
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """A hypothesis about query vectors."""
-
-    name: str
-    apply: str
-    encode: Encode
 
 
 def read_ids(run: Run, k: int | None = None) -> Rankings:
@@ -285,7 +275,7 @@ def _shares(found: Rankings, truth: Rankings) -> Float64Array:
     return np.array([len(some & ids) / len(ids) if ids else 1.0 for some, ids in pairs])
 
 
-def find_filter(before: Run, after: Run) -> Cause | None:
+def find_filter(before: Run, after: Run) -> Observation | None:
     """Return the filter that turns exact rankings into what was returned, if one does.
 
     Documents that a single query should find would fit any filter, so only the others are evidence.
@@ -302,13 +292,13 @@ def find_filter(before: Run, after: Run) -> Cause | None:
     never = f"{format_count(len(hidden), 'document is', 'documents are')} never returned"
     if not has_fewer_rows(before, after):
         name = f"{never}: by a filter, or they are not in the index"
-        return Cause(name, "leave the filter out, or build the index again")
+        return Observation(name, "leave the filter out, or build the index again")
     rows = _describe_rows(_rows(before, after))
     name = f"filter after the search: {never}, {rows} are left"
-    return Cause(name, "filter before the search, or ask for more rows")
+    return Observation(name, "filter before the search, or ask for more rows")
 
 
-def describe_search(before: Run, after: Run, k: int) -> Cause:
+def describe_search(before: Run, after: Run, k: int) -> Observation:
     """Return what a search does to exact rankings ``before`` to depth ``k``."""
     if found := find_filter(before, after):
         return found
@@ -320,11 +310,11 @@ def describe_search(before: Run, after: Run, k: int) -> Cause:
         usual = int(np.median(rows[0]))
         if (rows[0] == usual).mean() >= SHARE:  # equal vectors may add a row
             name = f"the search stops early: it returns {usual:,} of {rows[1].max():,} rows"
-            return Cause(name, "raise ef_search, num_candidates or the limit there")
-        return Cause(f"approximate search: {_describe_rows(rows)}, {recalls}", more)
+            return Observation(name, "raise ef_search, num_candidates or the limit there")
+        return Observation(f"approximate search: {_describe_rows(rows)}, {recalls}", more)
     if shares[k].min(initial=1.0) == 1.0:
-        return Cause("search: the answers are those of exact search", "")
-    return Cause(f"approximate search: {recalls}", more)
+        return Observation("search: the answers are those of exact search", "")
+    return Observation(f"approximate search: {recalls}", more)
 
 
 def has_fewer_rows(before: Run, after: Run) -> bool:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from bench.comparing.pairs import ComparedModel, differing_fields
 from bench.evaluation.pipeline import Job
 from bench.evaluation.result_record import Evaluation, Protocol
@@ -135,9 +133,6 @@ def evaluate_unnamed(
 
     The protocol of a collection, by the name or folder that opens it, decides its split and depth.
     """
-    kinds = (SystemFields, HardwareFields, FolderFields)
-    names = {field.name for kind in kinds for field in attrs.fields(kind)}
-    shared = {name: getattr(request, name) for name in names}
     done: list[Evaluation] = []
     for opens, protocol in collections.items():
         one = RunRequest(
@@ -149,7 +144,7 @@ def evaluate_unnamed(
             endpoint_model=request.endpoint_model,
             depth=protocol.depth if protocol else None,
             split=protocol.split if protocol else None,
-            **shared,
+            **request.values_of(SystemFields, HardwareFields, FolderFields),
         )
         done += run(one).evaluations
     return done

@@ -35,7 +35,7 @@ from bench.comparing.pairs import (
 )
 from bench.comparing.settling import Holes
 from bench.comparing.slices import Grouping, Slicing, find_groups, find_slices, read_slices
-from bench.comparing.statistics import SAME_SCORE, Resampling, detectable_effect
+from bench.comparing.statistics import SAME_SCORE, Resampling, ScorePair, detectable_effect
 from bench.evaluation.judging import mean_weights
 from bench.evaluation.result_record import Evaluation, Protocol
 from bench.evaluation.retriever import EvaluationOptions, Retriever
@@ -51,13 +51,7 @@ from bench.gate.candidate import (
     is_unnamed,
 )
 from bench.gate.check_record import Check, LostQuery
-from bench.gate.decision import (
-    ScorePair,
-    decide,
-    decide_slices,
-    draw_means,
-    upper_bound,
-)
+from bench.gate.decision import decide, decide_slices, draw_means, upper_bound
 from bench.gate.server import check_server
 from bench.gate.stack import check_stack
 from bench.requests.deciding import (
@@ -67,6 +61,7 @@ from bench.requests.deciding import (
     ServerCheckRequest,
     StackCheckRequest,
 )
+from bench.requests.fields import SystemFields, typed_options
 from bench.requests.outcomes import RecordedWarnings
 from bench.result_store.find import choose_results, find_named
 from bench.runner.workspace import Workspace, load_models, open_workspace
@@ -144,7 +139,8 @@ def check_scores(request: ScoreCheckRequest) -> Check:
         workspace = open_workspace(request)
         if is_unnamed(request.baseline):
             request = evolve(request, baseline=_evaluate_baseline(request, workspace))
-        settings_of_models = [*request.typed_settings(), *request.typed_system_options()]
+        options = typed_options(request.values_of(SystemFields))
+        settings_of_models = [*request.typed_settings(), *options]
         run_file = find_run_file(request.candidate, settings_of_models)
         scored = () if run_file else _find_scored(request)
         model = None
@@ -218,7 +214,7 @@ def _load_candidate(
     """Load the candidate with its options."""
     (model,) = load_models(workspace, (request.candidate,), request)
     measures = (measure,) if measure else None
-    options = EvaluationOptions(measures=measures, **request.system_options())
+    options = EvaluationOptions(measures=measures, **request.values_of(SystemFields))
     return model.configured(options, workspace.resources)
 
 
@@ -407,18 +403,18 @@ def check_against(
     gaps |= {name: f"{baseline.name} has no result" for name in weights if name not in theirs}
     gaps |= {name: why for name, why in candidate.failures.items() if name in weights}
     models = (ComparedModel(CANDIDATE, ours), baseline)
-    pairs: dict[str, ScorePair] = {}
+    pairs = list[ScorePair]()
     for name in (name for name in weights if name not in gaps):
         check_protocol(name, ours[name].record.protocol, baseline)
         matrix = read_scores(name, models, comparing)
         if matrix.gaps:
             gaps[name] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
         else:
-            new, old = (matrix.scores[:, matrix.columns[model.name]] for model in models)
-            pairs[name] = ScorePair(matrix.measure, new, old, matrix.queries)
+            pairs.append(matrix.pair(*(model.name for model in models)))
+    compared = [pair.on for pair in pairs]
     decision = decide(pairs, weights, settings, comparing.resampling, gaps)
     if slicing and pairs:
-        named = {name: labels for name, labels in slicing.labels.items() if name in pairs}
+        named = {name: labels for name, labels in slicing.labels.items() if name in compared}
         sliced = read_slices(models, comparing, replace(slicing, labels=named))
         decision = decide_slices(decision, *sliced, settings, comparing.resampling)
     rows = [
@@ -439,8 +435,8 @@ def check_against(
         floor=None if same else settings.floor,
         tolerance=settings.tolerance if same else None,
         worst=_worst_queries(pairs, candidate),
-        recipes=differing_recipes(models[::-1], pairs),
-        same_model=bool(pairs) and all(_is_same_model(ours[n], theirs[n]) for n in pairs),
+        recipes=differing_recipes(models[::-1], compared),
+        same_model=bool(pairs) and all(_is_same_model(ours[n], theirs[n]) for n in compared),
         by=slicing.field if slicing else "",
     )
 
@@ -465,13 +461,13 @@ def _is_same_model(a: Evaluation, b: Evaluation) -> bool:
     return same and bool(first.recipe and first.recipe.files)
 
 
-def _worst_queries(pairs: Mapping[str, ScorePair], candidate: Candidate) -> tuple[LostQuery, ...]:
+def _worst_queries(pairs: Sequence[ScorePair], candidate: Candidate) -> tuple[LostQuery, ...]:
     """Return the queries that lost most over all collections, ties sorted by name."""
     lost = []
-    for name, pair in pairs.items():
-        for row in np.argsort(pair.candidate - pair.baseline, kind="stable")[:WORST_SHOWN]:
-            new, old = float(pair.candidate[row]), float(pair.baseline[row])
-            lost.append(LostQuery(name, pair.queries[row], candidate=new, baseline=old))
+    for pair in pairs:
+        for row in np.argsort(pair.differences, kind="stable")[:WORST_SHOWN]:
+            new, old = float(pair.a[row]), float(pair.b[row])
+            lost.append(LostQuery(pair.on, pair.queries[row], candidate=new, baseline=old))
     lost = [query for query in lost if query.baseline - query.candidate > SAME_SCORE]
     worst = sorted(lost, key=lambda query: query.candidate - query.baseline)[:WORST_SHOWN]
     return tuple(

@@ -55,13 +55,14 @@ import msgspec
 import numpy as np
 
 from bench.comparing.sign_flips import block_sizes
-from bench.comparing.slices import CONSTANT, Slice, correct_jointly
+from bench.comparing.slices import CONSTANT, correct_jointly
 from bench.comparing.statistics import (
     ALPHA,
     SAME_SCORE,
     Difference,
     PairedScores,
     Resampling,
+    ScorePair,
     collection_order,
     combine_draws,
     holm,
@@ -77,22 +78,6 @@ LEVEL = 0.95  # of the upper bound, one-sided
 LOWER_LEVEL = 0.975  # of the lower bound, one-sided, as of the test of a loss
 DRAWS = 19_999  # another seed moves a bound by .6 % of its distance from the mean (1 sd)
 MOST_QUERIES = 10_000_000  # that `queries_needed` considers
-
-
-@dataclass(frozen=True)
-class ScorePair:
-    """Scores of candidate and baseline on the queries of one collection.
-
-    Attributes:
-        measure: measure of the scores, from 0 to 1.
-        candidate, baseline: float64 ``(queries,)``, in the same order of queries.
-        queries: ids of the queries, for messages.
-    """
-
-    measure: str
-    candidate: Float64Array
-    baseline: Float64Array
-    queries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -187,8 +172,8 @@ class LossTest:
 
     Attributes:
         name: name of the collection, or "mean".
-        pairs, parts, drawn: for each collection its scores, their differences with resamples, and
-            the draws of the bound.
+        pairs, parts, drawn: for each collection the scores of candidate and baseline, their
+            differences with resamples, and the draws of the bound.
         weights: weight of each collection; they sum to 1.
     """
 
@@ -231,7 +216,7 @@ class LossTest:
 
     def row(self, p_adjusted: float | None, failure: str) -> CheckRow:
         """Return the row of the report."""
-        scores = [[one.candidate.mean(), one.baseline.mean()] for one in self.pairs]
+        scores = [[one.a.mean(), one.b.mean()] for one in self.pairs]
         candidate, baseline = np.dot(self.weights, scores).tolist()
         return CheckRow(
             on=self.name,
@@ -257,7 +242,7 @@ class LossTest:
 
 
 def decide(
-    pairs: Mapping[str, ScorePair],
+    pairs: Sequence[ScorePair],
     weights: Mapping[str, float],
     settings: GateSettings,
     resampling: Resampling,
@@ -266,7 +251,7 @@ def decide(
     """Decide whether a candidate may replace the baseline.
 
     Args:
-        pairs: scores by collection.
+        pairs: scores of candidate and baseline on each collection, from 0 to 1.
         weights: weight of each collection in the mean, in the order of the report.
         settings: limits.
         resampling: number of sign flips, and seed.
@@ -275,8 +260,9 @@ def decide(
     Raises:
         BenchError: a measure is not between 0 and 1.
     """
-    missing = {n: (gaps or {}).get(n, "no result") for n in weights if n not in pairs}
-    tests = {n: _test_collection(n, pairs[n], resampling) for n in weights if n in pairs}
+    known = {pair.on: pair for pair in pairs}
+    missing = {n: (gaps or {}).get(n, "no result") for n in weights if n not in known}
+    tests = {name: _test_pair(known[name], resampling) for name in weights if name in known}
     adjusted = dict(zip(tests, holm([test.paired.p for test in tests.values()]), strict=True))
     mean = None if missing else _test_mean(tests, weights)
     if missing:
@@ -298,16 +284,16 @@ def decide(
     return msgspec.structs.replace(ruling, rows=tuple(rows), mean=of_mean)
 
 
-def _test_collection(name: str, pair: ScorePair, resampling: Resampling) -> LossTest:
+def _test_pair(pair: ScorePair, resampling: Resampling) -> LossTest:
     """Resample the sorted differences of one collection, none of which may be larger than 1."""
-    differences = np.sort(pair.candidate - pair.baseline)[::-1]
+    differences = np.sort(pair.differences)[::-1]
     if np.abs(differences).max() > 1 + SAME_SCORE:
         raise BenchError(
-            f"{pair.measure} on {name} is not a measure from 0 to 1, so a loss has no bound",
+            f"{pair.measure} on {pair.on} is not a measure from 0 to 1, so a loss has no bound",
             "Choose another one with --measure.",
         )
-    part = resample_differences(differences, resampling, name, pair.measure)
-    return LossTest(name, [pair], [part], [draw_means(-differences)], [1.0])
+    part = resample_differences(differences, resampling, pair.on, pair.measure)
+    return LossTest(pair.on, [pair], [part], [draw_means(-differences)], [1.0])
 
 
 def _test_mean(tests: Mapping[str, LossTest], weights: Mapping[str, float]) -> LossTest | None:
@@ -316,7 +302,7 @@ def _test_mean(tests: Mapping[str, LossTest], weights: Mapping[str, float]) -> L
     if len(tests) < 2 or len({pair.measure for pair in pairs}) > 1:
         return None
     shares = [weights[name] for name in tests]
-    order = collection_order([(pair.baseline, pair.candidate) for pair in pairs], shares)
+    order = collection_order([(pair.b, pair.a) for pair in pairs], shares)
     ordered = [list(tests.values())[number] for number in order]
     return LossTest(
         MEAN,
@@ -327,22 +313,22 @@ def _test_mean(tests: Mapping[str, LossTest], weights: Mapping[str, float]) -> L
     )
 
 
-def _rule_on_drift(pairs: Mapping[str, ScorePair], tolerance: float) -> Decision:
+def _rule_on_drift(pairs: Sequence[ScorePair], tolerance: float) -> Decision:
     """Compare the scores of each query."""
     failures = list[Reason]()
-    for name, pair in pairs.items():
-        differences = pair.candidate - pair.baseline
+    for pair in pairs:
+        differences = pair.differences
         beyond = np.abs(differences) > tolerance
         if beyond.any():
             worst = int(np.argmax(np.abs(differences)))
             query = f" on {pair.queries[worst]}" if pair.queries else ""
             number = format_count(int(beyond.sum()), "query", "queries")
             text = (
-                f"{name}: {pair.measure} of {number} of {len(beyond):,} differs by more than "
+                f"{pair.on}: {pair.measure} of {number} of {len(beyond):,} differs by more than "
                 f"{tolerance:.4f} (most: {differences[worst]:+.4f}{query}; "
                 f"mean {differences.mean():+.4f})"
             )
-            failures.append(Reason(text, name))
+            failures.append(Reason(text, pair.on))
     if failures:
         return Decision(outcome="DRIFT", reasons=tuple(failures))
     return Decision(outcome="OK", reasons=(Reason("every query is within the tolerance"),))
@@ -418,8 +404,8 @@ def _describe_doubt(test: LossTest, margin: float, p: float, needed: int | None)
 
 def decide_slices(
     decision: Decision,
-    slices: Sequence[Slice],
-    wholes: Sequence[Slice],
+    slices: Sequence[ScorePair],
+    wholes: Sequence[ScorePair],
     settings: GateSettings,
     resampling: Resampling,
 ) -> Decision:
@@ -454,10 +440,10 @@ def decide_slices(
 
 
 def _test_slice(
-    one: Slice, p: float, critical: float, floor: float, resampling: Resampling
+    one: ScorePair, p: float, critical: float, floor: float, resampling: Resampling
 ) -> CheckRow:
     """Return the row of a slice, with the reason if it lost too much."""
-    test = _test_collection(one.on, ScorePair(one.measure, one.a, one.b), resampling)
+    test = _test_pair(one, resampling)
     p_adjusted = max(p, test.paired.p)
     failure = ""
     if test.loss > floor and p_adjusted <= ALPHA and test.lower > 0:
@@ -465,11 +451,11 @@ def _test_slice(
             f"{one.label} ({one.on}) lost {test.loss:.4f} (p {p_adjusted:.4f}), more than the "
             f"floor of {floor:.4f}"
         )
-    smallest = smallest_shown_loss(len(one.rows), critical, floor)
+    smallest = smallest_shown_loss(test.queries, critical, floor)
     best = float(one.b.mean())
     unexamined = ""
     if smallest is None or smallest > best:
-        number = format_count(len(one.rows), "query shows", "queries show")
+        number = format_count(test.queries, "query shows", "queries show")
         most = "no loss" if smallest is None else f"no loss below {smallest:.2f}"
         unexamined = f"{number} {most}, and the baseline scores {best:.2f}"
     return msgspec.structs.replace(

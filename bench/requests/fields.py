@@ -72,6 +72,11 @@ class Request:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 check_range(each.name, value)
 
+    def values_of(self, *groups: "type[Request]") -> dict[str, Any]:
+        """Return the values of the fields of some groups of this request, by name."""
+        names = dict.fromkeys(each.name for group in groups for each in attrs.fields(group))
+        return {name: getattr(self, name) for name in names}
+
 
 def check_range(name: str, value: float) -> None:
     """Raise a `BenchError` if the number of a field is outside its range, or is NaN."""
@@ -273,14 +278,6 @@ class SystemFields(Request):
     concurrency: int | None = None
     passages: str = ""
     timeout: float | None = None
-
-    def system_options(self) -> dict[str, Any]:
-        """Return these fields by name."""
-        return {each.name: getattr(self, each.name) for each in attrs.fields(SystemFields)}
-
-    def typed_system_options(self) -> list[str]:
-        """Return the options of the command line that give these fields, without defaults."""
-        return typed_options(self.system_options())
 
 
 @frozen(kw_only=True, slots=False)

@@ -12,11 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import attrs
 import msgspec
 
 from bench.evaluation.encoding import encode_documents, mean_tokens, measure_speed, run_preflight
-from bench.evaluation.judging import SuiteMean, suite_mean, suites_inner_first
+from bench.evaluation.judging import SuiteMean, suite_means, suites_inner_first
 from bench.evaluation.pipeline import Job, evaluate_run
 from bench.evaluation.pipeline import evaluate as evaluate_job
 from bench.evaluation.responses import count_passages
@@ -33,7 +32,7 @@ from bench.requests.evaluating import (
     ScoreRequest,
     WorkRequest,
 )
-from bench.requests.fields import given_fields
+from bench.requests.fields import SystemFields, given_fields
 from bench.requests.outcomes import MissingEvaluation, MissingEvaluations
 from bench.result_store.find import SELECTOR
 from bench.result_store.result import result_folder, save
@@ -50,7 +49,6 @@ PROBE_S = 5.0
 ITEM_BYTES = {"float32": 4, "float16": 2}
 
 Claims = Mapping[tuple[str, str, str], float]  # by model, collection and measure
-Means = tuple[tuple[str, SuiteMean], ...]
 
 
 @dataclass(frozen=True)
@@ -59,13 +57,13 @@ class RunReport:
 
     Attributes:
         evaluations: in the order of collections, then models.
-        means: name of a model and its mean over a suite, inner suites first.
+        means: mean of each model over each suite, inner suites first.
         gaps: evaluations that failed.
         published: published scores of the models' cards.
     """
 
     evaluations: tuple[Evaluation, ...]
-    means: Means
+    means: tuple[SuiteMean, ...]
     gaps: tuple[MissingEvaluation, ...]
     published: Claims
 
@@ -118,8 +116,7 @@ def run(request: RunRequest, progress: RunProgress | None = None) -> RunReport:
 
 def evaluate(request: EvaluateRequest) -> Evaluation:
     """Evaluate one model on one collection, as `run` does."""
-    shared = {field.name: getattr(request, field.name) for field in attrs.fields(EvaluationFields)}
-    names, model = (request.dataset,), (request.model,)
+    names, model, shared = (request.dataset,), (request.model,), request.values_of(EvaluationFields)
     report = run(RunRequest(names=names, model=model, results=request.results, **shared))
     return report.evaluations[0]
 
@@ -275,7 +272,7 @@ def _read_options(request: RunRequest) -> EvaluationOptions:
         measures=request.measure or None,
         recall_queries=request.recall_queries,
         from_index=folder,
-        **request.system_options(),
+        **request.values_of(SystemFields),
     )
 
 
@@ -300,21 +297,15 @@ def _evaluate_all(
     return evaluations
 
 
-def _compute_means(names: Sequence[Any], results: Sequence[Result]) -> Means:
+def _compute_means(names: Sequence[Any], results: Sequence[Result]) -> tuple[SuiteMean, ...]:
     """Compute the means of the named suites and of the suites inside them, by model and measure."""
-    means = []
+    means = list[SuiteMean]()
     typed = [str(name) for name in names if not isinstance(name, Dataset)]
     for suite in (name for name in suites_inner_first(typed) if suite_for(name).mean):
         for model in dict.fromkeys(result.model for result in results):
-            evaluated = [result for result in results if result.model == model]
-            in_domain = {result.protocol.collection for result in evaluated if result.in_domain}
-            for measure in dict.fromkeys(name for result in evaluated for name in result.measures):
-                values = {
-                    result.protocol.collection: result.measures[measure]
-                    for result in evaluated
-                    if measure in result.measures and not result.protocol.is_altered
-                }
-                means.append((model, suite_mean(suite, measure, values, in_domain)))
+            of_model = [result for result in results if result.model == model]
+            by_collection = {result.protocol.collection: result for result in of_model}
+            means += suite_means(suite, by_collection, model)
     return tuple(means)
 
 

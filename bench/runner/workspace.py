@@ -63,6 +63,8 @@ from retrievers.models.settings import ModelSettings
 
 DEFAULTS = EvaluationOptions()
 
+# Fields of a workspace that are those of a request, if it has them.
+REQUESTED = ("data_dir", "offline", "device", "max_memory", "allow_mismatch", "trust_code")
 VECTORS = "vectors"
 TOLD = "told"  # folder of marks of notes in the cache
 
@@ -313,15 +315,8 @@ def refuse_duplicates(names: Iterable[str], hint: str = "Give it once.") -> None
 
 def open_workspace(request: FolderFields) -> Workspace:
     """Return the workspace of a request, with its device, memory and rules if it has any."""
-    return Workspace(
-        cache_dir=cache_folder(request.cache_dir),
-        data_dir=request.data_dir,
-        offline=request.offline,
-        device=getattr(request, "device", "auto"),
-        max_memory=getattr(request, "max_memory", None),
-        allow_mismatch=getattr(request, "allow_mismatch", False),
-        trust_code=getattr(request, "trust_code", False),
-    )
+    given = {name: getattr(request, name) for name in REQUESTED if hasattr(request, name)}
+    return Workspace(cache_folder(request.cache_dir), **given)
 
 
 def load_models(workspace: Workspace, names: Sequence[Any], fields: Request) -> list[Retriever]:

@@ -20,6 +20,7 @@ from bench.evaluation.exact import search_device
 from bench.evaluation.index_search import ExactSearch, default_budget
 from bench.evaluation.judging import drop_excluded, search_depth
 from bench.evaluation.pipeline import current_conditions
+from bench.evaluation.retriever import Resources
 from bench.evaluation.vector_search import search_bm25
 from bench.requests import training as requests
 from bench.requests.fields import FolderFields
@@ -166,7 +167,7 @@ def finetune(request: requests.FinetuneRequest) -> "FinetuneResult":
     training = [workspace.dataset(name, request.split) for name in names]
     tested = open_test_sets(names, workspace.expand_names(request.held_out), workspace)
     return finetune_on(
-        *(preset, start, training, workspace.store, context),
+        *(preset, start, training, workspace.resources, context),
         evaluated=list(tested.values()),
         negatives=request.negatives,
     )
@@ -176,12 +177,11 @@ def finetune_on(
     preset: Finetuning,
     model: Model,
     training: Sequence[Dataset],
-    store: VectorStore,
+    resources: Resources,
     context: TrainingContext,
     *,
     evaluated: Sequence[Dataset] = (),
     negatives: Path | None = None,
-    max_memory: int | None = None,
 ) -> "FinetuneResult":
     """Fine-tune a model on splits of collections, with hard negatives found by exact search.
 
@@ -198,7 +198,7 @@ def finetune_on(
     from retrievers.training.finetune import finetune as finetuning
 
     start = apply_prompts(model, [dataset.name for dataset in training])
-    search = CorpusSearch(splits, store, context.out, context.device, max_memory)
+    search = CorpusSearch(splits, resources, context.out)
     return finetuning.finetune(preset, start, training_set(splits), context, search=search)
 
 
@@ -243,10 +243,8 @@ class CorpusSearch:
     """
 
     splits: tuple[TrainSplit, ...]
-    store: VectorStore
+    resources: Resources
     training_folder: Path
-    device: str = "auto"
-    max_memory: int | None = None
 
     def __call__(self, model: Model | None, depth: int) -> MinedHits:
         """Search for all training queries, see `NegativeSearch`."""
@@ -275,14 +273,15 @@ class CorpusSearch:
     ) -> tuple[Hits, Float32Array]:
         """Encode and search one collection. Return hits and lowest scores of relevant documents."""
         dataset, timer = split.dataset, PhaseTimer()
-        encoder = open_encoder(model.for_dataset(dataset.name), self.device)
+        device = self.resources.device
+        encoder = open_encoder(model.for_dataset(dataset.name), device)
         folder = self.training_folder / "vectors"
         temporary = self._is_temporary(model)
-        store = VectorStore(folder) if temporary else self.store
+        store = VectorStore(folder) if temporary else self.resources.store
         vectors = encode_documents(dataset, encoder, store)
         queries = encode_queries(dataset, encoder, store)
-        budget = self.max_memory or default_budget()
-        exact = ExactSearch(dataset, search_device(self.device), budget, timer)
+        budget = self.resources.max_memory or default_budget()
+        exact = ExactSearch(dataset, search_device(device), budget, timer)
         hits = exact(vectors, queries, depth)
         lowest = [
             _dot_products(vectors.rows(rows), query).min()

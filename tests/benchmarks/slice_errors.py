@@ -22,10 +22,10 @@ import numpy as np
 from tabulate import tabulate
 
 from bench.comparing.sign_flips import sign_flip_p
-from bench.comparing.slices import CONSTANT, Slice, correct_jointly
-from bench.comparing.statistics import ALPHA, SAME_SCORE, Resampling, holm
+from bench.comparing.slices import CONSTANT, correct_jointly
+from bench.comparing.statistics import ALPHA, SAME_SCORE, Resampling, ScorePair, holm
 from bench.gate.check_record import Decision
-from bench.gate.decision import GateSettings, ScorePair, decide, decide_slices
+from bench.gate.decision import GateSettings, decide, decide_slices
 from bench.result_store.find import find_results
 
 FLIPS = 999
@@ -58,17 +58,20 @@ def plant(
 def make_slices(candidate: np.ndarray, baseline: np.ndarray, parts: Sequence[np.ndarray]):
     """Return the slices, then the whole collection."""
     rows = [*parts, np.arange(len(candidate))]
-    return [Slice("x", "m", str(n), r, candidate[r], baseline[r]) for n, r in enumerate(rows)]
+    return [
+        ScorePair("x", "m", candidate[some], baseline[some], tuple(map(str, some)), str(number))
+        for number, some in enumerate(rows)
+    ]
 
 
-def found_by_all(slices: Sequence[Slice], seed: int) -> dict[str, list[bool]]:
+def found_by_all(slices: Sequence[ScorePair], seed: int) -> dict[str, list[bool]]:
     """Return which slices each rule shows."""
     resampling = Resampling(FLIPS, seed)
     family, shown = [*slices], {}
     for constant in CONSTANTS:
         joint = correct_jointly(family, resampling, constant=constant)
         shown[f"maxT {constant:g}"] = [p <= ALPHA for p in joint.p_values[:-1]]
-    changes = [one.a - one.b for one in family]
+    changes = [one.differences for one in family]
     changes = [values[np.abs(values) > SAME_SCORE] for values in changes]
     single = [sign_flip_p(values, SAME_SCORE) for values in changes]
     shown["Holm"] = [p <= ALPHA for p in holm(single)[:-1]]
@@ -80,7 +83,7 @@ def found_by_all(slices: Sequence[Slice], seed: int) -> dict[str, list[bool]]:
     return shown
 
 
-def failed_slices(family: Sequence[Slice], resampling: Resampling) -> set[str]:
+def failed_slices(family: Sequence[ScorePair], resampling: Resampling) -> set[str]:
     """Return the slices that the gate calls a regression. Its bound is slow, so p is first."""
     p_values = correct_jointly(family, resampling, losses_only=True).p_values
     if min(p_values) > ALPHA:
@@ -91,12 +94,11 @@ def failed_slices(family: Sequence[Slice], resampling: Resampling) -> set[str]:
     return {row.value for row in decided.slice_rows if row.failure}
 
 
-def whole_is_regression(whole: Slice, p: float, resampling: Resampling) -> bool:
+def whole_is_regression(whole: ScorePair, p: float, resampling: Resampling) -> bool:
     """Return whether the gate calls a collection a regression. Its bound is slow, so p is first."""
     if p > ALPHA or whole.a.mean() >= whole.b.mean():
         return False
-    pair = {"x": ScorePair("m", whole.a, whole.b)}
-    return decide(pair, {"x": 1.0}, GateSettings(), resampling).outcome == "REGRESSION"
+    return decide([whole], {"x": 1.0}, GateSettings(), resampling).outcome == "REGRESSION"
 
 
 def pairs_of(results: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

@@ -112,8 +112,8 @@ def test_the_heading_names_the_rules(fields):
 
 def test_a_complete_mean_names_its_measure_and_number_of_sets():
     values = dict.fromkeys(expand_names(["beir"]), 0.25)
-    mean = suite_mean("beir", "nDCG@10", values, {"beir/nq"})
-    (row,) = rows_of(means_table([("words", mean)], {("words", "beir", "nDCG@10"): 0.3}))
+    mean = suite_mean("beir", "nDCG@10", values, {"beir/nq"}, "words")
+    (row,) = rows_of(means_table([mean], {("words", "beir", "nDCG@10"): 0.3}))
     assert row == {
         "suite": "beir",
         "mean of": "nDCG@10, 14 sets",
@@ -128,7 +128,7 @@ def test_a_complete_mean_names_its_measure_and_number_of_sets():
 def test_a_gap_is_shown_in_place_of_the_mean_and_says_what_is_missing():
     members = suite_for("beir-13").members
     mean = suite_mean("beir-13", "nDCG@10", dict.fromkeys(members[2:], 0.25))
-    (row,) = rows_of(means_table([("words", mean)], {}))
+    (row,) = rows_of(means_table([mean], {}))
     assert (row["mean"], row["zero-shot mean"]) == ("", "")
     assert row["missing"] == f"2 of 13: {members[0]}, {members[1]}"
 

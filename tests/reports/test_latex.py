@@ -20,6 +20,7 @@ from bench.requests.deciding import LeaderboardRequest
 from foundation.errors import BenchError
 from reports.format import NOTHING_VARIES
 from reports.latex import (
+    LatexCell,
     board_latex,
     comparison_latex,
     comparisons_latex,
@@ -178,9 +179,9 @@ def test_tables_compile_and_names_are_printed_as_they_are(tmp_path):
     ]
     resampling = Resampling(999)
     (comparison,) = compare_models(models, ComparisonSettings(resampling=resampling))
-    gaps = [(None, name) for name in names]
+    gaps = [LatexCell(after=name) for name in names]
     text = compiled(
-        table_of_scores(names, {"{x}": gaps}, "50 % & more", "t", {"{x}": []}),
+        table_of_scores(names, {"{x}": gaps}, "50 % & more", "t"),
         board_latex(board_of(tmp_path, "a_b"), ""),
         comparison_latex(comparison),
         report_latex(FULL),

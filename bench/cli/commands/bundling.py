@@ -17,5 +17,4 @@ def bundle(request: BundleRequest, output: OutputOptions) -> int:
 def replay(request: ReplayRequest, output: OutputOptions) -> int:
     """Print what is repeated, differs or is missing. The exit code says which."""
     done = replay_case.replay(request)
-    print_result(output.json, done, replay_text(done))
-    return done.exit_code
+    return print_result(output.json, done, replay_text(done))

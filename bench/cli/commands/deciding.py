@@ -53,13 +53,7 @@ def compare(request: deciding.CompareRequest, output: OutputOptions) -> int:
         legend(report.resampling, len(report.comparisons)),
         *map(changes_table, report.changed),
     ]
-    summary = {"resampling": report.resampling, "comparisons": report.comparisons}
-    document = {
-        **summary,
-        "changed": report.changed,
-        "holes": report.holes,
-        "slices": report.slices,
-    }
+    document = {name: value for name, value in vars(report).items() if name != "transfer"}
     return print_result(output.json, document, "\n\n".join(tables))
 
 
@@ -92,11 +86,11 @@ def check(request: deciding.CheckRequest, output: OutputOptions) -> int:
     if output.junit is not None:
         with replace_file(output.junit) as file:
             file.write(junit(done).encode())
-    print_result(output.json, done, check_markdown(done))
+    code = print_result(output.json, done, check_markdown(done))
     for warning in done.warnings:
         if warning not in recorded.texts:  # those are on stderr already
             print(f"warning: {warning}", file=sys.stderr)
-    return done.exit_code
+    return code
 
 
 def deploy(request: deciding.DeployRequest, output: OutputOptions) -> int:
@@ -104,14 +98,14 @@ def deploy(request: deciding.DeployRequest, output: OutputOptions) -> int:
     done = deploy_case.deploy(request)
     if output.figure and done.baseline:
         draw_deployment(done, output.figure)
-    print_result(output.json, done, deployment_text(done))
+    code = print_result(output.json, done, deployment_text(done))
     if done.chosen and request.write and not done.recipe.traits.has_members:
         words = ["run", request.on[0], "--model", request.model, "--index", str(request.write)]
         if rescore := done.chosen.compression.settings["rescore"]:
             words += ["--rescore", rescore]
         command = shlex.join(["python", "-m", "bench", *words])
         print(f"\nEvaluate the index: {command}", file=sys.stderr if output.json else sys.stdout)
-    return done.exit_code
+    return code
 
 
 def cutoff(request: deciding.CutoffRequest, output: OutputOptions) -> int:
@@ -119,8 +113,7 @@ def cutoff(request: deciding.CutoffRequest, output: OutputOptions) -> int:
     done = cutoff_case.cutoff(request)
     if output.figure and done.all_done:
         draw_cutoff(done, output.figure)
-    print_result(output.json, done, cutoff_text(done))
-    return done.exit_code
+    return print_result(output.json, done, cutoff_text(done))
 
 
 def tune(request: deciding.TuneRequest, output: OutputOptions) -> int:
@@ -128,7 +121,7 @@ def tune(request: deciding.TuneRequest, output: OutputOptions) -> int:
     done = tune_case.tune(request)
     if output.figure:
         draw_tuning(done, output.figure)
-    return print_result(output.json, done, tuning_text(done, request.out)) or done.exit_code
+    return print_result(output.json, done, tuning_text(done, request.out))
 
 
 def judge(request: deciding.JudgeRequest, output: OutputOptions) -> int:
@@ -140,10 +133,8 @@ def judge(request: deciding.JudgeRequest, output: OutputOptions) -> int:
 def explain(request: deciding.ExplainRequest, output: OutputOptions) -> int:
     """Print an answer, with exit code 0 even if nothing explains it, or a system's ledger."""
     answer = explain_case.explain(request)
-    if isinstance(answer, Ledger):
-        print_result(output.json, answer, ledger_text(answer))
-        return answer.exit_code
-    return print_result(output.json, answer, answer_text(answer))
+    text = ledger_text(answer) if isinstance(answer, Ledger) else answer_text(answer)
+    return print_result(output.json, answer, text)
 
 
 def export(request: deciding.ExportRequest, output: OutputOptions) -> int:

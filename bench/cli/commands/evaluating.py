@@ -63,9 +63,8 @@ def run(request: evaluating.RunRequest, output: OutputOptions) -> int:
         print_result(output.json, {"costs": costs, "gaps": gaps}, text)
         return ExitCode.MISSING if gaps else ExitCode.OK
     report = run_case.run(request, _Printer(tables=not output.json))
-    means = [{"model": model, **msgspec.structs.asdict(mean)} for model, mean in report.means]
     results = [each.record for each in report.evaluations]
-    document = {"results": results, "means": means, "gaps": report.gaps}
+    document = {"results": results, "means": report.means, "gaps": report.gaps}
     tables = [means_table(report.means, report.published)] if report.means else []
     tables += [gaps_list(report.gaps)] if report.gaps else []
     print_result(output.json, document, "\n\n".join(tables))

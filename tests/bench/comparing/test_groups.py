@@ -8,8 +8,8 @@ import pytest
 from pyarrow import parquet
 
 from bench.comparing.slices import count_repeated, find_groups, group_queries
-from bench.comparing.statistics import Resampling, average_groups
-from bench.gate.decision import GateSettings, ScorePair, decide
+from bench.comparing.statistics import Resampling, ScorePair, average_groups
+from bench.gate.decision import GateSettings, decide
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError, UnavailableError
 from tests.support.collections import SIXTY, with_metadata, write_collection
@@ -88,7 +88,7 @@ def test_a_true_loss_of_the_margin_passes_rarely_if_groups_are_tested_and_often_
         passed.append(
             [
                 decide(
-                    {"x": ScorePair("RR@10", -one, np.zeros(len(one)))},
+                    [ScorePair("x", "RR@10", -one, np.zeros(len(one)))],
                     {"x": 1.0},
                     GateSettings(),
                     Resampling(39),

@@ -10,7 +10,6 @@ import pytest
 import bench as api
 from bench.comparing.slices import (
     QueryLabels,
-    Slice,
     are_names,
     are_numbers,
     correct_jointly,
@@ -18,7 +17,7 @@ from bench.comparing.slices import (
     slice_scores,
     split_numbers,
 )
-from bench.comparing.statistics import Resampling
+from bench.comparing.statistics import Resampling, ScorePair
 from bench.gate.check_record import Decision, Reason
 from bench.gate.decision import GateSettings, decide_slices, smallest_shown_loss
 from datasets_cfg.dataset import open_dataset
@@ -28,8 +27,8 @@ from tests.support.collections import SIXTY, Bench, with_metadata, write_collect
 
 def make_slice(
     a: np.ndarray, b: np.ndarray, rows: np.ndarray, label: str = "", on: str = "x"
-) -> Slice:
-    return Slice(on, "nDCG@10", label, np.asarray(rows), a[rows], b[rows])
+) -> ScorePair:
+    return ScorePair(on, "nDCG@10", a[rows], b[rows], tuple(f"q{row}" for row in rows), label)
 
 
 def random_scores(queries: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -39,11 +38,12 @@ def random_scores(queries: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(baseline - rng.normal(0.1, 0.3, queries) * changed, 0, 1), baseline
 
 
-def brute_force(slices: list[Slice], queries: int, losses_only: bool) -> list[float]:
+def brute_force(slices: list[ScorePair], queries: int, losses_only: bool) -> list[float]:
     """p of single-step maxT over all sign flips of the queries."""
     differences = np.zeros((queries, len(slices)))
     for column, one in enumerate(slices):
-        differences[one.rows, column] = one.a - one.b
+        rows = [int(query.removeprefix("q")) for query in one.queries]
+        differences[rows, column] = one.a - one.b
     scaled = differences / (np.sqrt((differences**2).sum(axis=0)) + 0.5)
     signs = np.array(list(itertools.product((-1, 1), repeat=queries)))
     flipped, observed = signs @ scaled, scaled.sum(axis=0)
@@ -75,19 +75,20 @@ def test_no_p_depends_on_a_name_or_an_order():
     ]
     before = correct_jointly(slices, Resampling())
     rng = np.random.default_rng(1)
-    order, queries = rng.permutation(len(slices)), rng.permutation(90)
+    order = rng.permutation(len(slices))
+    names = {f"q{row}": f"query {number}" for row, number in enumerate(rng.permutation(90))}
     renamed = []
     for number in order:
         one = slices[number]
-        inner = rng.permutation(len(one.rows))
+        inner = rng.permutation(len(one.queries))
         renamed.append(
-            Slice(
+            ScorePair(
                 f"another {ord('z') - ord(one.on)}",
                 one.measure,
-                f"label {rng.random()}",
-                queries[one.rows[inner]],
                 one.a[inner],
                 one.b[inner],
+                tuple(names[one.queries[place]] for place in inner),
+                f"label {rng.random()}",
             )
         )
     after = correct_jointly(renamed, Resampling())
@@ -125,16 +126,14 @@ def test_numbers_become_quartiles_and_ids_and_few_values_stay():
 
 def test_small_slices_are_one_and_queries_without_a_value_are_another():
     a, b = random_scores(20, 0)
-    queries = [f"q{n}" for n in range(20)]
     values = {f"q{n}": ("large", "both") if n < 3 else ("large",) for n in range(8)}
     values |= {"q8": ("tiny",), "q9": ("tiny",), "q10": ("small",)}
     whole = make_slice(a, b, np.arange(20))
-    found = slice_scores(whole, queries, QueryLabels(values, "without tenant"), None)
-    rows = {one.label: one.rows.tolist() for one in found}
-    assert rows == {
-        "large": [*range(8)],
-        "without tenant": [*range(11, 20)],
-        "others (3 slices)": [0, 1, 2, 8, 9, 10],
+    found = slice_scores(whole, QueryLabels(values, "without tenant"), None)
+    assert {one.label: one.queries for one in found} == {
+        "large": tuple(f"q{n}" for n in range(8)),
+        "without tenant": tuple(f"q{n}" for n in range(11, 20)),
+        "others (3 slices)": ("q0", "q1", "q2", "q8", "q9", "q10"),
     }
     assert found[0].a.tolist() == a[:8].tolist()
 
@@ -145,8 +144,8 @@ def test_a_slice_of_groups_has_the_means_of_the_queries_in_it():
     values = {f"q{n}": ("en",) for n in range(5)} | {"q5": ("de",)}
     groups = dict(zip(queries, "uuvvwwz", strict=True))
     whole = make_slice(a, b, np.arange(7))
-    english = slice_scores(whole, queries, QueryLabels(values, "-"), groups)[0]
-    assert english.rows.tolist() == [0, 1, 2]
+    english = slice_scores(whole, QueryLabels(values, "-"), groups)[0]
+    assert english.queries == ("u", "v", "w")
     assert english.a == pytest.approx([0.5, 0.35, 0.4])  # q5 of the third group is German
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.evaluation.member_rankings import RANKINGS
+from bench.evaluation.member_retriever import RANKINGS
 from bench.experiments.evaluate_stage import RESULTS, EvaluateStage
 from bench.experiments.experiment import plan_experiment
 from bench.experiments.grid import FILES, make_rows

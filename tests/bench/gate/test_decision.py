@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bench.comparing.statistics import Resampling
+from bench.comparing.statistics import Resampling, ScorePair
 from bench.gate.check_record import MEAN
-from bench.gate.decision import GateSettings, ScorePair, decide
+from bench.gate.decision import GateSettings, decide
 from foundation.errors import BenchError
 from tests.support.examples import with_examples
 
@@ -20,15 +20,15 @@ DEFAULTS = (GateSettings(), RESAMPLING)
 BY_LOSS = ("OK", "INCONCLUSIVE", "REGRESSION")
 
 
-def pair(losses: np.ndarray, measure: str = "RR@10") -> ScorePair:
+def pair(losses: np.ndarray, on: str = "x", measure: str = "RR@10") -> ScorePair:
     base = np.resize(BASE, len(losses))
-    return ScorePair(measure, base - losses, base, tuple(f"q{i}" for i in range(len(losses))))
+    return ScorePair(on, measure, base - losses, base, tuple(f"q{i}" for i in range(len(losses))))
 
 
 def judged(*losses: np.ndarray, measures: tuple[str, ...] = (), **limits: object):
     names = [f"c{number}" for number in range(len(losses))]
     kinds = measures or ("RR@10",) * len(losses)
-    pairs = {n: pair(one, kind) for n, one, kind in zip(names, losses, kinds, strict=True)}
+    pairs = list(map(pair, losses, names, kinds))
     return decide(pairs, dict.fromkeys(names, 1 / len(names)), GateSettings(**limits), RESAMPLING)
 
 
@@ -101,13 +101,13 @@ def test_several_measures_have_no_mean_and_each_collection_must_pass():
 
 
 def test_a_gap_is_missing_whatever_the_others_say():
-    pairs = {"one": pair(lost(400, 0.5))}
+    pairs = [pair(lost(400, 0.5), "one")]
     weights = {"one": 0.5, "two": 0.5}
     found = decide(pairs, weights, GateSettings(), RESAMPLING, {"two": "out of memory"})
     assert (found.outcome, found.mean) == ("MISSING", None)
     assert [str(reason) for reason in found.reasons] == ["two: out of memory"]
     assert [row.missing for row in found.rows] == [(), ("out of memory",)]
-    assert decide({}, weights, GateSettings(), RESAMPLING).outcome == "MISSING"
+    assert decide([], weights, GateSettings(), RESAMPLING).outcome == "MISSING"
 
 
 @pytest.mark.parametrize(("by", "outcome"), [(0.11, "DRIFT"), (-0.11, "DRIFT"), (1e-4, "OK")])
@@ -133,7 +133,7 @@ FEW = Resampling(199)
 
 
 def outcome_of(losses: dict[str, np.ndarray], weights: dict[str, float], limits: GateSettings):
-    pairs = {n: ScorePair("RR@10", -one, np.zeros(len(one))) for n, one in losses.items()}
+    pairs = [ScorePair(n, "RR@10", -one, np.zeros(len(one))) for n, one in losses.items()]
     return decide(pairs, weights, limits, FEW)
 
 
@@ -186,7 +186,7 @@ def test_small_losses_that_a_rare_gain_balances_are_no_regression():
     outcomes = []
     for seed in range(30, 40):
         losses = np.where(np.random.default_rng(seed).random(50) < 0.01, -1, 0.01 / 0.99)
-        found = decide({"x": ScorePair("RR@10", -losses, np.zeros(50))}, {"x": 1.0}, *DEFAULTS)
+        found = decide([ScorePair("x", "RR@10", -losses, np.zeros(50))], {"x": 1.0}, *DEFAULTS)
         outcomes.append(found.outcome)
     assert set(outcomes) == {"INCONCLUSIVE"}
     assert found.rows[0].paired.p < 0.001
@@ -205,10 +205,11 @@ def test_names_and_order_of_collections_of_one_size_change_no_figure():
     """Nor the outcome at the margin, where a name once decided."""
     rng = np.random.default_rng(6)
     base = [rng.random(90), rng.random(90), rng.random(40)]
-    scores = [ScorePair("RR@10", (b - rng.normal(0, 0.1, len(b))).clip(0, 1), b) for b in base]
+    scores = [((b - rng.normal(0, 0.1, len(b))).clip(0, 1), b) for b in base]
     shares, seen = [0.25, 0.25, 0.5], set()
     for names in itertools.permutations("abc"):
-        pairs = dict(sorted(zip(names, scores, strict=True)))
+        named = zip(names, scores, strict=True)
+        pairs = [ScorePair(name, "RR@10", *each) for name, each in sorted(named)]
         weights = dict(sorted(zip(names, shares, strict=True)))
         found = decide(pairs, weights, GateSettings(), RESAMPLING)
         mean = (found.mean.bound, found.mean.mean_a, found.mean.mean_b, found.mean.paired)

@@ -1,11 +1,10 @@
 """Collections as training sets, and the suite's search for their negatives."""
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 import pytest
 
+from bench.evaluation.retriever import Resources
 from bench.store.store import VectorStore
 from bench.training.training_sets import CorpusTexts, TrainSplit, training_set
 from bench.training.trainings import CorpusSearch, apply_prompts
@@ -47,8 +46,9 @@ def model(tmp_path):
     )
 
 
-def searcher(splits, tmp_path, own="out"):
-    return CorpusSearch(tuple(splits), VectorStore(tmp_path / "vectors"), tmp_path / own, "cpu")
+def searcher(splits, tmp_path, own="out", max_memory=None):
+    resources = Resources(VectorStore(tmp_path / "vectors"), "cpu", max_memory)
+    return CorpusSearch(tuple(splits), resources, tmp_path / own)
 
 
 def test_relevant_is_what_has_a_grade_and_is_in_the_corpus(datasets):
@@ -104,7 +104,7 @@ def test_an_exact_search_is_that_of_every_pair_and_stays_in_its_collection(
 def test_mining_keeps_to_the_memory_that_it_may_take(datasets, model, tmp_path):
     splits = [TrainSplit.of(one) for one in datasets]
     with pytest.raises(BenchError, match="search needs at least"):
-        replace(searcher(splits, tmp_path), max_memory=1 << 20)(model, 4)
+        searcher(splits, tmp_path, max_memory=1 << 20)(model, 4)
 
 
 def test_bm25_finds_shared_words_and_has_no_scores_of_relevant_documents(datasets, tmp_path):

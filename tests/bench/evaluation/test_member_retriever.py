@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.evaluation.judging import apply_protocol
-from bench.evaluation.member_rankings import RANKINGS, search_member
+from bench.evaluation.member_retriever import RANKINGS, search_member
 from bench.evaluation.runs import Run
 from bench.evaluation.system_retriever import PROBED
 from bench.runner.workspace import Workspace
