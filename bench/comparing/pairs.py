@@ -55,6 +55,10 @@ class ComparedModel:
     name: str
     results: Mapping[str, Evaluation]
 
+    def protocol(self, collection: str) -> Protocol | None:
+        """Return the protocol of its result on ``collection``, or None without a result."""
+        return self.results[collection].record.protocol if collection in self.results else None
+
 
 Models = Sequence[ComparedModel]
 

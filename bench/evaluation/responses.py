@@ -6,7 +6,6 @@ equal scores are ties. Otherwise ranks are the scores.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,22 +25,14 @@ SHOWN = 3
 SEPARATORS = "#_:-/|"  # between the id of a document and the number of a passage
 
 
-@dataclass(frozen=True)
-class ReadResponses:
-    """Rankings of responses, with the warnings about them."""
-
-    run: Run
-    warnings: tuple[str, ...]
-
-
 def read_responses(
     responses: Sequence[Response],
     passages: str,
     dataset: Dataset,
     name: str,
     most_unknown: float = MOST_UNKNOWN,
-) -> ReadResponses:
-    """Return the rankings of the system ``name``, a query with the id of each response.
+) -> tuple[Run, list[str]]:
+    """Return the rankings of the system ``name``, and warnings about its responses.
 
     If ``passages`` is not "", a document has the score of its best passage.
 
@@ -82,7 +73,7 @@ def read_responses(
     if repeated:
         about = f"an id twice for {_count(repeated, len(responses))}, such as {repeated[0]!r}"
         warnings.append(f"returned {about}: its first rank counts")
-    return ReadResponses(run, tuple(filter(None, warnings)))
+    return run, list(filter(None, warnings))
 
 
 def _count(some: Sequence[object], total: int) -> str:

@@ -131,11 +131,11 @@ class SystemRetriever(Retriever):
             if not self.probe.keys() >= set(kept.added):
                 warnings += self._confirm_state(dataset, k, kept)
         responses = [kept.responses[query] for query in dataset.queries.ids]
-        found = read_responses(responses, self.options.passages, dataset, self.name)
+        run, told = read_responses(responses, self.options.passages, dataset, self.name)
         measures = resolve_measures(dataset, self.options.measures, depth)
-        cut = apply_protocol(found.run, dataset, depth)
+        cut = apply_protocol(run, dataset, depth)
         short, about = find_short_measures(cut, measures, depth, _size(dataset))
-        warnings = [*found.warnings, *([about] if about else []), *warnings]
+        warnings = [*told, *([about] if about else []), *warnings]
         if not self.recipe.options.get("version"):
             warnings.append(NO_VERSION)
         seconds = [response.seconds for response in responses]
@@ -144,7 +144,7 @@ class SystemRetriever(Retriever):
             preflight={"warnings": warnings} | ({SHORT: short} if short else {}),
             latency=measure_latency(seconds, self.options.concurrency or 1),
         )
-        return found.run, statistics
+        return run, statistics
 
     def _path(self, dataset: Dataset, k: int) -> Path:
         """Return the file of the responses of this state, which latencies share."""
@@ -223,10 +223,9 @@ class SystemRetriever(Retriever):
 
     def _digest(self, probe: Mapping[str, Response], dataset: Dataset) -> str:
         """Return a hash of the rankings of a probe. Scores that rank alike are equal."""
-        found = read_responses(
-            list(probe.values()), self.options.passages, dataset, self.name, UNKNOWN_IN_PROBE
-        )
-        ranked = ((query, *ids) for query, ids, _ in found.run.rankings())
+        responses, passages = list(probe.values()), self.options.passages
+        run, _ = read_responses(responses, passages, dataset, self.name, UNKNOWN_IN_PROBE)
+        ranked = ((query, *ids) for query, ids, _ in run.rankings())
         return hash_records(ranked)[:DIGITS]
 
 

@@ -110,14 +110,10 @@ class CollectionScores:
         self, setup: EvaluationSetup, queries: Float32Array, depth: int, rows: Int64Array | None
     ) -> Hits:
         """Return hits with rows of the corpus."""
-        corpus = self.dataset.corpus
-        stored = ArrayVectors(self._documents(setup, rows))
-        view = EUCLIDEAN if setup.euclidean else None
-        documents = ViewedVectors(stored, view) if view else stored
-        asked = transform_queries(queries, view, in_faiss=False)
+        corpus, vectors = self.dataset.corpus, self._documents(setup, rows)
         order = -np.arange(len(corpus)) if setup.input_order else corpus.tie_rank
         ranks = np.argsort(np.argsort(order if rows is None else order[rows]))
-        hits = exact_search(documents, asked, depth, ranks)
+        hits = search_exactly(vectors, queries, depth, ranks, setup.euclidean)
         if rows is None:
             return hits
         return Hits(hits.scores, np.where(hits.rows >= 0, rows[hits.rows], -1))
@@ -142,6 +138,19 @@ class CollectionScores:
             if len(self._matrices) > MATRICES:
                 self._matrices.popitem(last=False)
         return matrix
+
+
+def search_exactly(
+    vectors: Float32Array, queries: Float32Array, k: int, ranks: Int64Array, euclidean: bool
+) -> Hits:
+    """Return the best ``k`` vectors for each query, by inner product or Euclidean distance.
+
+    ``vectors`` are float32 ``(n, dim)``, and ``ranks`` int64 ``(n,)`` order those of equal score.
+    """
+    stored = ArrayVectors(np.ascontiguousarray(vectors))
+    view = EUCLIDEAN if euclidean else None
+    documents = ViewedVectors(stored, view) if view else stored
+    return exact_search(documents, transform_queries(queries, view, in_faiss=False), k, ranks)
 
 
 def _judgements(qrels: Qrels, setup: EvaluationSetup, queries: set[str]) -> Qrels:

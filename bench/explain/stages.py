@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from bench.comparing.statistics import Resampling, paired_difference, resample_differences
 from bench.evaluation.encoding import encode_documents, encode_queries
-from bench.evaluation.exact import ArrayVectors, exact_search
 from bench.evaluation.judging import resolve_measures, search_depth
 from bench.evaluation.runs import Run
 from bench.evaluation.scoring import parse_measure
@@ -36,7 +35,7 @@ from bench.explain.causes import (
 from bench.explain.evidence import SHARE
 from bench.explain.ledger import Ledger, SearchStage, compare_stages
 from bench.explain.question import Question
-from bench.explain.setup import EUCLIDEAN
+from bench.explain.scored import search_exactly
 from bench.explain.system import METHODS, StoredSystem
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Int64Array
@@ -123,11 +122,8 @@ class SystemVectors:
         vectors, (ids, tie_rank) = self.vectors, self._columns
         if metric == "cosine":
             vectors = scale(vectors)
-        stored = ArrayVectors(np.ascontiguousarray(vectors))
-        view = EUCLIDEAN if metric == "L2 distance" else None
-        documents = ViewedVectors(stored, view) if view else stored
-        asked = transform_queries(queries, view, in_faiss=False)
-        hits = exact_search(documents, asked, min(k, len(ids)), tie_rank)
+        is_distance = metric == "L2 distance"
+        hits = search_exactly(vectors, queries, min(k, len(ids)), tie_rank, is_distance)
         return Run.from_hits(hits, query_ids, ids, tie_rank)
 
 

@@ -90,8 +90,7 @@ def evaluate_candidate(
     gaps, jobs, unchecked = MissingEvaluations(), dict[str, Job](), UncheckedScores()
     for collection, opens in collections.items():
         with gaps.catch(collection):
-            stored = baseline.results.get(collection)
-            protocol = stored.record.protocol if stored else None
+            stored, protocol = baseline.results.get(collection), baseline.protocol(collection)
             split, depth = (protocol.split, protocol.depth) if protocol else ("", None)
             opened = workspace.open(opens, split or None)
             options = replace(named.options, depth=depth)

@@ -104,11 +104,7 @@ class Scope:
 
     def protocols(self) -> dict[str, Protocol | None]:
         """Return the protocol of the baseline, if it has a result, by what opens a collection."""
-        stored = self.baseline.results
-        return {
-            self.opened_by[name]: stored[name].record.protocol if name in stored else None
-            for name in self.weights
-        }
+        return {self.opened_by[name]: self.baseline.protocol(name) for name in self.weights}
 
 
 def check(request: CheckRequest) -> Check:
@@ -263,8 +259,7 @@ def _score_run_file(path: Path, measure: str | None, scope: Scope) -> Evaluation
         others = f"the baseline has results on {format_names([*scope.weights])}"
         raise BenchError(f"{path} is a run of one collection, and {others}", "Name it with --on.")
     (name,) = scope.weights
-    stored = scope.baseline.results.get(name)
-    protocol = stored.record.protocol if stored else None
+    protocol = scope.baseline.protocol(name)
     split, depth = (protocol.split, protocol.depth) if protocol else ("", None)
     opened = scope.workspace.open(scope.opened_by[name], split or None, with_corpus=False)
     return score_run_file(path, opened, measure, depth)
