@@ -59,8 +59,8 @@ BY_TYPE: dict[Any, Any] = {
     Path: parse.LocalPath,
     Path | None: parse.LocalPath | None,
     tuple[Any, ...]: Words,
-    tuple[Path, ...]: tuple[parse.LocalPath, ...],
-    tuple[int, ...]: tuple[parse.WholeNumber, ...],
+    tuple[Path, ...]: parse.LocalPaths,
+    tuple[int, ...]: parse.WholeNumbers,
     tuple[str, ...] | None: Annotated[Words, parse.SeveralValues] | None,
 }
 BY_NAME: dict[str, Any] = {

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import attrs
 import msgspec
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
+from bench.requests.fields import check_range
 from foundation.errors import BenchError, import_package
 from foundation.files import local_path
 from foundation.machine import parse_size
@@ -55,6 +56,11 @@ def check_writable(location: Path, mark: OutputMark) -> None:
 def _parse_one(parse: Callable[[str], Any], metavar: str) -> Parameter:
     """Return the mark of an option with one value, which ``parse`` reads."""
     return Parameter(converter=lambda _, tokens: parse(tokens[0].value), metavar=metavar)
+
+
+def _convert_each(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
+    """Return a converter for several words. Cyclopts hides errors of a tuple's members."""
+    return lambda _, tokens: tuple(read(token.value) for token in tokens)
 
 
 def parse_whole_number(text: str) -> int:
@@ -116,6 +122,12 @@ OutFolder = Annotated[LocalPath, OutputMark("folder")]
 Figure = Annotated[Path, _parse_one(parse_figure, "FILE"), OutputMark("file")]
 OutFile = Annotated[LocalPath, OutputMark("file"), Parameter(metavar="FILE")]
 SeveralValues = Parameter(consume_multiple=1)  # values after one option, at least one: --on A B C
+LocalPaths = Annotated[
+    tuple[LocalPath, ...], Parameter(converter=_convert_each(parse_local_path)), SeveralValues
+]
+WholeNumbers = Annotated[
+    tuple[WholeNumber, ...], Parameter(converter=_convert_each(parse_whole_number)), SeveralValues
+]
 FieldValues = Annotated[tuple[str, ...], Parameter(metavar="FIELD=VALUE...")]
 
 
@@ -161,6 +173,7 @@ def read_training_changes(typed: dict[str, Any]) -> dict[str, Any]:
     if steps is not None:
         for length in changes.keys() & {"epochs", "tokens"}:
             raise BenchError(f"--steps and {length} both set the length", "Give one of them.")
+        check_range("steps", steps)
         changes["steps"] = steps
     if "save_every" in changes:
         saving = {"save_every": changes.pop("save_every")}
