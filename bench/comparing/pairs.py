@@ -25,7 +25,7 @@ import numpy as np
 from bench.comparing.statistics import (
     Difference,
     Estimate,
-    PairedScores,
+    ResampledScores,
     Resampling,
     ScoreMatrix,
     Verdict,
@@ -396,7 +396,7 @@ def _suites_to_show(pair: ModelPair, settings: ComparisonSettings) -> Iterator[s
 
 
 def _suite_row(
-    suite: str, rows: Mapping[str, ComparisonRow], parts: Mapping[str, PairedScores]
+    suite: str, rows: Mapping[str, ComparisonRow], parts: Mapping[str, ResampledScores]
 ) -> ComparisonRow | None:
     """Return the row of a suite's mean, or None if the members' measures differ."""
     weights = suite_weights(suite)

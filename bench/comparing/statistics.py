@@ -129,7 +129,7 @@ class Difference(Record, kw_only=True):
 
 
 @dataclass(frozen=True)
-class PairedScores:
+class ResampledScores:
     """Scores of one model minus another on one collection, or the scores of one model alone.
 
     Attributes:
@@ -174,13 +174,13 @@ class ScoreMatrix:
         """Return the mean score of a model, or None for a gap."""
         return float(self.scores[:, self.columns[name]].mean()) if name in self.columns else None
 
-    def minus(self, a: str, b: str = "") -> PairedScores:
+    def minus(self, a: str, b: str = "") -> ResampledScores:
         """Return the scores of ``a`` minus the scores of ``b``, or of ``a`` alone without ``b``."""
         scores, bootstrap = (
             table[:, self.columns[a]] - (table[:, self.columns[b]] if b else 0)
             for table in (self.scores, self.bootstrap)
         )
-        return PairedScores(scores, bootstrap, self.collection, self.measure, a, b)
+        return ResampledScores(scores, bootstrap, self.collection, self.measure, a, b)
 
     def pair(self, a: str, b: str) -> "ScorePair":
         """Return the scores of two models on each query."""
@@ -230,10 +230,10 @@ def resample(scores: Float64Array, resampling: Resampling) -> Float64Array:
 
 def resample_differences(
     scores: Float64Array, resampling: Resampling, on: str, measure: str
-) -> PairedScores:
+) -> ResampledScores:
     """Resample the differences of two models on the collection ``on``, float64 ``(queries,)``."""
     drawn = resample(scores[:, None], resampling)[:, 0]
-    return PairedScores(scores, drawn, on, measure)
+    return ResampledScores(scores, drawn, on, measure)
 
 
 def _draw_weights(rng: np.random.Generator, queries: int, count: int) -> Iterator[Float64Array]:
@@ -246,7 +246,7 @@ def _draw_weights(rng: np.random.Generator, queries: int, count: int) -> Iterato
 
 
 def paired_difference(
-    parts: Sequence[PairedScores], weights: Sequence[float] = (1.0,), on: str | None = None
+    parts: Sequence[ResampledScores], weights: Sequence[float] = (1.0,), on: str | None = None
 ) -> Difference:
     """Compare two models on one collection, or in the weighted mean of several.
 
@@ -254,7 +254,7 @@ def paired_difference(
     about other queries of the same collections, not about other collections.
 
     Args:
-        parts: paired scores on each collection.
+        parts: resampled scores on each collection.
         weights: weight of each collection in the mean; they sum to 1.
         on: name of the mean; None for one collection.
     """
@@ -284,7 +284,7 @@ def paired_difference(
 
 
 def mean_with_interval(
-    parts: Sequence[PairedScores], weights: Sequence[float] | None = None
+    parts: Sequence[ResampledScores], weights: Sequence[float] | None = None
 ) -> Estimate:
     """Return the mean score of one model over collections, with its 95 % interval.
 
@@ -351,8 +351,8 @@ def collection_order(
 
 
 def _in_order(
-    parts: Sequence[PairedScores], weights: Sequence[float]
-) -> tuple[Sequence[PairedScores], Sequence[float]]:
+    parts: Sequence[ResampledScores], weights: Sequence[float]
+) -> tuple[Sequence[ResampledScores], Sequence[float]]:
     """Put collections into an order that remains if both models are exchanged."""
     order = collection_order([(np.abs(part.scores), part.scores) for part in parts], weights)
     return [parts[number] for number in order], [weights[number] for number in order]
@@ -409,7 +409,7 @@ def _spread(parts: Sequence[Float64Array], weights: Sequence[float]) -> _Spread 
 
 
 def _interval(
-    parts: Sequence[PairedScores], weights: Sequence[float], spread: _Spread
+    parts: Sequence[ResampledScores], weights: Sequence[float], spread: _Spread
 ) -> tuple[float, float]:
     """Compute the 95 % interval of a difference.
 

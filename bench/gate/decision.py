@@ -60,7 +60,7 @@ from bench.comparing.statistics import (
     ALPHA,
     SAME_SCORE,
     Difference,
-    PairedScores,
+    ResampledScores,
     Resampling,
     ScorePair,
     collection_order,
@@ -179,7 +179,7 @@ class LossTest:
 
     name: str
     pairs: Sequence[ScorePair]
-    parts: Sequence[PairedScores]
+    parts: Sequence[ResampledScores]
     drawn: Sequence[DrawnMeans]
     weights: Sequence[float]
 

@@ -14,7 +14,7 @@ from bench.comparing.sign_flips import SMALLEST_P, flip_means, sign_flip_p
 from bench.comparing.statistics import (
     ALPHA,
     Difference,
-    PairedScores,
+    ResampledScores,
     Resampling,
     holm,
     paired_difference,
@@ -28,10 +28,10 @@ FAST = Resampling(resamples=999)
 VALUES = [0.0, 0.0, 0.0, 0.125, 0.25, 0.5, 1.0]  # exact in binary, so that sums tie exactly
 
 
-def differences(a: np.ndarray, b: np.ndarray, resampling=FAST) -> PairedScores:
+def differences(a: np.ndarray, b: np.ndarray, resampling=FAST) -> ResampledScores:
     """Two models resampled as ``compare`` does: columns of one matrix, subtracted."""
     means = resample(np.column_stack([a, b]), resampling)
-    return PairedScores(a - b, means[:, 0] - means[:, 1])
+    return ResampledScores(a - b, means[:, 0] - means[:, 1])
 
 
 def compared(a: np.ndarray, b: np.ndarray, resampling=FAST) -> Difference:
@@ -236,7 +236,7 @@ def test_names_and_orders_of_models_and_collections_change_no_number():
         shuffled = [replace(list(parts.values())[i], on=f"other {i}") for i in order]
         again = paired_difference(shuffled, [weights[i] for i in order], "mean")
         assert again == there
-        negated = [PairedScores(-part.scores, -part.bootstrap) for part in shuffled]
+        negated = [ResampledScores(-part.scores, -part.bootstrap) for part in shuffled]
         back = paired_difference(negated, [weights[i] for i in order], "mean")
         assert (back.p, back.difference) == (there.p, -there.difference)
         assert (-back.high, -back.low) == pytest.approx((there.low, there.high), abs=1e-12)
@@ -303,7 +303,7 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says(queries, zer
     held = []
     for _ in range(500):
         values = rng.choice(population, queries)
-        found = paired_difference([PairedScores(values, weights @ values)])
+        found = paired_difference([ResampledScores(values, weights @ values)])
         held.append(found.low <= population.mean() <= found.high)
     assert abs(np.mean(held) - 0.95) <= 3.5 * np.sqrt(0.95 * 0.05 / len(held))
 
