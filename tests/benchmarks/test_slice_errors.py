@@ -39,5 +39,5 @@ def test_any_of_twenty_slices_of_equal_models_is_significant_in_at_most_5_percen
 
 @pytest.mark.slow
 def test_a_planted_loss_is_found_more_often_than_by_holm():
-    found = rates(*two_models(300), 20, 0.2, DRAWS // 3, True)
+    found = rates(*two_models(150), 10, 0.2, DRAWS // 3, True)
     assert found["maxT 0.5"] > found["Holm"] > 0

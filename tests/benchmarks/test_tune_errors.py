@@ -17,7 +17,7 @@ from tests.benchmarks.tune_errors import (
     trial_of,
 )
 
-DRAWS, SETS = 60, 199
+DRAWS, SETS, QUERIES = 60, 199, 24
 MOST = stats.binom.ppf(0.9995, DRAWS, 0.025) / DRAWS  # 5 % two-sided
 
 
@@ -65,14 +65,15 @@ def mixed_gains(queries: int) -> np.ndarray:
 
 @pytest.mark.slow
 def test_a_naive_sweep_errs_where_joint_intervals_do_not():
-    for draw in (flipped(mixed_gains(100)), drawn(mixed_gains(100))):
+    for draw in (flipped(mixed_gains(QUERIES)), drawn(mixed_gains(QUERIES))):
         found = rates(draw, DRAWS, SETS)
         assert found.proved <= MOST < found.naive
 
 
 @pytest.mark.slow
 def test_planted_gains_are_found_and_not_exaggerated():
-    small, large = (rates(drawn(mixed_gains(100), gain), DRAWS, SETS, gain) for gain in (0.02, 0.1))
+    gains = mixed_gains(QUERIES)
+    small, large = (rates(drawn(gains, gain), DRAWS, SETS, gain) for gain in (0.02, 0.2))
     assert small.proved < large.proved
     assert large.proved > 0.95
     assert max(small.exceeded, large.exceeded) <= MOST

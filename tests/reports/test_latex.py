@@ -9,14 +9,11 @@ import subprocess
 import msgspec
 import numpy as np
 import pytest
-from attrs import evolve
 
-from bench.boards.leaderboard import build_leaderboard
 from bench.boards.rows import find_distinct_results
 from bench.comparing.pairs import ComparedModel, ComparisonSettings, compare_models
 from bench.comparing.statistics import Resampling
 from bench.experiments.seed_statistics import SeedEstimate
-from bench.requests.deciding import LeaderboardRequest
 from foundation.errors import BenchError
 from reports.format import NOTHING_VARIES
 from reports.latex import (
@@ -30,21 +27,15 @@ from reports.latex import (
 )
 from reports.leaderboard import markdown
 from tests.support.experiment_reports import BETTER, FULL, OPEN, REFERENCE, report, row
-from tests.support.leaderboards import MEASURE, store
+from tests.support.leaderboards import MEASURE, board_of, store
 
 QUERIES = 10
-REQUEST = LeaderboardRequest(resamples=1_999)
 
 
 def lines_of(text: str) -> dict[str, list[str]]:
     """Cells of each row of a table in LaTeX, by its first cell."""
     rows = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if " & " in line]
     return {first: cells for first, *cells in rows}
-
-
-def board_of(place, *baselines, **changes):
-    request = evolve(REQUEST, baseline=baselines, **changes)
-    return build_leaderboard(find_distinct_results(place), {}, request)
 
 
 def test_a_leaderboard_marks_only_a_best_score_that_is_distinguished_from_the_next(tmp_path):
@@ -82,7 +73,7 @@ def test_daggers_mark_what_compare_calls_significantly_better(tmp_path):
     for model, on in itertools.product(better, names):
         values = np.clip(rng.random(QUERIES) * 0.5 + better[model], 0, 1)
         store(tmp_path, model, on, values.round(3))
-    board = board_of(tmp_path, "weak", "middle")
+    board = board_of(tmp_path, baseline=("weak", "middle"))
     shown = lines_of(board_latex(board, ""))
     marks = {model: [cell.count("dagger") for cell in shown[model]] for model in better}
     for model in better:
@@ -97,7 +88,7 @@ def test_daggers_mark_what_compare_calls_significantly_better(tmp_path):
 def test_caption_names_measure_baselines_test_and_correction(tmp_path):
     for model, on in itertools.product(("a", "b"), ("one", "two")):
         store(tmp_path, model, on, [0.5, 0.25], in_domain=model == "b")
-    text = board_latex(board_of(tmp_path, "a"), "")
+    text = board_latex(board_of(tmp_path, baseline=("a",)), "")
     caption = re.search(r"\\caption\{(.*)\}", text)[1]
     assert f"{MEASURE} of 2 models" in caption
     assert r"Significantly better than $^\dagger$ a: paired randomisation test" in caption
@@ -123,10 +114,10 @@ def test_unknown_ambiguous_and_too_many_baselines_are_refused(tmp_path):
     for number in range(5):
         store(tmp_path, f"m{number}", "one", [0.5, 0.1 * number])
     with pytest.raises(BenchError, match="no row is called minilm") as error:
-        board_of(tmp_path, "minilm")
+        board_of(tmp_path, baseline=("minilm",))
     assert "m0, m1" in error.value.hint
     with pytest.raises(BenchError, match="5 models, at most 4 are possible"):
-        board_of(tmp_path, *(f"m{number}" for number in range(5)))
+        board_of(tmp_path, baseline=tuple(f"m{number}" for number in range(5)))
 
 
 def compiled(*tables: str, tmp_path) -> str:
@@ -182,7 +173,7 @@ def test_tables_compile_and_names_are_printed_as_they_are(tmp_path):
     gaps = [LatexCell(after=name) for name in names]
     text = compiled(
         table_of_scores(names, {"{x}": gaps}, "50 % & more", "t"),
-        board_latex(board_of(tmp_path, "a_b"), ""),
+        board_latex(board_of(tmp_path, baseline=("a_b",)), ""),
         comparison_latex(comparison),
         report_latex(FULL),
         tmp_path=tmp_path,

@@ -7,12 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from attrs import evolve
 
-from bench.boards.leaderboard import build_leaderboard
-from bench.boards.rows import find_distinct_results
 from bench.evaluation.result_record import Timings
-from bench.requests.deciding import LeaderboardRequest
 from datasets_cfg.catalogue import expand_names
 from reports.leaderboard import page
 from retrievers.models.card import Card, ExpectedScore
@@ -27,7 +23,7 @@ from tests.support.browser import (
     texts,
 )
 from tests.support.collections import with_metadata
-from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
+from tests.support.leaderboards import MEASURE, board_of, make_protocol, recipe_of, store
 
 pytestmark = pytest.mark.slow
 
@@ -59,11 +55,14 @@ def index(tmp_path_factory) -> Path:
     long = f"https://{'results' * 12}.example"
     other = ExpectedScore(dataset=FORUMS[2], measure=MEASURE, value=0.4321, source=long)
     cards = {"alpha": Card(name="alpha", title="Alpha", missing="x", expected=(claim, other))}
-    request = LeaderboardRequest(every_measure=True)
-    request = evolve(request, resamples=99)
-    board = build_leaderboard(find_distinct_results(results), cards, request)
-    (place / "page.html").write_text(page(board, ""))
-    return place / "page.html"
+    return write_page(results, cards, every_measure=True)
+
+
+def write_page(results: Path, cards=None, **fields) -> Path:
+    """The page of the results below a folder, next to it."""
+    path = results.with_name("page.html")
+    path.write_text(page(board_of(results, cards, **fields), ""))
+    return path
 
 
 def models(browser) -> list[str]:
@@ -220,11 +219,7 @@ def test_the_theme_follows_the_system_and_can_be_chosen(browser, index):
 def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser, tmp_path):
     for model in ("alpha", "beta"):
         store(tmp_path / "results", model, "beir/scifact", [0.5, 0.25])
-    request = LeaderboardRequest(every_measure=True, published=("dupmae",))
-    request = evolve(request, resamples=99)
-    board = build_leaderboard(find_distinct_results(tmp_path / "results"), {}, request)
-    (tmp_path / "page.html").write_text(page(board, ""))
-    opened(browser, tmp_path / "page.html")
+    opened(browser, write_page(tmp_path / "results", every_measure=True, published=("dupmae",)))
     shown = texts(browser, "#table tbody th.model")
     assert "DupMAEpublished: DupMAE paper" in shown
     assert "BM25copied in DupMAE paper" in shown
@@ -245,10 +240,7 @@ def test_differences_verdicts_and_interval_bars_refer_to_the_chosen_baseline(bro
     store(tmp_path / "results", "base", "set", base)
     store(tmp_path / "results", "worse", "set", [value / 2 for value in base])
     store(tmp_path / "results", "same", "set", base)
-    request = LeaderboardRequest(resamples=199, baseline=("base", "worse"))
-    board = build_leaderboard(find_distinct_results(tmp_path / "results"), {}, request)
-    (tmp_path / "page.html").write_text(page(board, ""))
-    opened(browser, tmp_path / "page.html")
+    opened(browser, write_page(tmp_path / "results", baseline=("base", "worse")))
     verdicts = dict(zip(models(browser), column(browser, "verdict"), strict=True))
     assert verdicts == {"base": "", "same": "INCONCLUSIVE", "worse": "REGRESSION"}
     assert texts(browser, "small.worse") == ["\u22120.250"]

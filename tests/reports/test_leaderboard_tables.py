@@ -10,24 +10,16 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.boards.leaderboard import build_leaderboard
-from bench.boards.rows import find_distinct_results
 from bench.evaluation.result_record import Timings
-from bench.requests.deciding import LeaderboardRequest
 from datasets_cfg.catalogue import expand_names
 from reports.leaderboard import SITE, markdown, page, scores, script_json
 from retrievers.models.card import Card, ExpectedScore
 from retrievers.models.checkpoint import Parameters
-from tests.support.leaderboards import MEASURE, make_protocol, recipe_of, store
+from tests.support.leaderboards import MEASURE, board_of, make_protocol, recipe_of, store
 from tests.support.markdown import tables_of
 
 FORUMS = expand_names(["beir/cqadupstack"])
 CLAIM = ExpectedScore(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper")
-
-
-def board_of(place, measure="", cards=None, published=None):
-    request = LeaderboardRequest(measure=measure, published=published, resamples=199)
-    return build_leaderboard(find_distinct_results(place), cards or {}, request)
 
 
 def test_the_ranking_shows_groups_intervals_and_marks_what_was_trained_on(tmp_path):
@@ -134,7 +126,7 @@ def test_csv_marks_claims(tmp_path):
 def test_another_measure_is_shown_where_it_was_measured(tmp_path):
     store(tmp_path, "a", "one", {MEASURE: [0.5], "R@100": [0.75]})
     store(tmp_path, "a", "two", [0.5])
-    (row,) = tables_of(markdown(board_of(tmp_path, "R@100"), "R@100"))[0]
+    (row,) = tables_of(markdown(board_of(tmp_path, measure="R@100"), "R@100"))[0]
     assert (row["one R@100"], row["two R@100"]) == ("0.7500", "")
 
 

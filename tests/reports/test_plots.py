@@ -3,15 +3,12 @@
 import msgspec
 import pytest
 
-from bench.boards.leaderboard import build_leaderboard
-from bench.boards.rows import find_distinct_results
 from bench.comparing.statistics import Difference
 from bench.evaluation.result_record import Timings
-from bench.requests.deciding import LeaderboardRequest
 from foundation.errors import BenchError
 from retrievers.training.engine.context import LossPoint
 from tests.support.experiment_reports import FULL, GAP, report
-from tests.support.leaderboards import store
+from tests.support.leaderboards import board_of, store
 from tests.support.speed_report import REPORT, point
 
 pytest.importorskip("matplotlib")
@@ -108,8 +105,7 @@ def test_costs_are_drawn_with_intervals_and_models_without_vectors_have_no_bytes
     spent = Timings(encode_documents_s=2.0, encoded_tokens=9000)
     store(tmp_path / "results", "dense", "one", [0.5, 0.25] * 9, timings=spent)
     store(tmp_path / "results", "words", "one", [0.5, 0.25] * 9, recipe=None, index="")
-    request = LeaderboardRequest(resamples=199)
-    board = build_leaderboard(find_distinct_results(tmp_path / "results"), {}, request)
+    board = board_of(tmp_path / "results")
     for name in ("a.pdf", "b.pdf", "costs.svg"):
         draw_costs(board, "", tmp_path / name)
     assert (tmp_path / "a.pdf").read_bytes() == (tmp_path / "b.pdf").read_bytes()
@@ -123,9 +119,8 @@ def test_costs_are_drawn_with_intervals_and_models_without_vectors_have_no_bytes
         assert words in text
     assert "not shown, without speed or vectors: words" in text
     store(tmp_path / "bare", "words", "one", [0.5], recipe=None, index="")
-    board = build_leaderboard(find_distinct_results(tmp_path / "bare"), {}, request)
     with pytest.raises(BenchError, match=r"no result on one nDCG@10 has a speed"):
-        draw_costs(board, "", tmp_path / "none.svg")
+        draw_costs(board_of(tmp_path / "bare"), "", tmp_path / "none.svg")
 
 
 @pytest.mark.parametrize("steps", [1, 30])

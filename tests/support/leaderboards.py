@@ -12,10 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.boards.leaderboard import build_leaderboard
+from bench.boards.leaderboard_record import Leaderboard
+from bench.boards.rows import find_distinct_results
 from bench.evaluation.result_record import SCORES_FILE, Evaluation, Protocol, Result
+from bench.requests.deciding import LeaderboardRequest
 from bench.result_store.result import RESULT_FILE, load, save
 from datasets_cfg.catalogue import dataset_names, metadata_for
-from retrievers.models.card import Recipe
+from retrievers.models.card import Card, Recipe
 from tests.support.results import CONDITIONS, PROTOCOL, RESULT
 
 MEASURE = "nDCG@10"
@@ -97,6 +101,12 @@ def store(
     result = msgspec.structs.replace(result, per_query_sha256=sha256)
     (folder / RESULT_FILE).write_bytes(msgspec.json.encode(result))
     return folder
+
+
+def board_of(place: Path, cards: Mapping[str, Card] | None = None, **fields: Any) -> Leaderboard:
+    """The leaderboard of the results below a folder, by a request with these fields."""
+    request = LeaderboardRequest(**{"resamples": 199, **fields})
+    return build_leaderboard(find_distinct_results(place), dict(cards or {}), request)
 
 
 def rehash_values(folder: Path) -> None:
