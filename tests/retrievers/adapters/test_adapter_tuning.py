@@ -250,16 +250,6 @@ def test_a_wrong_adapter_is_refused_before_anything_is_mined(
     assert not (tmp_path / "out").exists()
 
 
-def test_settings_that_contradict_each_other_are_refused():
-    for text, message in (
-        ('method = "lora"\nlearning_rate = 1', "unknown field"),
-        ('method = "lora"\ninit_scale = 0.1', "init_scale needs a bottleneck"),
-        ('library = "peft"\nmethod = "lora"\nnorms = true', "norms needs library = adapterhub"),
-    ):
-        with pytest.raises(BenchError, match=message):
-            preset(f"[adapter]\n{text}\n")
-
-
 HOULSBY = "init_scale = 0.001\nnorms = true\n"
 
 

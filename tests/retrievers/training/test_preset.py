@@ -125,6 +125,9 @@ def test_a_wrong_preset_for_pretraining_is_refused(changes, message, hint):
         (BM25.replace("['", "['bm25', '"), "listed twice", ""),
         (BM25 + "depth = 0", "at least 1", ""),
         ('part = { name = "biases" }\nadapter = { method = "lora" }', "adapter or part", ""),
+        ("[adapter]\nmethod = 'lora'\nrate = 1", "unknown field 'rate'", ""),
+        ("[adapter]\nmethod = 'lora'\ninit_scale = 0.1", "init_scale needs a bottleneck", ""),
+        ("[adapter]\nlibrary = 'peft'\nmethod = 'lora'\nnorms = true", "norms needs lib", ""),
         ("= 3", "not TOML", ""),
     ],
 )
