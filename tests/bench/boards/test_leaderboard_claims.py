@@ -46,17 +46,12 @@ def test_a_score_above_1_is_refused_by_name(tmp_path):
     assert "bad.toml" in str(caught.value)
 
 
-def test_published_systems_are_shown_only_on_request(tmp_path):
-    store(tmp_path, "a", "beir/scifact", [0.5])
-    board = board_of(tmp_path, None)
-    assert (board.claims, board.published, board.systems()) == ((), False, [])
-
-
-def test_claims_of_a_publication_stand_beside_rows_and_change_no_measured_value(tmp_path):
+def test_claims_stand_beside_rows_on_request_and_change_no_measured_value(tmp_path):
     for model, score in (("a", 0.5), ("b", 0.25)):
         for name in FORUMS:
             store(tmp_path, model, name, [score] * 60)
     plain, shown = (board_of(tmp_path, names) for names in (None, ()))
+    assert (plain.claims, plain.published, plain.systems()) == ((), False, [])
     assert shown.rows == plain.rows
     assert shown.headline("") == plain.headline("")
     assert {claim.publication for claim in shown.claims} >= {"DupMAE paper", "MTEB results"}
