@@ -11,7 +11,6 @@ from foundation.arrays import Int64Array
 from retrievers.encoders.transformer import open_encoder
 from retrievers.index.hits import Hits
 from retrievers.models.resolve import Model, resolve_model
-from retrievers.training.engine.context import TrainingContext
 from retrievers.training.finetune.training_data import MinedHits, TrainingSet
 from retrievers.training.preset import FINETUNE_PRESETS, Finetuning
 from tests.support import tiny_checkpoints as tiny
@@ -55,11 +54,6 @@ def model(folder: Path, seed: int = 0, **card: Any) -> Model:
     tiny.write_bert(folder / "start", seed=seed, initializer_range=0.1)
     fields = {"checkpoint": "start", "pooling": "cls"} | card
     return resolve_model(str(tiny.write_card(folder / "start.toml", **fields)))
-
-
-def on_cpu(out: Path, **options: Any) -> TrainingContext:
-    """A training into a folder, on the CPU."""
-    return TrainingContext(out, device="cpu", **options)
 
 
 def preset(text: str = "", steps: int = 6, batch_size: int = 3) -> Finetuning:
@@ -112,18 +106,3 @@ def first_words_found(folder: Path) -> float:
     best = [TEXTS[row] for row in scores.argmax(axis=1)]
     right = [text.split()[0] == query.split()[0] for text, query in zip(best, QUERIES, strict=True)]
     return float(np.mean(right))
-
-
-def weights(folder: Path) -> dict[str, Any]:
-    """Tensors of a checkpoint by name."""
-    from safetensors.numpy import load_file
-
-    return load_file(str(folder / "model.safetensors"))
-
-
-def same_weights(one: Path, other: Path) -> bool:
-    """Whether two checkpoints hold the same bytes."""
-    first, second = weights(one), weights(other)
-    return first.keys() == second.keys() and all(
-        np.array_equal(first[name], second[name]) for name in first
-    )

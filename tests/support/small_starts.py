@@ -87,10 +87,11 @@ def preset(start: Path, /, **changes: Any) -> Pretraining:
 
 
 def weights(folder: Path | str) -> dict[str, torch.Tensor]:
-    """Tensors of a trained folder by name; those of its heads begin with ``heads``."""
-    heads = load_file(Path(folder) / "heads" / "model.safetensors")
+    """Tensors of a trained folder by name; those of its heads, if any, begin with ``heads``."""
     own = load_file(Path(folder) / "model.safetensors")
-    return own | {f"heads {name}": value for name, value in heads.items()}
+    heads = Path(folder) / "heads" / "model.safetensors"
+    found = load_file(heads) if heads.exists() else {}
+    return own | {f"heads {name}": value for name, value in found.items()}
 
 
 def have_equal_weights(one: Path | str, other: Path | str) -> bool:

@@ -10,7 +10,8 @@ from retrievers.encoders.transformer import open_encoder
 from retrievers.models.resolve import resolve_model
 from retrievers.training.finetune.finetune import finetune
 from tests.support.collections import QUERIES, write_collection, write_qrels
-from tests.support.small_finetuning import examples, model, on_cpu, preset
+from tests.support.small_finetuning import examples, model, preset
+from tests.support.small_starts import on_cpu
 
 pytest.importorskip("adapters", exc_type=ImportError)
 

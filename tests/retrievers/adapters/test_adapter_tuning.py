@@ -20,8 +20,9 @@ from retrievers.training.finetune.student import (
     trained_card,
     training_recipe,
 )
-from tests.support.small_finetuning import TEXTS, TITLES, examples, model, on_cpu, preset
-from tests.support.small_finetuning import weights as weights_of
+from tests.support.small_finetuning import TEXTS, TITLES, examples, model, preset
+from tests.support.small_starts import on_cpu
+from tests.support.small_starts import weights as weights_of
 
 QUICK = "[optimizer]\nlr = 3e-2\nwarmup = 0.0\n"
 SMALL = {
@@ -183,7 +184,7 @@ def test_an_adapter_has_the_size_of_its_matrices_and_the_base_is_not_copied(
     trained = run(tmp_path, table(method, library))
     file = tmp_path / "out" / "adapter" / f"{name}.safetensors"
     own = sum(one.size for one in load_file(str(file)).values())
-    base = sum(one.size for one in weights_of(tmp_path / "start").values())
+    base = sum(one.numel() for one in weights_of(tmp_path / "start").values())
     size = trained.size
     assert (size.trained, size.parameters) == (own, base + own)
     assert size.saved_bytes == file.stat().st_size

@@ -46,7 +46,7 @@ def train(folder: str) -> list[Any]:
     pretrained = pretrain(preset, small.texts(), small.on_cpu(out))
     start = resolve_model(str(here / "start.toml"))
     for name, report in (("whole", copy), ("killed", None)):
-        context = fine.on_cpu(here / name, save_every=4, progress=report)
+        context = small.on_cpu(here / name, save_every=4, progress=report)
         tuned = finetune(fine.preset(batch_size=4), start, fine.examples(), context)
     return [stopped.value.code, pretrained.resumed_at, tuned.resumed_at]
 
@@ -61,4 +61,4 @@ def test_processes_share_each_step_stop_if_one_is_interrupted_and_resume_togethe
     assert run_in_two(train, tmp_path) == ["[143, 10, 4]"] * 2
     one, other = small.weights(alone), small.weights(tmp_path / "shared")
     assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
-    assert fine.same_weights(tmp_path / "killed", tmp_path / "whole")
+    assert small.have_equal_weights(tmp_path / "killed", tmp_path / "whole")

@@ -31,10 +31,10 @@ from tests.support.small_finetuning import (
     Search,
     examples,
     model,
-    on_cpu,
     preset,
     tiny,
 )
+from tests.support.small_starts import on_cpu
 
 POOL = np.array([[32, 33, 34], [33, 34, -1], *[[33, 34, 35]] * 5])
 SMALL = "batch_size = 4\nmax_tokens = 24\nepochs = 3.0\n[teacher.optimizer]\nlr = 1e-3\n"

@@ -25,11 +25,10 @@ from tests.support.small_finetuning import (
     TITLES,
     examples,
     model,
-    on_cpu,
     preset,
     tiny,
-    weights,
 )
+from tests.support.small_starts import on_cpu, weights
 from tests.support.tiny_checkpoints import write_roberta
 
 LONG = " ".join(TEXTS[:6])
@@ -182,8 +181,8 @@ def test_exactly_the_weights_of_the_part_change_and_are_counted(tmp_path, part, 
     # The gradient of the bias of keys is 0: softmax does not see what is added to all its inputs.
     exempt = {name for name in wanted if name.endswith("key.bias")}
     assert wanted - exempt <= used(changed(before, after)) <= wanted
-    assert size.trained == sum(before[name].size for name in before if belongs(name))
-    assert size.parameters == sum(value.size for value in before.values())
+    assert size.trained == sum(before[name].numel() for name in before if belongs(name))
+    assert size.parameters == sum(value.numel() for value in before.values())
 
 
 def test_a_part_has_a_learning_rate_of_its_own(tmp_path):
