@@ -45,13 +45,6 @@ def test_of_several_collections_one_that_cannot_be_had_is_a_gap(bench, bench_dat
     ]
 
 
-def test_an_unknown_measure_is_bad_input_not_a_gap(bench):
-    places = [write_collection(bench.place / name) for name in ("one", "other")]
-    done = bench("run", *places, "--model", "hashing", "--measure", "nDGC@10")
-    assert done.code == 2
-    assert done.stderr.startswith("error: ")
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

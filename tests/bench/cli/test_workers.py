@@ -6,8 +6,11 @@ import sys
 import pytest
 
 from bench.result_store.result import RESULT_FILE, load
+from bench.store import shards
+from bench.store.shards import SHARD_ROWS
+from tests.bench.runner.test_workers import ENCODER, SLOW
 from tests.support.collections import Bench, finish, write_collection
-from tests.support.engines import SHARDS, files_of, several_shards, tiny_bert
+from tests.support.engines import SHARDS, files_of, several_shards
 from tests.support.processes import wait_until
 
 
@@ -56,10 +59,19 @@ def test_ray_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch
     assert done.stderr.endswith("Run `pip install 'retrieval-bench[ray]'`.\n")
 
 
+@pytest.fixture
+def slow(tmp_path, monkeypatch):
+    """An encoder that imports no library, and whose file sets the size of shards."""
+    monkeypatch.setattr(shards, "HALF_SHARD_ROWS", SHARD_ROWS)
+    monkeypatch.setenv(*SLOW)
+    (tmp_path / "slow.py").write_text(ENCODER)
+    return f"{tmp_path / 'slow.py'}:encode"
+
+
 @pytest.mark.slow
-def test_workers_join_and_leave_and_nothing_is_encoded_twice_or_lost(collection, tmp_path):
-    bench, card = Bench(tmp_path), tiny_bert(tmp_path)
-    words = ("work", collection, "--model", card, "--device", "cpu", "--json")
+def test_workers_join_and_leave_and_nothing_is_encoded_twice_or_lost(bench, collection, slow):
+    use = ("--model", slow, "--trust-code")
+    words = ("work", collection, *use, "--json")
     leaving = bench.start(*words)
     wait_until(lambda: list(bench.cache.glob(f"vectors/*/{'?' * 32}.lock")), leaving)
     joining = bench.start(*words)
@@ -75,6 +87,5 @@ def test_workers_join_and_leave_and_nothing_is_encoded_twice_or_lost(collection,
         "0 texts encoded by this worker; the vectors of all 5,120 documents are stored"
         in late.stderr
     )
-    run = bench("run", collection, "--model", card, "--device", "cpu")
-    assert run.code == 0
-    assert result_of(bench, "tiny").timings.encoded_documents == 0
+    assert bench("run", collection, *use).code == 0
+    assert result_of(bench, "encode").timings.encoded_documents == 0

@@ -91,13 +91,6 @@ def test_run_files_are_scored_by_the_collection_and_compared_with_stored_results
     assert good_bad["paired"]["p"] == 2 / 2**3
 
 
-def test_queries_that_a_run_file_lacks_are_counted_in_a_warning(place, tmp_path, caplog):
-    short = write_ranking(tmp_path / "short.trec", {"q1": ["d1"]})
-    place.compare(place.good, short, dataset=str(place.collection))
-    counted = [text for text in caplog.messages if "have no document" in text]
-    assert counted == ["run short.trec: 2 of 3 queries of tiny have no document; they score 0"]
-
-
 def test_the_queries_that_changed_most_show_texts_relevant_documents_and_both_rankings(place):
     found = place.document(place.bad, place.good, dataset=str(place.collection), changed=2)
     (changes,) = found["changed"]

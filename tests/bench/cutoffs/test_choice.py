@@ -60,17 +60,6 @@ def test_the_choice_is_that_of_a_sequence_of_tests_from_low_to_high(part, keep):
     assert choose_cutoff([part], [keep], quick) == brute_force(part, keep)
 
 
-@given(rankings(), st.sampled_from([0.3, 0.6, 0.8]))
-@with_examples(50)
-def test_a_rising_transformation_of_scores_transforms_the_cutoff(part, keep):
-    moved = ScoredRankings(np.exp(part.scores / 4).astype(np.float32), part.relevant, part.at)
-    before, after = (choose_cutoff([each], [keep], quick) for each in (part, moved))
-    if before is None:
-        assert after is None
-    else:
-        assert after == np.exp(np.float32(before) / 4).astype(np.float32)
-
-
 @given(rankings(), rankings(), st.sampled_from([0.3, 0.6, 0.8]))
 @with_examples(25)
 def test_the_cutoff_of_several_parts_is_the_highest_that_each_of_them_passes(one, other, keep):
@@ -79,15 +68,6 @@ def test_the_cutoff_of_several_parts_is_the_highest_that_each_of_them_passes(one
     scores = np.unique(np.concatenate([part.relevant_scores for part in parts]))
     passed = [s for s in scores if all(quick(part.kept(float(s))) >= keep for part in parts)]
     assert chosen == max(passed, default=None)
-
-
-@given(rankings())
-@with_examples(25)
-def test_more_to_keep_never_raises_the_cutoff(part):
-    chosen = [choose_cutoff([part], [keep], quick) for keep in (0.3, 0.5, 0.7, 0.9)]
-    known = [cutoff for cutoff in chosen if cutoff is not None]
-    assert known == sorted(known, reverse=True)
-    assert chosen[len(known) :] == [None] * (len(chosen) - len(known))
 
 
 @pytest.mark.parametrize(("queries", "keep"), [(70, 0.95), (300, 0.95), (300, 0.9), (450, 0.8)])
@@ -119,17 +99,6 @@ def test_the_least_queries_are_those_whose_power_is_below_5_percent(keep, needed
 
 def test_no_number_of_queries_below_ten_million_keeps_nearly_everything():
     assert least_queries(1 - 1e-8) is None
-
-
-def test_ties_at_the_cutoff_are_kept():
-    part = ScoredRankings(
-        np.array([[0.5, 0.5], [0.7, 0.5]], np.float32),
-        np.array([[True, False], [False, True]]),
-        2,
-    )
-    assert part.kept(0.5).tolist() == [1, 1]
-    assert (part.best_other >= 0.5).all()
-    assert part.kept(np.nextafter(np.float32(0.5), np.float32(1))).tolist() == [0, 0]
 
 
 def test_the_best_other_document_is_found_below_relevant_ones_and_may_be_missing():

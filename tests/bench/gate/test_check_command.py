@@ -86,30 +86,6 @@ def test_the_weights_of_the_baseline_in_another_file_format_are_compared(place, 
     assert "are the same model: settings and files are equal" in same["warnings"][0]
 
 
-@pytest.mark.slow
-def test_repeated_checks_and_another_order_of_candidates_have_one_verdict(place, tmp_path):
-    """Results of other models, earlier checks and earlier results are in the same folder."""
-    cards = [place.card(name, dim) for name, dim in (("a", 8), ("b", 64))]
-    place.bench("run", place.collection, "--model", "hashing")
-
-    def judged(card: Path, results: Path) -> tuple[str, object]:
-        if not results.exists():
-            shutil.copytree(place.bench.out, results)
-        words = ("--on", place.collection, "--cache-dir", place.bench.cache)
-        words += ("--results", results, "--resamples", 199, "--json")
-        done = place.bench("check", card, "--baseline", "hashing", *words)
-        document = json.loads(done.stdout)
-        return document["outcome"], document["rows"]
-
-    seen: dict[str, list[object]] = {}
-    for number, order in enumerate((cards, cards[::-1], cards)):
-        for card in order:
-            results = tmp_path / f"results-{number % 2}"
-            seen.setdefault(card.stem, []).append(judged(card, results))
-    for card in cards:
-        assert all(verdict == seen[card.stem][0] for verdict in seen[card.stem])
-
-
 def test_another_protocol_is_found_before_anything_is_encoded(place, tmp_path):
     second = place.another("second")
     lines = (second / "qrels" / "test.tsv").read_text().splitlines(keepends=True)
