@@ -5,16 +5,17 @@ import sys
 
 import pytest
 
-from tests.benchmarks.real_shapes import main
+from tests.support.collections import finish, start
 
 
 @pytest.mark.slow
-def test_a_small_collection_is_run_twice_and_checked(tmp_path, monkeypatch, capsys):
+def test_a_small_collection_is_run_twice_and_checked(tmp_path):
     sizes = ["--rows", "3000", "--queries", "20", "--depth", "50", "--check", "20", "--dim", "16"]
-    others = ["--max-memory", "1GB", "--folder", str(tmp_path), "--against-faiss", "--rounds", "1"]
-    monkeypatch.setattr(sys, "argv", ["real_shapes", *sizes, *others])
-    assert main() == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    module = [sys.executable, "-m", "tests.benchmarks.real_shapes", *sizes]
+    others = ["--max-memory", "1GB", "--folder", str(tmp_path), "--against-faiss"]
+    done = finish(start([*module, *others, "--rounds", "1"]))
+    assert done.code == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["rankings_that_differ"] == 0
     assert figures["first"]["encoding_s"] > 0
     assert figures["second"]["encoding_s"] == 0

@@ -196,6 +196,7 @@ NURSERY = """
 import gc, json, os, signal, sys, traceback
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
+import sentence_transformers.sentence_transformer.trainer  # which a fine-tuning imports
 import test_run_folder as tests
 gc.freeze()
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.listdir", "os.scandir")
