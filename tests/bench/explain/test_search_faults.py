@@ -55,7 +55,8 @@ def test_the_largest_term_in_postgresql_is_the_planted_fault(world, database):
 
 def test_the_largest_term_of_two_faults_is_one_of_them(world, database):
     """At least 3 of 4 pairs."""
-    pairs = random.Random(5).sample(PAIRS, 4)
+    both_of_queries = ("prompt left out", "queries cut")  # which no single cause explains
+    pairs = [*random.Random(5).sample(PAIRS, 3), both_of_queries]
     named = {pair: find_faults(world, database, pair).named > 0 for pair in pairs}
     assert sum(named.values()) >= 3, named
 
