@@ -354,7 +354,7 @@ def open_endpoint(url: str, endpoint_model: str | None, model: Retriever) -> End
     card = card_of_endpoint(
         url,
         endpoint_model or model.recipe.checkpoint or model.name,
-        name=url.partition("://")[2].partition("/")[0],
+        name=url.partition("://")[2].partition("/")[0].rpartition("@")[2] or "--served",
         prompts=model.card.prompts,
         title_join="none" if model.card.title_join == "none" else "space",
     )
