@@ -86,7 +86,9 @@ def check_range(name: str, value: float) -> None:
         bounds = f"at least {_plain(least)}"
         if most < MOST:
             bounds = f"between {_plain(least)} and {_plain(most)}"
-        raise BenchError(f"{option} must be {bounds}, not {value}", f"Give a value {bounds}.")
+        raise BenchError(
+            f"{option} must be {bounds}, not {value}", f"Give a number that is {bounds}."
+        )
 
 
 def _plain(number: float) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,23 +161,21 @@ def test_matplotlib_is_imported_before_anything_is_evaluated(place):
 
 
 @pytest.mark.slow
-def test_a_training_is_followed_through_a_kill_to_ctrl_c(place, monkeypatch):
+def test_a_training_is_followed_through_a_kill_to_ctrl_c(place):
     shutil.rmtree(place.training / "checkpoint-6")
     later, hidden = place.training / "checkpoint-4", place.bench.place / "checkpoint-4"
     later.rename(hidden)
-    watching = place.bench.start(*place.words(), "--every", 0.2)
-    wait_until(lambda: place.results, watching)
-    watching.kill()
-    watching.communicate()
-
-    def sleep(seconds: float) -> None:
-        if hidden.exists():
-            hidden.rename(later)
-        elif len(place.results) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("bench.monitor.time.sleep", sleep)
-    done = place.bench(*place.words())
+    command = (*place.words(), "--every", 0.2)
+    first = place.bench.start(*command)
+    wait_until(lambda: place.results, first)
+    first.kill()
+    first.communicate()
+    second = place.bench.start(*command)
+    hidden.rename(later)
+    curve = place.training / "watch" / "curve.json"
+    wait_until(lambda: curve.exists() and "checkpoint-4" in curve.read_text(), second)
+    second.send_signal(signal.SIGINT)
+    done = finish(second)
     assert done.code == ExitCode.INTERRUPTED, done.stderr
     assert "checkpoint-2 on tiny: evaluating" not in done.stderr
     for step in STEPS[:2]:
