@@ -18,6 +18,7 @@ from tests.support.small_finetuning import (
     preset,
 )
 from tests.support.small_starts import KilledError, have_equal_weights, killed_at, on_cpu
+from tests.support.tiny_checkpoints import write_bert
 
 BM25 = '\nhard_negatives = 1\n[[rounds]]\nsources = ["bm25"]\ndepth = 40\n'
 QUICK = "[optimizer]\nlr = 3e-3\nwarmup = 0.0\n"
@@ -88,6 +89,19 @@ def test_each_round_starts_anew_and_the_model_of_the_last_one_mines(rounds, tmp_
     for seed in (0, 1):
         run(tmp_path, f"seed = {seed}\n{BM25}", str(seed), search=Search())
         assert have_equal_weights(tmp_path / str(seed), out / "rounds" / "1") == (seed == 0)
+
+
+@pytest.mark.slow
+def test_the_seed_draws_the_batches_too(tmp_path):
+    """Without dropout, trainings differ by their batches alone."""
+    model(tmp_path)
+    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    write_bert(tmp_path / "start", initializer_range=0.1, **dropout)
+    start = resolve_model(str(tmp_path / "start.toml"))
+    for seed in (0, 1):
+        settings = preset(f"seed = {seed}\n{QUICK}", steps=2)
+        finetune(settings, start, examples(), on_cpu(tmp_path / str(seed)))
+    assert not have_equal_weights(tmp_path / "0", tmp_path / "1")
 
 
 @pytest.mark.slow
