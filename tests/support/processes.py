@@ -40,30 +40,25 @@ ROOT = Path(__file__).parents[2]
 HANGS_S = 900  # a busy machine takes minutes to import what a quiet one does in seconds
 
 
-# torchrun's own launcher, with workers that are forked when all is imported.
-LAUNCH = """
+WORKER = """
 import sys
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from {module} import {name} as work
-fixed = {{"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "start_method": "fork"}}
-found = elastic_launch(LaunchConfig(1, 1, nproc_per_node=2, **fixed), work)(sys.argv[1])
-print(found[0], found[1], sep="\\n")
+line = f"{{work(sys.argv[1])}}\\n"
+sys.stdout.write(line)  # as a whole: two processes share a pipe
 """
 
 
 def run_in_two(work: Callable[[str], object], folder: Path) -> list[str]:
-    """What a function of a module returns in each of two processes of torchrun, printed.
+    """What a function of a module returns in each of the two processes of torchrun, printed.
 
     Raises:
         CalledProcessError: one of them failed.
     """
+    file = folder / "worker.py"
+    file.write_text(WORKER.format(module=work.__module__, name=work.__name__))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            LAUNCH.format(module=work.__module__, name=work.__name__),
-            str(folder),
-        ],
+        [sys.executable, *launcher, str(file), str(folder)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         check=True,
         timeout=HANGS_S,
