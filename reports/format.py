@@ -54,7 +54,7 @@ def signed(value: float | None, digits: int = 4) -> str:
 
 
 def limits(of: "Estimate | Difference | None") -> tuple[float, float] | tuple[()]:
-    """Return the limits of the interval ``of`` an estimate; empty without an interval."""
+    """Return the lower and the upper limit of an interval, or () if there is no interval."""
     return () if of is None or of.low is None or of.high is None else (of.low, of.high)
 
 

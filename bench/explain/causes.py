@@ -61,12 +61,12 @@ CLEAR, PART = 0.1, 0.5  # gain and agreement of a cause that explains answers in
 
 
 class Cause(NamedTuple):
-    """A cause of stored vectors, with the places of those that it applies to.
+    """What differs in some of the stored vectors.
 
     Attributes:
         name: what differs.
         apply: setting that does the same here, or what to change there.
-        places: int64, of stored vectors.
+        places: int64, positions of these vectors.
     """
 
     name: str
@@ -217,34 +217,35 @@ class QueryCauses:
         dataset, ids = self.question.dataset, self.answers.query_ids
         probe, sample = (choose_queries(dataset, ids, count) for count in (PROBE, SAMPLE))
         plain = self._encode_by(self.question.setup)
-        width, tried = plain(probe.texts).shape[1], dict[bytes, tuple[Observation, Encode]]()
-        for cause, encode in self._candidates():
+        width, tried = plain(probe.texts).shape[1], dict[bytes, _Candidate]()
+        for candidate in self._candidates():
             with suppress(BenchError):  # impossible, as in `explain`
-                vectors = encode(probe.texts)
+                vectors = candidate.encode(probe.texts)
                 if vectors.shape[1] == width:
-                    tried.setdefault(vectors.tobytes(), (cause, encode))
+                    tried.setdefault(vectors.tobytes(), candidate)
         tried.pop(plain(probe.texts).tobytes(), None)
-        by_probe = sorted(tried.values(), key=lambda each: -self._agreement(probe, each[1]).mean())
+        by_probe = sorted(
+            tried.values(), key=lambda one: -self._agreement(probe, one.encode).mean()
+        )
         base = self._agreement(sample, plain)
-        found = [(self._agreement(sample, each[1]), *each) for each in by_probe[:FULL]]
-        agreement, best, encode = max(found, key=lambda each: each[0].mean())
+        agreements = [(self._agreement(sample, one.encode), one) for one in by_probe[:FULL]]
+        agreement, best = max(agreements, key=lambda pair: pair[0].mean())
         is_whole = (agreement >= SAME).mean() >= SHARE
         is_part = agreement.mean() >= PART and agreement.mean() - base.mean() >= CLEAR
         if agreement.mean() <= base.mean() or not (is_whole or is_part):
             return None
         queries = dataset.queries
-        run = self.find(queries.ids, encode(queries.texts), self.depth)
-        return SearchStage(f"query vectors: {best.name}", run, best.apply)
+        run = self.find(queries.ids, best.encode(queries.texts), self.depth)
+        return SearchStage(f"query vectors: {best.cause.name}", run, best.cause.apply)
 
-    def _candidates(self) -> Iterator[tuple[Observation, Encode]]:
-        """Yield what may be done to the text of a query, with the encoder that does it."""
+    def _candidates(self) -> Iterator["_Candidate"]:
         setup = self.question.setup
         for name, each in self.question.deviations.items():
             cause = Observation(name.replace("texts cut", "queries cut"), each.apply)
-            yield cause, self._encode_by(each.on(setup))
+            yield _Candidate(cause, self._encode_by(each.on(setup)))
         for length in QUERY_CHARACTERS:
             cause = Observation(f"queries cut after {length} characters", CORRECT_THERE)
-            yield cause, self._encode_by(setup, length)
+            yield _Candidate(cause, self._encode_by(setup, length))
 
     def _encode_by(self, setup: EvaluationSetup, length: int | None = None) -> Encode:
         return lambda texts: self.question.passes.queries(setup, [text[:length] for text in texts])
@@ -257,6 +258,13 @@ class QueryCauses:
     @cached_property
     def _first(self) -> dict[str, list[str]]:
         return read_ids(self.answers, TOP)
+
+
+class _Candidate(NamedTuple):
+    """A hypothesis about query vectors, and an encoder that makes such vectors."""
+
+    cause: Observation
+    encode: Encode
 
 
 def read_ids(run: Run, k: int | None = None) -> Rankings:

@@ -122,7 +122,7 @@ def _check_trained_on(folder: Path, base: Checkpoint) -> None:
     """Raise if a ``base.json`` names other weights, whose adapter would fit by its sizes."""
     places = [place / BASE for place in (folder, *folder.parents[:2])]
     path = next((place for place in places if place.is_file()), None)
-    if path is None:  # neither in the adapter's folder nor in those that it is a part of
+    if path is None:  # nothing states the base
         return
     stated = read_object(path)
     if stated.get("weights_sha256") != base.weights_sha256:

@@ -136,7 +136,7 @@ class Checkpoint:
 
     @property
     def mixable_length(self) -> int | None:
-        """Longest text in tokens that others may share a batch with; None if all may."""
+        """Length in tokens up to which texts may share a batch; None without a limit."""
         return mixable_length(self.config)
 
     @property
@@ -202,7 +202,7 @@ def read_safetensors_header(path: Path) -> dict[str, tuple[str, int]]:
 
     try:
         with safe_open(path, framework="np") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  no mapping
             return {name: (s.get_dtype(), prod(s.get_shape())) for name, s in slices.items()}
     except SafetensorError as error:
         with path.open("rb") as opened:

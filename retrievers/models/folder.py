@@ -114,7 +114,7 @@ class ModelFolder:
 
     @property
     def is_st(self) -> bool:
-        """Whether sentence-transformers saved the folder."""
+        """True if sentence-transformers saved the folder."""
         return lexists(self.root / st.MODULES)
 
     @cached_property
@@ -186,7 +186,7 @@ class ModelFolder:
 
     @property
     def _lower_cases(self) -> bool:
-        """Whether the tokenizer's files make it lower-case texts."""
+        """True if the tokenizer lower-cases texts."""
         named = (self._tokenizer.tokenizer_class or "").removesuffix("Fast")
         applies = lexists(self.inner / WORD_PIECES) or named in LOWER_CASING
         return bool(self._tokenizer.do_lower_case) and applies
@@ -335,7 +335,7 @@ class ModelFolder:
 
     @property
     def lacks_normalize(self) -> bool:
-        """Whether sentence-transformers saved the folder without a module for length 1."""
+        """True if sentence-transformers saved the folder without a ``Normalize`` module."""
         return bool(self.modules) and all(each.kind != "Normalize" for each in self.modules)
 
     def warn_of_contradictions(self, card: Card) -> None:
@@ -496,7 +496,7 @@ def find_transformer_file(folder: Path) -> Path | None:
 
 
 def is_known_module(module: st.Module, path: Path) -> bool:
-    """Return whether the settings of ``module`` in the file ``path`` are those that all have."""
+    """Return True if the file ``path`` holds no setting that other modules of its type lack."""
     try:
         return module.kind in st.PLAIN_MODULES and bool(
             read_json(path, st.PLAIN_MODULES[module.kind])

@@ -68,7 +68,7 @@ def find_card(name: str) -> tuple[Card, Path] | None:
         return make_card(fields), here
     if found := READY_VECTORS.fullmatch(name):
         return _card_of_vectors(name, *found.groups()), here
-    is_folder = folder.is_dir()  # which may have a name like that of a file
+    is_folder = folder.is_dir()  # also one that is called like a file, as in model.toml/
     if name.endswith(".toml") and not is_folder:
         return load_card(name), Path(name).resolve().parent
     if not is_folder and (found := PYTHON_FILE.fullmatch(name)):

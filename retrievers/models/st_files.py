@@ -89,14 +89,14 @@ class KnownSettings(Settings, frozen=True, forbid_unknown_fields=True):
 
 
 class Modality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How one kind of input is encoded."""
+    """Call of the network for one modality."""
 
     method: Literal["forward"] = "forward"
     method_output_name: Literal["last_hidden_state"] = "last_hidden_state"
 
 
 class Modalities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Kinds of input. A model with ``message`` reads each text through its chat template."""
+    """Modalities. A model with ``message`` reads each text through its chat template."""
 
     text: Modality = Modality()
 
