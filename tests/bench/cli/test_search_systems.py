@@ -1,22 +1,29 @@
-"""Search systems in the terminal: a client is evaluated, decided upon and killed."""
+"""Search systems in the terminal: a server over HTTP is evaluated, decided upon and killed."""
 
+import json
 import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from bench.result_store.result import load
-from tests.support.collections import ROOT, SIXTY, Bench, write_collection
-from tests.support.processes import wait_until
+from tests.support.collections import SIXTY, SIXTY_DOCUMENTS, Bench, write_collection
 
-# Counts common words; writes down every query, waits, and reads a page as JSON.
 CLIENT = """
-import json, pathlib, time
-
-here = pathlib.Path(__file__).parent
-lines = (here / "mine/corpus.jsonl").read_text().splitlines()
-texts = {row["_id"]: set(row["text"].split()) for row in map(json.loads, lines)}
+import json, urllib.parse, urllib.request
 
 class Client:
     version = "7"
@@ -25,14 +32,9 @@ class Client:
         return [self.ask(query, k) for query in queries]
 
     def ask(self, query, k):
-        with (here / "asked.txt").open("a") as file:
-            file.write(query + "\\n")
-        time.sleep(float((here / "delay.txt").read_text()))
-        json.loads((here / "page.txt").read_text())
-        words = set(query.split())
-        scores = {name: len(words & text) for name, text in texts.items()}
-        best = sorted(scores, key=lambda name: (scores[name], name), reverse=True)
-        return [(name, scores[name]) for name in best[:k]]
+        words = urllib.parse.urlencode({{"q": query, "k": k}})
+        with urllib.request.urlopen("{url}?" + words) as answer:
+            return json.load(answer)
 
 prod = Client()
 
@@ -45,13 +47,64 @@ def function(queries, k):
 METADATA = 'main_measure = "RR@10"\nmeasures = ["R@5"]\ndepth = 10\n'
 
 
+@dataclass
+class Engine:
+    """SQLite's full-text search behind HTTP."""
+
+    asked: Counter[str] = field(default_factory=Counter)
+    delay_s: float = 0.0
+    page: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.lock = threading.Lock()
+        self.db = sqlite3.connect(":memory:", check_same_thread=False)
+        self.db.execute("create virtual table docs using fts5(id unindexed, body)")
+        rows = [(name, text) for name, (_, text) in SIXTY_DOCUMENTS.items()]
+        self.db.executemany("insert into docs values (?, ?)", rows)
+
+    def search(self, query: str, k: int) -> list[list[object]]:
+        words = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query))
+        sql = "select id, -bm25(docs) from docs where docs match ? order by bm25(docs) limit ?"
+        with self.lock:
+            self.asked[query] += 1
+            return [list(row) for row in self.db.execute(sql, (words, k))]
+
+
+@contextmanager
+def serve(engine: Engine) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            typed = parse_qs(urlsplit(self.path).query)
+            time.sleep(engine.delay_s)
+            found = json.dumps(engine.search(typed["q"][0], int(typed["k"][0]))).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(engine.page or found)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture
+def place(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.chdir(tmp_path)
     write_collection(tmp_path / "mine", *SIXTY, metadata=METADATA)
-    for name, text in (("search.py", CLIENT), ("delay.txt", "0"), ("page.txt", "{}")):
-        Path(name).write_text(text, encoding="utf-8")
-    return Bench(tmp_path)
+    with serve(engine) as url:
+        Path("search.py").write_text(CLIENT.format(url=url), encoding="utf-8")
+        yield Bench(tmp_path)
 
 
 RUN = ("run", "mine", "--trust-code", "--model")
@@ -119,18 +172,18 @@ def test_commands_of_vectors_and_options_of_other_kinds_are_refused(place):
     assert "--concurrency 2 has no effect" in place(*words, "--concurrency", "2").stderr
 
 
-def test_a_system_that_answers_html_ends_the_run_in_its_own_words(place, monkeypatch):
+def test_a_system_that_answers_html_ends_the_run_in_its_own_words(place, engine, monkeypatch):
     monkeypatch.setattr("bench.evaluation.asking.PAUSES_S", (0.0, 0.0, 0.0))
-    Path("page.txt").write_text("<html>503 busy</html>")
+    engine.page = b"<html>503 busy</html>"
     done = place(*RUN, "search.py:prod")
     assert done.code == 2
     assert "prod failed 3 times on query 'q00': JSONDecodeError: Expecting value" in done.stderr
     assert "Repeat the command" in done.stderr
 
 
-def test_a_system_that_hangs_ends_the_run(place, monkeypatch):
+def test_a_system_that_hangs_ends_the_run(place, engine, monkeypatch):
     monkeypatch.setattr("bench.evaluation.asking.PAUSES_S", (0.0, 0.0, 0.0))
-    Path("delay.txt").write_text("2.0")
+    engine.delay_s = 2.0
     done = place(*RUN, "search.py:prod", "--timeout", "0.1s")
     assert done.code == 2
     assert "TimeoutError: no response in 0.1 s" in done.stderr
@@ -156,26 +209,24 @@ def test_passages_of_a_run_file_count_for_their_documents(place):
     assert "15 passages" in chunks.preflight["run_file"]
 
 
-def asked() -> Counter[str]:
-    path = Path("asked.txt")
-    return Counter(path.read_text().splitlines() if path.exists() else ())
-
-
 @pytest.mark.slow
-def test_every_query_that_was_answered_is_asked_once_in_spite_of_kills(place):
-    kills = 2
-    Path("delay.txt").write_text("0.02")
-    words = (*RUN, "search.py:prod", "--results", "out", "--cache-dir", "cache")
+def test_every_query_that_was_answered_is_asked_once_in_spite_of_kills(place, engine):
+    engine.delay_s, kills = 0.02, 4
+    words = [sys.executable, "-m", "bench", *RUN, "search.py:prod"]
+    words += ["--results", "out", "--cache-dir", "cache"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     for _ in range(kills):
-        before = asked().total()
-        started = place.start(*words, cwd=place.place, env={**os.environ, "PYTHONPATH": str(ROOT)})
-        wait_until(lambda before=before: asked().total() >= before + 20, started)  # ten each time
-        started.kill()
-        started.communicate()
-    done = place(*words)
-    assert done.code == 0, done.stderr
-    often = [query for query, times in asked().items() if times > 2]
-    assert len(asked()) == 60
+        before = engine.asked.total()
+        started = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
+        while engine.asked.total() < before + 20:  # ten are asked each time
+            assert started.poll() is None
+            time.sleep(0.005)
+        started.send_signal(signal.SIGKILL)
+        started.wait()
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    often = [query for query, times in engine.asked.items() if times > 2]
+    assert len(engine.asked) == 60
     assert len(often) == 10
-    in_flight = sum(times - 1 for query, times in asked().items() if query not in often)
+    in_flight = sum(times - 1 for query, times in engine.asked.items() if query not in often)
     assert in_flight <= kills  # one at each kill, whose answer nobody received
