@@ -3,7 +3,7 @@
 import json
 import os
 import re
-import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,11 +48,9 @@ on = ["./mine"]
 field = "finetune.lr"
 values = [0.1, 1e-3]
 """
-# Counts its calls, waits while there is a file `hold`, then copies the model that it starts from,
-# and scales its words by the learning rate.
+# Counts its calls, waits while there is a file `hold`, then copies the model that it starts from.
 SCRIPT = """
 import pathlib, shutil, sys, time
-from safetensors.numpy import load_file, save_file
 folder = pathlib.Path(sys.argv[sys.argv.index("--output") + 1])
 assert not list(folder.iterdir()), "the folder is not empty"
 with open("calls", "a") as calls:
@@ -62,12 +60,8 @@ while pathlib.Path("hold").exists():
     time.sleep(0.05)
 (folder / "partial.bin").unlink()
 shutil.copytree(sys.argv[sys.argv.index("--start") + 1], folder, dirs_exist_ok=True)
-weights = load_file(folder / "model.safetensors")
-words = next(name for name in weights if "word_embeddings" in name)
-weights[words] = weights[words] * (1 + float(sys.argv[sys.argv.index("--lr") + 1]))
-save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-print("trained")
 """
+TRAINS = "open('calls', 'a').write('x'); import runpy; runpy.run_path('elsewhere.py')"
 
 
 @pytest.fixture
@@ -79,6 +73,7 @@ def bench(tmp_path, monkeypatch):
     lines = [f"{query}\t{text}\n" for query, text in zip(TRAINING.values(), texts, strict=True)]
     (tmp_path / "pairs.tsv").write_text("".join(lines))
     (tmp_path / "train.py").write_text(SCRIPT)
+    shutil.copy(ROOT / "examples/train_elsewhere.py", tmp_path / "elsewhere.py")
     (tmp_path / "grid.toml").write_text(GRID)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -101,6 +96,7 @@ def calls():
 
 @pytest.mark.slow
 def test_a_command_trains_each_cell_once_from_the_start_with_its_settings_and_seed(bench):
+    Path("train.py").write_text(TRAINS)
     done = bench(*TYPED, "--seeds", "3", "--json")
     assert done.code == ExitCode.OK, done.stderr
     report = json.loads(done.stdout)
@@ -110,7 +106,7 @@ def test_a_command_trains_each_cell_once_from_the_start_with_its_settings_and_se
     folders = list(Path("ablations/finetune").glob("*/model"))
     weights = {(folder / "model.safetensors").read_bytes() for folder in folders}
     assert len(weights) == 2 == calls()
-    assert [(each.parent / "stdout.txt").read_text() for each in folders] == ["trained\n"] * 2
+    assert all("step 2: loss" in (each.parent / "stdout.txt").read_text() for each in folders)
     card = load_card(folders[0] / "card.toml")
     assert (card.pooling, card.trained_on) == ("cls", ("mine",))
     assert "split train of mine: 0 queries with the text of a scored query" in report["leaks"][0]
@@ -130,7 +126,7 @@ def test_a_checkpoint_trained_elsewhere_is_a_row_next_to_one_of_ours(bench):
     Path("grid.toml").write_text(
         f"""
 name = "both"
-seeds = [0]
+seeds = [0, 1]
 [pretrain]
 command = [
     "python", "train.py", "--start", "{{start}}", "--pairs", "pairs.tsv", "--steps", "1",
@@ -158,7 +154,7 @@ like = "start.toml"
     assert "finetune: reference -> elsewhere" in done.stdout
     assert "A command states no training queries" in done.stdout
     # one pre-training for both rows, and one fine-tuning
-    assert Path("calls").read_text() == "00"
+    assert Path("calls").read_text() == "0011"
 
 
 @pytest.mark.slow
@@ -240,10 +236,11 @@ def test_a_folder_without_a_usable_checkpoint_is_a_gap(bench, script, old, new, 
 )  # fmt: skip
 def test_an_invalid_command_gives_one_error_before_anything_starts(bench, old, new, words):
     change(old, new)
-    done = bench(*TYPED)
-    assert done.code == ExitCode.BAD_INPUT, done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    for more in ((), ("--dry-run",)):
+        done = bench(*TYPED, *more)
+        assert done.code == ExitCode.BAD_INPUT, done.stderr
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
     assert not Path("ablations").exists()
 
 
@@ -253,7 +250,7 @@ def test_values_that_look_like_json_stay_strings():
     assert filled == ["1e-05-true", '{"lr": 1}', "{}", "{a}"]
 
 
-def test_the_grid_of_the_page_is_valid_and_its_command_trains(bench, tmp_path, monkeypatch):
+def test_the_grid_of_the_page_is_valid_and_its_command_is_that_of_the_example(bench, tmp_path):
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.S)
     for old, new in (
         ("stdlib-code/train", "./mine"),
@@ -266,12 +263,5 @@ def test_the_grid_of_the_page_is_valid_and_its_command_trains(bench, tmp_path, m
     grid = load_grid("page.toml")
     stages = make_stages(grid, Workspace(tmp_path / "cache", device="cpu"))
     assert isinstance(stages["finetune command"], CommandStage)
-    typed = plan_experiment(grid, stages).rows[1].settings["finetune"]["command"]
-    assert typed[1] == "examples/train_elsewhere.py"
-    trained = []
-    for lr in (0.1, 0.2):
-        filled = {"start": "bert", "lr": lr, "seed": 0, "out": f"out-{lr}"}
-        monkeypatch.setattr(sys, "argv", [*fill_placeholders(typed[1:], filled), "--steps", "2"])
-        runpy.run_path(str(ROOT / typed[1]), run_name="__main__")
-        trained.append(Path(f"out-{lr}/model.safetensors").read_bytes())
-    assert len({Path("bert/model.safetensors").read_bytes(), *trained}) == 3
+    row = plan_experiment(grid, stages).rows[1]
+    assert row.settings["finetune"]["command"][1] == "examples/train_elsewhere.py"
